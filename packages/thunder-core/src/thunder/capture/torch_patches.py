@@ -33,12 +33,14 @@ __all__ = ["replace_torch_functions"]
 
 
 def _tracer() -> Any:
-    """Who traces the program that is running."""
+    """Return the tracer of the program that is running."""
     return state.frontend
 
 
 def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    """A function that is `ours` where the program that is traced calls it, and torch's own for everybody else."""
+    """Return a function that is `ours` where the program that is traced calls it, and torch's own for everybody
+    else.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return (ours if state.frontend is not None else original)(*args, **kwargs)
@@ -82,12 +84,12 @@ class _CompilingHere:
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
-    """`torch.compile` in a traced program, which gives the function as it is."""
+    """Compute `torch.compile` in a traced program, which gives the function as it is."""
     return (lambda model: model) if model is None else model
 
 
 def _custom_apply() -> Any:
-    """`torch.autograd.Function.apply`, else the gradient that the user wrote is lost."""
+    """Compute `torch.autograd.Function.apply`, else the gradient that the user wrote is lost."""
     apply = next(c.__dict__["apply"] for c in torch.autograd.Function.__mro__ if "apply" in c.__dict__)
 
     def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,7 +99,7 @@ def _custom_apply() -> Any:
 
 
 def _left_to_python() -> list[tuple[Any, str, Any]]:
-    """What no program can say."""
+    """Return what no program can say."""
 
     def left(name: str, fn: Any) -> Any:
         return _here(lambda *args, **kwargs: fall_back(f"the program calls {name}"), fn)
@@ -111,7 +113,7 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
 
 
 def _checkpointed() -> list[tuple[Any, str, Any]]:
-    """`torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
+    """Compute `torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
 
     torch wraps it in a function that looks up, at each call, what to run: that is replaced too. (A private part of
     torch: without it only calls through its module are seen.)
@@ -130,7 +132,7 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
 
 
 def _sharded() -> list[tuple[Any, str, Any]]:
-    """What FSDP calls before a module runs: it gathers parameters in ways that no trace can say."""
+    """Return what FSDP calls before a module runs: it gathers parameters in ways that no trace can say."""
 
     def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
         private.forward_not_begun(sharded)
@@ -140,7 +142,7 @@ def _sharded() -> list[tuple[Any, str, Any]]:
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:
-    """The transforms of `torch.func`, and those of torch's functions that do their work.
+    """Return the transforms of `torch.func`, and those of torch's functions that do their work.
 
     Programs hold transforms, and functions that were made by them, under names of their own: these are seen through the
     latter.
@@ -156,7 +158,9 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
 
 
 def _control_flow() -> list[tuple[Any, str, Any]]:
-    """`torch.cond`, and what torch's operations with functions in them have in common (a private part of torch)."""
+    """Compute `torch.cond`, and what torch's operations with functions in them have in common (a private part of
+    torch).
+    """
     utils = cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
     found: list[tuple[Any, str, Any]] = [
         (torch, "cond", _here(lambda *args, **kwargs: cond_traced(_tracer(), *args, **kwargs), torch.cond))
@@ -167,7 +171,9 @@ def _control_flow() -> list[tuple[Any, str, Any]]:
 
 
 def _mask_detectors() -> list[tuple[Any, str, Any]]:
-    """What looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is used."""
+    """Return what looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is
+    used.
+    """
 
     def without_looking(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
         return is_causal is True
@@ -192,7 +198,7 @@ def _flex_attention() -> list[tuple[Any, str, Any]]:
 
 
 def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
-    """`torch.nn.attention.bias.CausalBias`, made with sizes that are symbolic.
+    """Compute `torch.nn.attention.bias.CausalBias`, made with sizes that are symbolic.
 
     As a tensor it is as large as the mask that it says, with nothing in it. torch asks symbolic sizes for their values.
     """
@@ -208,7 +214,7 @@ def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
 
 
 def _initializers() -> list[tuple[Any, str, Any]]:
-    """`trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
+    """Compute `trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
     name = "_no_grad_trunc_normal_"
     original = getattr(torch.nn.init, name, None)
     if original is None:

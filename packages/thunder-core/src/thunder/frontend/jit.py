@@ -335,7 +335,7 @@ class JitFunction(Generic[P, R]):
             return self._fn(*args, **kwargs)
 
     def _run_per_module(self, reason: str) -> None:
-        """From now on run the function eagerly and compile each module that it calls."""
+        """Run the function eagerly from now on, and compile each module that it calls."""
         if not self._may_run_per_module:
             raise TracingError(f"{self!r} is transformed as a whole, but {reason}: move that call out of it")
         self._stats.partly_eager = reason

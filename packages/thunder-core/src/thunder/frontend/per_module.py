@@ -36,7 +36,7 @@ def disable(fn: F) -> F: ...
 @overload
 def disable(fn: None = None) -> Callable[[F], F]: ...
 def disable(fn: Any = None) -> Any:
-    """Keeps a function out of traces: eager PyTorch runs it, each time that it is called.
+    """Keep a function out of traces: eager PyTorch runs it, each time that it is called.
 
     A decorator of functions, methods and classes of modules; `thunder.disable(fn)` is `fn` as it is to be called, and
     `thunder.disable(module)` is the module, whose `forward` stays Python from now on. In a jitted function it may do
@@ -84,7 +84,7 @@ class PerModule:
         self.calls = 0
 
     def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`fn(*args, **kwargs)`, whose modules are programs."""
+        """Compute `fn(*args, **kwargs)`, whose modules are programs."""
         self.calls += 1
         if isinstance(fn, torch.nn.Module):
             return type(fn).__call__(fn if has_legacy_hooks(fn) else self.piece(fn), *args, **kwargs)
@@ -95,7 +95,9 @@ class PerModule:
         return self._that_finds_pieces(fn)(*given, **named)
 
     def _that_finds_pieces(self, fn: Any) -> Any:
-        """A function with pieces in place of the modules that it names: globals, and variables from around it."""
+        """Return a function with pieces in place of the modules that it names: globals, and variables from around
+        it.
+        """
         if not isinstance(fn, types.FunctionType):
             return fn
         scope = fn.__globals__
@@ -115,7 +117,7 @@ class PerModule:
         return out
 
     def piece(self, module: torch.nn.Module) -> torch.nn.Module:
-        """The module as the Python around it is given it."""
+        """Return the module as the Python around it is given it."""
         if "_jitted" in module.__dict__ or isinstance(module, torch.jit.ScriptModule) or _is_single(module):
             return module
         piece = object.__new__(_class_of_pieces(type(module)))
@@ -124,7 +126,7 @@ class PerModule:
         return piece  # type: ignore[no-any-return]
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls the program of a module."""
+        """Call the program of a module."""
         found = self._programs.get(id(module))
         if found is None:
             found = self._programs[id(module)] = self._jitted.program_of_module(module)
@@ -138,13 +140,15 @@ class PerModule:
 
 @functools.lru_cache(maxsize=1024)
 def _assigned(code: types.CodeType) -> frozenset[str]:
-    """The variables of functions around it that code assigns to."""
+    """Return the variables of functions around it that code assigns to."""
     found = dis.get_instructions(code)
     return frozenset(str(i.argval) for i in found if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
 def has_legacy_hooks(fn: Any) -> bool:
-    """Whether it is a module with hooks that are given nodes of torch's graph: it runs as Python, with all below it."""
+    """Check whether it is a module with hooks that are given nodes of torch's graph: it runs as Python, with all below
+    it.
+    """
     if not isinstance(fn, torch.nn.Module):
         return False
     every: Any = torch.nn.modules.module
@@ -154,7 +158,9 @@ def has_legacy_hooks(fn: Any) -> bool:
 
 
 def _is_single(module: torch.nn.Module) -> bool:
-    """Whether it is one of torch's own without children, mostly a single operation: as a program it gains nothing."""
+    """Check whether it is one of torch's own without children, mostly a single operation: as a program it gains
+    nothing.
+    """
     return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
 
 
@@ -238,5 +244,5 @@ def _copied(piece: Any, memo: Any) -> Any:
 
 
 def original_of(x: Any) -> Any:
-    """The module that a piece stands for; anything else is itself."""
+    """Return the module that a piece stands for; anything else is itself."""
     return _original(x) if isinstance(getattr(type(x), "_thunder_piece", None), types.MemberDescriptorType) else x

@@ -18,7 +18,7 @@ _FROZEN = 1000
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Within it garbage is not collected.
+    """Pause the garbage collection.
 
     Passes make many objects that live on and no cycles; a collection would walk through all of them, and through
     everything else in the process, over and over. Neither does one right after it, as what was made counts as old.

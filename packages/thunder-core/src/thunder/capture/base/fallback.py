@@ -24,7 +24,7 @@ class ModuleFallback(RunsEagerly):
 
 
 def fall_back(why: str) -> NoReturn:
-    """Ends the trace. A program that catches the exception does not go on to be compiled either."""
+    """End the trace. A program that catches the exception does not go on to be compiled either."""
     reason = ModuleFallback(why)
     if hasattr(state.frontend, "partly_eager"):
         state.frontend.partly_eager = reason  # type: ignore[union-attr]
@@ -32,7 +32,7 @@ def fall_back(why: str) -> NoReturn:
 
 
 def refuse_kinds_of_memory(tensor: torch.Tensor) -> None:
-    """Traces know numbers at strides: what works on sparse, nested and quantized tensors stays Python."""
+    """Trace know numbers at strides: what works on sparse, nested and quantized tensors stays Python."""
     if tensor.layout is not torch.strided:
         fall_back(f"the program has a tensor of the layout {tensor.layout}")
     if tensor.is_quantized:

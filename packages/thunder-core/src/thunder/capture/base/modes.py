@@ -88,12 +88,13 @@ def _restore_grad_mode(substitutions: Substitutions, grad: bool, autocast: dict[
 
 
 def is_state(module: str, name: str) -> bool:
-    """Whether a function of torch tells how torch is set up."""
+    """Check whether a function of torch tells how torch is set up."""
     return name in _TELLING.get(module, ())
 
 
 def mode_around() -> tuple[str, str] | None:
-    """What is active that is to see the calls that a program makes, as it writes them, and what to do; None mostly.
+    """Return what is active that is to see the calls that a program makes, as it writes them, and what to do; None
+    mostly.
 
     No compiled program makes those calls.
     """
@@ -111,7 +112,9 @@ def mode_around() -> tuple[str, str] | None:
 
 
 def attention_kernels() -> tuple[Any, ...]:
-    """Which kernels `torch.nn.attention.sdpa_kernel` has left to attention, and in which order they are asked."""
+    """Return which kernels `torch.nn.attention.sdpa_kernel` has left to attention, and in which order they are
+    asked.
+    """
     flash, efficient, math, cudnn = kernels_enabled
     found = (flash(), efficient(), math(), cudnn(), *attention_order())
     return _KERNELS.setdefault(found, found)  # the same object: guards need not look into it
@@ -122,7 +125,7 @@ _settled: list[bool] = []
 
 
 def settled_attention_kernels() -> tuple[Any, ...]:
-    """The same, once torch has put them into the order for this GPU, as it does when it first chooses one."""
+    """Return the same, once torch has put them into the order for this GPU, as it does when it first chooses one."""
     if not _settled and torch.cuda.is_initialized():
         _settled.append(True)
         with contextlib.suppress(RuntimeError), DisableTorchFunction(), without_modes():  # it may have none for these
@@ -132,7 +135,7 @@ def settled_attention_kernels() -> tuple[Any, ...]:
 
 @contextmanager
 def with_attention_kernels(kernels: tuple[Any, ...]) -> Iterator[None]:
-    """Within it, attention has these kernels. (`sdpa_kernel` does not put their order back as it was.)"""
+    """Enable these attention kernels, within it. (`sdpa_kernel` does not restore their order.)"""
     before = attention_kernels()
     try:
         try:

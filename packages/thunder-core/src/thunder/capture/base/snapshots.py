@@ -44,7 +44,7 @@ class Snapshot:
         self.before = before
 
     def undo(self) -> list[Write]:
-        """Puts it back as it was; the writes that make it what it had become."""
+        """Put it back as it was; the writes that make it what it had become."""
         return []
 
 
@@ -122,7 +122,7 @@ class AttributesSnapshot(Snapshot):
     __slots__ = ()
 
     def now(self) -> dict[str, Any]:
-        """What they are."""
+        """Return what they are."""
         if isinstance(self.target, type):
             return dict(self.target.__dict__)
         found = {name: slot(self.target, name) for name in slot_names(type(self.target))}
@@ -209,7 +209,7 @@ def _base(target: Any) -> Any:
 
 
 def cell_value(cell: Any) -> Any:
-    """What a cell holds, or `ABSENT`."""
+    """Return what a cell holds, or `ABSENT`."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -217,7 +217,7 @@ def cell_value(cell: Any) -> Any:
 
 
 def slot(obj: Any, name: str) -> Any:
-    """The value of a slot, or `ABSENT`."""
+    """Return the value of a slot, or `ABSENT`."""
     try:
         return object.__getattribute__(obj, name)
     except AttributeError:
@@ -225,14 +225,14 @@ def slot(obj: Any, name: str) -> Any:
 
 
 def slot_names(cls: type) -> list[str]:
-    """The slots of a class's instances."""
+    """Return the slots of a class's instances."""
     return [
         name for c in cls.__mro__ for name, raw in c.__dict__.items() if isinstance(raw, types.MemberDescriptorType)
     ]
 
 
 def variables(obj: Any) -> dict[str, Any] | None:
-    """An object's `__dict__`, read without running its class's code."""
+    """Return an object's `__dict__`, read without running its class's code."""
     try:
         found = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -241,7 +241,7 @@ def variables(obj: Any) -> dict[str, Any] | None:
 
 
 def container_snapshot(source: Source, x: Any) -> Snapshot:
-    """How a built-in container was."""
+    """Return how a built-in container was."""
     if isinstance(x, dict):
         return DictSnapshot(source, x, dict(dict_type(x).items(x)))
     if isinstance(x, (list, collections.deque)):
@@ -252,7 +252,7 @@ def container_snapshot(source: Source, x: Any) -> Snapshot:
 
 
 def snapshots_of(source: Source, obj: Any) -> list[Snapshot]:
-    """How an object was: its variables, slots, tables and, where its class is a container's, its contents."""
+    """Return how an object was: its variables, slots, tables and, where its class is a container's, its contents."""
     out: list[Snapshot] = []
     d = variables(obj)
     if d is not None:

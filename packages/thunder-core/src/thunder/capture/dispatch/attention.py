@@ -39,7 +39,9 @@ def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 def _masked(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float = 0.0, is_causal: bool = False, **how: Any
 ) -> Any:
-    """Attention with a `CausalBias`: causal where its triangle begins in the first corner, else with the triangle."""
+    """Return attention with a `CausalBias`: causal where its triangle begins in the first corner, else with the
+    triangle.
+    """
     if is_causal:
         raise ValueError("CausalBias should not be used with causal=True")
     with TracingMode():  # torch takes the mode off for the call that it hands over
@@ -50,7 +52,7 @@ def _masked(
 
 @functools.cache
 def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
-    """Attention with a choice of kernels that the program makes itself."""
+    """Return attention with a choice of kernels that the program makes itself."""
 
     def attention_by_choice(*args: Any, **kwargs: Any) -> Any:
         with with_attention_kernels(kernels):

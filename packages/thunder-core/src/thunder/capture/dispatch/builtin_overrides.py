@@ -80,5 +80,5 @@ BUILTINS.update(CONVERSIONS)
 
 
 def functions_replaced() -> list[tuple[Any, str, Any]]:
-    """The functions of `math`, replaced in the module: programs import it themselves."""
+    """Return the functions of `math`, replaced in the module: programs import it themselves."""
     return [(math, name, fn) for name, fn in FUNCTIONS["math"].items()]

@@ -40,7 +40,7 @@ def unknown_size(low: int = 0, high: Any = None) -> Any:
 
 
 def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = False, **kwargs: Any) -> Any:
-    """Runs one of torch's functions whose result's sizes are read off it."""
+    """Run one of torch's functions whose result's sizes are read off it."""
     value = aliasing.read(tracer.handle_of(x))
 
     def make() -> Any:
@@ -93,7 +93,7 @@ def _argwhere(tracer: Tracer, input: Any) -> Any:
 
 # -- sizes that tensors hold ------------------------------------------------------------------------------------------
 def with_sizes(func: Any) -> Callable[..., Any]:
-    """The handler of a function that may be given numbers in tensors of one element."""
+    """Return the handler of a function that may be given numbers in tensors of one element."""
 
     def handler(tracer: Tracer, x: Any, *sizes: Any, **kwargs: Any) -> Any:
         if not _has_tensor((sizes, (*kwargs.values(),))):

@@ -141,7 +141,7 @@ def _operator(tracer: Tracer, name: str, args: tuple[Any, ...]) -> Any:
 
 
 def _functional_form(func: Any, name: str) -> Symbol | None:
-    """The operation whose result an in-place function (`add_`, `torch.relu_`) writes into its first argument."""
+    """Return the operation whose result an in-place function (`add_`, `torch.relu_`) writes into its first argument."""
     if not writes_in_place(name):
         return None
     base = name[:-1]
@@ -171,7 +171,7 @@ def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
 
 
 def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls an operation that has no in-place form itself, for a call that may ask for it with `out=` or `inplace=`."""
+    """Call an operation that has no in-place form itself, for a call that may ask for it with `out=` or `inplace=`."""
     out = kwargs.pop("out", None) if "out" in kwargs and "out" not in sym.bind.known else None
     for option in ("pin_memory", "layout"):
         if option in kwargs and option not in sym.bind.known:
@@ -202,7 +202,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
 def _without_inplace(
     sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
-    """Whether a call asks to be done in place, and the call that does not: what is recorded never writes."""
+    """Check whether a call asks to be done in place, and the call that does not: what is recorded never writes."""
     names = sym.bind.names
     if "inplace" not in names:
         return False, args, kwargs
@@ -216,6 +216,6 @@ def _without_inplace(
 
 
 def _let_refuse(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Shows an operation that was declared outside of thunder that `inplace` is asked for: it may not want that."""
+    """Show an operation that was declared outside of thunder that `inplace` is asked for: it may not want that."""
     with tracer.recording(), tracer.trace.scope():
         sym(*tracer.unwrap(args), **tracer.unwrap(kwargs))

@@ -60,7 +60,7 @@ def _tensor(
 
 @handles(torch.Tensor.new, traced=True)
 def _new(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """A `torch.Size` and numbers say how large it is, a tuple or list what is in it."""
+    """Return a `torch.Size` and numbers say how large it is, a tuple or list what is in it."""
     sizes = args[0] if len(args) == 1 and type(args[0]) is torch.Size else args
     if kwargs or not all(isinstance(n, int) for n in sizes):
         return NotImplemented
@@ -93,7 +93,7 @@ def _full(shape: Any, x: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _dtype_of(x: Any) -> torch.dtype:
-    """The dtype of the tensor that torch makes of a number; of a tensor its own."""
+    """Return the dtype of the tensor that torch makes of a number; of a tensor its own."""
     if isinstance(x, torch.Tensor):
         return x.dtype
     kind = x.__class__

@@ -24,7 +24,7 @@ def _is_mask(x: Any) -> bool:
 
 
 def _positions(tracer: Tracer, key: Any) -> Any:
-    """An index with the positions of the true elements in place of each boolean mask; None where it has none."""
+    """Return an index with the positions of the true elements in place of each boolean mask; None where it has none."""
     items = key if isinstance(key, tuple) else (key,)
     if not any(map(_is_mask, items)):
         return None
@@ -32,7 +32,7 @@ def _positions(tracer: Tracer, key: Any) -> Any:
 
 
 def _with_numbers(tracer: Tracer, key: Any) -> Any:
-    """An index with the numbers that its slices are bounded by in place of tensors of one element."""
+    """Return an index with the numbers that its slices are bounded by in place of tensors of one element."""
     items = key if isinstance(key, tuple) else (key,)
     bounds = [b for item in items if isinstance(item, slice) for b in (item.start, item.stop, item.step)]
     if not any(isinstance(b, torch.Tensor) for b in bounds):
@@ -115,10 +115,10 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
 
 
 def _is_single(x: Any) -> bool:
-    """Whether it is known to have one element."""
+    """Check whether it is known to have one element."""
     return all(type(n) is int and n == 1 for n in x.shape)
 
 
 def _is_whole(key: Any) -> bool:
-    """Whether an index takes all of a tensor."""
+    """Check whether an index takes all of a tensor."""
     return key is Ellipsis or (isinstance(key, slice) and key == slice(None))

@@ -62,7 +62,7 @@ _unchecked: dict[types.FunctionType, types.FunctionType] = {}
 
 
 def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
-    """The same function with its first step, asking whether its arguments override it, answered no.
+    """Return the same function with its first step, asking whether its arguments override it, answered no.
 
     So are the functions of torch that it closes over: `boolean_dispatch` keeps those that it chooses between there.
     """
@@ -91,7 +91,7 @@ def _unchecked_value(value: Any) -> Any:
 
 
 def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
-    """Runs a torch function that is written in Python, so that what it calls is traced."""
+    """Run a torch function that is written in Python, so that what it calls is traced."""
     with TracingMode():
         return _without_override_check(func)(*args, **kwargs)
 
@@ -107,7 +107,7 @@ _QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and c
 
 
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a function of torch that thunder does not look into."""
+    """Call a function of torch that thunder does not look into."""
     if isinstance(func, SCRIPTED):
         fall_back("the program calls what torch.jit has compiled, into which nobody sees")
     if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # by its name, or before torch 2.13
@@ -135,7 +135,7 @@ _SILENT = frozenset({torch.split_copy, torch.split_with_sizes_copy, torch.unbind
 
 
 def _without_gradients(tracer: Tracer, result: Any) -> Any:
-    """A result with those of its tensors detached that torch's autograd takes for constants."""
+    """Return a result with those of its tensors detached that torch's autograd takes for constants."""
     if isinstance(result, Handle):
         if result._needs_grad and not result._value.requires_grad:
             return tracer.call_symbol(ltorch.detach, (result,), {})
@@ -147,7 +147,7 @@ def _without_gradients(tracer: Tracer, result: Any) -> Any:
 
 
 def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function that writes in place: the result of the one that does not is assigned."""
+    """Return a function that writes in place: the result of the one that does not is assigned."""
     for owner in (torch.Tensor, torch):
         functional = getattr(owner, name[:-1], None)
         if functional is not None and getattr(owner, name, None) is func:
@@ -169,7 +169,7 @@ def _without_tensors(x: Any) -> bool:
 
 
 def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
+    """Check whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
     if func is torch.device:
         return False
     name = getattr(func, "__name__", "")

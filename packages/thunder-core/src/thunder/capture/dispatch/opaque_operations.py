@@ -59,7 +59,7 @@ _FACTS: dict[str, FactOptions] = {
 # -- the operation ----------------------------------------------------------------------------------------------------
 @functools.cache
 def opaque_symbol(func: Any) -> Symbol:
-    """The operation that runs a function of torch's."""
+    """Return the operation that runs a function of torch's."""
     module, name = qualified_name(func)
     if getattr(func, "__name__", "") == "__get__":
         name, module = f"get_{func.__self__.__name__}", None
@@ -69,7 +69,7 @@ def opaque_symbol(func: Any) -> Symbol:
 
 
 def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
-    """An operation that runs `func`, and another one for the calls of it that draw random numbers."""
+    """Return an operation that runs `func`, and another one for the calls of it that draw random numbers."""
     drew = [False]
 
     def meta(*args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ class _Watch(TorchDispatchMode):
 
 
 def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
-    """What a call gives, as proxies, and whether it draws random numbers: torch runs it on tensors without data.
+    """Return what a call gives, as proxies, and whether it draws random numbers: torch runs it on tensors without data.
 
     The proxies of a result that torch's autograd takes for a constant say that it requires no grad.
     """
@@ -142,7 +142,7 @@ def _no_shape(func: Any, shape: bool) -> TracingError:
 
 
 def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = None) -> tuple[Any, bool]:
-    """Runs a call on tensors without data, of which those at `places` require grad; without `places` all that can."""
+    """Run a call on tensors without data, of which those at `places` require grad; without `places` all that can."""
     number = itertools.count()
     gradients = places is None or bool(places)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -252,7 +252,7 @@ def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
 
 
 def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
-    """Which of the floating point and complex tensors among the arguments torch has derivatives by."""
+    """Return which of the floating point and complex tensors among the arguments torch has derivatives by."""
     places = list(range(len(_differentiated(args, kwargs))))
     if result_of(func) is not None or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
         return places
@@ -274,7 +274,7 @@ def _devices_in(args: Any, kwargs: Any) -> list[Device]:
 
 @functools.cache
 def _vjp_symbol(func: Any) -> Symbol:
-    """The operation that runs torch's own backward of `func`, which runs `func` again for it."""
+    """Return the operation that runs torch's own backward of `func`, which runs `func` again for it."""
 
     def vjp(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> list[torch.Tensor]:
         if functorch_active():
@@ -313,7 +313,7 @@ def _vjp_symbol(func: Any) -> Symbol:
 
 
 def _vjp_by_functorch(func: Any, args: Any, kwargs: Any, cotangents: Any, places: Any) -> list[torch.Tensor]:
-    """The same where a transform of torch's runs, in which autograd itself has no place."""
+    """Return the same where a transform of torch's runs, in which autograd itself has no place."""
     floating = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
 
     def of_places(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -336,7 +336,7 @@ def _identifier(name: str) -> str:
 
 @contextmanager
 def _random_numbers(states: Sequence[tuple[str, torch.Tensor]]) -> Iterator[None]:
-    """Within it, random numbers are those that follow the states of devices; afterwards they stand where they did."""
+    """Draw random numbers from these states of devices, within it; the generators are restored afterwards."""
     before = [(name, _exchange(name, state)) for name, state in states]
     try:
         yield
@@ -359,7 +359,7 @@ def _exchange(name: str, state: torch.Tensor) -> torch.Tensor:
 
 # -- tangents and batches ---------------------------------------------------------------------------------------------
 def opaque_jvp(sym: Symbol, args: Any, kwargs: Any, tangents: Sequence[TensorProxy | None]) -> tuple[Any, Any]:
-    """Records a call of an opaque operation and its derivative in a direction: its result, and the result's tangents.
+    """Record a call of an opaque operation and its derivative in a direction: its result, and the result's tangents.
 
     `tangents` has one for each floating point or complex tensor among the arguments, in order; None stands for zeros.
     The tangents of the result come in its structure, with None for what has none.
@@ -371,7 +371,7 @@ def opaque_jvp(sym: Symbol, args: Any, kwargs: Any, tangents: Sequence[TensorPro
 def opaque_vmap(
     sym: Symbol, args: Any, kwargs: Any, in_dims: Sequence[int | None], *, randomness: str = "error"
 ) -> Any:
-    """Records an opaque operation over a batch: `in_dims` says for each tensor among the arguments where it is batched.
+    """Record an opaque operation over a batch: `in_dims` says for each tensor among the arguments where it is batched.
 
     The results are batched in their first dimension, all of them.
     """
@@ -406,7 +406,7 @@ def _zeros_like(p: TensorProxy) -> Any:
 
 
 def _from_outside(func: Any) -> bool:
-    """Whether it is an operation of somebody else's (`torch.library`), or made of one.
+    """Check whether it is an operation of somebody else's (`torch.library`), or made of one.
 
     torch's forward mode takes what these give for constants, without a word.
     """
@@ -425,7 +425,9 @@ def _no_further(func: Any) -> UnsupportedError:
 
 
 def _jvp_by_gradients(func: Any, args: Any, kwargs: Any, tangents: Any) -> Any:
-    """A result and its tangents by the gradient of the gradient, by the gradient that arrives: it is linear in that."""
+    """Return a result and its tangents by the gradient of the gradient, by the gradient that arrives: it is linear in
+    that.
+    """
     leaves: list[torch.Tensor] = []
 
     def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -515,7 +517,7 @@ def _vmap_symbol(func: Any, in_dims: tuple[int | None, ...], randomness: str) ->
 
 
 def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., Any] | None, *more: Any) -> Symbol:
-    """The operation that runs what was made of `func`."""
+    """Return the operation that runs what was made of `func`."""
     _, name = qualified_name(func)
     if meta is not None:
         gives(run)(meta)

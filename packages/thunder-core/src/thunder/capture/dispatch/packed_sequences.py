@@ -30,7 +30,7 @@ _pad: Any = rnn._VF._pad_packed_sequence  # type: ignore[attr-defined]
 
 
 def _counts() -> dict[str, Any]:
-    """How many sequences there are, by the names of the `batch_sizes` in the trace."""
+    """Return how many sequences there are, by the names of the `batch_sizes` in the trace."""
     assert state.trace is not None
     found: dict[str, Any] = state.trace.info.setdefault("packed", {})
     return found
@@ -67,7 +67,7 @@ handles(_pad)(_ran(_pad))
 
 # -- the number of sequences ------------------------------------------------------------------------------------------
 def first_of(tracer: Tracer, x: Any, key: Any) -> Any:
-    """`batch_sizes[0]`, of which `known_number` knows what it is; None for any other tensor."""
+    """Compute `batch_sizes[0]`, of which `known_number` knows what it is; None for any other tensor."""
     counts = tracer.trace.info.get("packed")
     count = counts and type(key) is int and key == 0 and counts.get(tracer.handle_of(x)._value.name)
     if not count:
@@ -79,7 +79,7 @@ def first_of(tracer: Tracer, x: Any, key: Any) -> Any:
 
 def _with_numbers(factory: Any) -> Callable[..., Any]:
     def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-        """A factory that is given tensors for sizes, which torch takes for numbers."""
+        """Return a factory that is given tensors for sizes, which torch takes for numbers."""
         if not any(isinstance(x, torch.Tensor) for x in args):
             return NotImplemented
         given = []

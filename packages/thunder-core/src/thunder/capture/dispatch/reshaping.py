@@ -56,7 +56,7 @@ handles(torch.as_strided_)(_reshape_in_place("as_strided_"))
 
 
 def _become(handle: Handle, before: Handle, after: Handle) -> None:
-    """Makes `handle` what `after` is; what was seen through it is seen through `before` from now on."""
+    """Make `handle` what `after` is; what was seen through it is seen through `before` from now on."""
     for other in list(handle._tracer.handles):
         if other._parent is handle:
             other._parent = before
@@ -96,7 +96,7 @@ def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
 
 
 def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:
-    """Makes `handle` a detached view of `value`'s memory."""
+    """Make `handle` a detached view of `value`'s memory."""
     if any(lifted.handle is handle for lifted in tracer.inputs):
         fall_back(refusal)
     before = aliasing.twin(handle)
@@ -183,7 +183,7 @@ _strided_by_sizes = with_sizes(torch.as_strided)
 
 @handles(torch.as_strided, torch.Tensor.as_strided)
 def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """Of a tensor that does not lie in memory in order it is the same of one that does, of the same memory."""
+    """Take `as_strided` of a non-contiguous tensor from a contiguous one with the same memory."""
     handle = tracer.handle_of(x)
     found = _strided_by_sizes(tracer, x, size, stride, storage_offset)
     if found is not NotImplemented:
@@ -209,7 +209,9 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
 
 
 def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
-    """Where a tensor starts in memory, and it with its dimensions in the order of that; None where that has gaps."""
+    """Return where a tensor starts in memory, and it with its dimensions in the order of that; None where that has
+    gaps.
+    """
     with tracer.recording():
         aliasing.read(handle)  # finds out whose memory it is
         laid_out = meta_of(handle)

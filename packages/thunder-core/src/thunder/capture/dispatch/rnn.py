@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def _arguments(*args: Any) -> tuple[TensorProxy, Any, Any, int, float, bool, bool]:
-    """The input, the states, the weights, layers, dropout, training, bidirectional; sequences may be packed."""
+    """Return the input, the states, the weights, layers, dropout, training, bidirectional; sequences may be packed."""
     if isinstance(args[3], (tuple, list)):  # (data, batch_sizes, hx, params, has_biases, ...)
         args = (args[0], *args[2:])
     x, hx, params, _, layers, dropout, train, bidirectional = args[:8]
@@ -32,7 +32,7 @@ def _shaped(x: TensorProxy, h: TensorProxy, params: Any, bidirectional: bool) ->
 
 
 def _drops(*args: Any) -> bool:
-    """Whether there is dropout between layers."""
+    """Check whether there is dropout between layers."""
     *_, layers, dropout, train, _ = _arguments(*args)
     return bool(train and dropout > 0 and layers > 1)
 

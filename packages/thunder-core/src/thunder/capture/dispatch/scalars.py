@@ -46,7 +46,7 @@ MAX_NUMBERS = 1024
 
 
 def asks_for_value(what: str, *values: Proxy) -> DataDependentError:
-    """The error where the program asks for a value that it cannot go on without."""
+    """Return the error where the program asks for a value that it cannot go on without."""
     return DataDependentError(
         f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
         "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
@@ -66,7 +66,7 @@ def _item(tracer: Tracer, x: Any) -> Any:
 
 
 def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
-    """The element of a tensor; that of `t + 1` is one more than that of `t`, and a constant is known."""
+    """Return the element of a tensor; that of `t + 1` is one more than that of `t`, and a constant is known."""
     made_by = tracer.producer(value)
     if made_by is not None and made_by.sym.name == "full" and value.dtype is int64 and type(made_by.args[1]) is int:
         return made_by.args[1]  # what torch gives of integers alone: torch.div(8, 2, rounding_mode="trunc")
@@ -78,14 +78,14 @@ def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
 
 
 def known(tracer: Tracer, number: NumberProxy) -> Any:
-    """What the program is given of a number; where inputs tell it, that is found out."""
+    """Return what the program is given of a number; where inputs tell it, that is found out."""
     if tracer.derived_scalars is not None:
         tracer.derived_scalars.resolve(number.symbol)
     return tracer.wrap(number)
 
 
 def number_in(tracer: Tracer, x: Any) -> Any:
-    """The number in a tensor; anything else is itself."""
+    """Return the number in a tensor; anything else is itself."""
     return _item(tracer, x) if isinstance(x, torch.Tensor) else x
 
 
@@ -112,7 +112,7 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
 
 
 def _nested(shape: Sequence[int], numbers: Iterator[Any]) -> Any:
-    """Lists in lists of numbers, of which there are as many as a tensor of that shape has."""
+    """List in lists of numbers, of which there are as many as a tensor of that shape has."""
     return [_nested(shape[1:], numbers) for _ in range(shape[0])] if shape else next(numbers)
 
 
@@ -122,7 +122,7 @@ def is_empty(x: Any) -> bool:
 
 # -- what is asked twice ----------------------------------------------------------------------------------------------
 def once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any]) -> Any:
-    """What is asked of a value twice, and at both places runs or does not, is one thing."""
+    """Return what is asked of a value twice, and at both places runs or does not, is one thing."""
     scope = tracer.trace.scopes[-1]
     key = name, _meaning(tracer, value), id(scope)
     if key not in tracer.unknown:
@@ -132,7 +132,7 @@ def once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any])
 
 
 def _meaning(tracer: Tracer, value: TensorProxy) -> Any:
-    """Stands for how a value is computed: two equal masks have the same true elements."""
+    """Stand for how a value is computed: two equal masks have the same true elements."""
     made = {name: bsym for scope in tracer.trace.scopes for bsym in scope for name in bsym.out_names}
 
     def of(p: Any, depth: int) -> Any:
@@ -163,7 +163,7 @@ _NATIVE: dict[str, Callable[[Any], Any]] = {
 
 
 def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
-    """What Python's own conversion of a tensor comes to."""
+    """Return what Python's own conversion of a tensor comes to."""
     number = known_number(tracer, x)
     if number is not None and what == "int()":
         return int(number)
@@ -229,7 +229,7 @@ def _whether_all(tracer: Tracer, compare: Any, *args: Any, **kwargs: Any) -> Any
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 def number_checks() -> list[tuple[Any, str, Any]]:
-    """`torch._check` and `torch._check_is_size`, with which programs say what holds of numbers."""
+    """Compute `torch._check` and `torch._check_is_size`, with which programs say what holds of numbers."""
     check, is_size = torch._check, torch._check_is_size
 
     def traced(condition: Any, message: Any = None) -> Any:
@@ -257,7 +257,7 @@ def number_checks() -> list[tuple[Any, str, Any]]:
 
 
 def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:
-    """What is said is relied on from there, and checked when the program runs."""
+    """Return what is said is relied on from there, and checked when the program runs."""
     if not is_unbacked(condition) or condition.__class__ is not bool:
         return original(condition, message)
     truth: Any = condition

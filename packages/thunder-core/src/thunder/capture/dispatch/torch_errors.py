@@ -30,7 +30,7 @@ LIMIT = 1 << 20
 
 
 def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | None:
-    """The exception that torch raises for a call, where it is of another type than `error`; else None."""
+    """Return the exception that torch raises for a call, where it is of another type than `error`; else None."""
     if isinstance(error, (ThunderError, RunsEagerly, Warning)) or getattr(func, "__module__", "") == "thunder":
         return None
     sym = torch_function_map().get(func)

@@ -24,12 +24,12 @@ __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload"
 
 
 def writes_in_place(name: str) -> bool:
-    """Whether torch gives such a name to functions that write to their first argument."""
+    """Check whether torch gives such a name to functions that write to their first argument."""
     return name.endswith("_") and not name.endswith("__")
 
 
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
-    """Writes a result into `target`, as an in-place operation does, and returns `target`."""
+    """Write a result into `target`, as an in-place operation does, and returns `target`."""
     handle = tracer.handle_of(target)
     _check_leaf(tracer, handle, name)
     detaches = name == "detach_" and not handle._views  # of which torch detaches none
@@ -59,7 +59,7 @@ def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
 
 
 def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
-    """Writes a result, or each of several, into what `out=` names, and returns that."""
+    """Write a result, or each of several, into what `out=` names, and returns that."""
     if isinstance(out, (tuple, list)):
         return type(result)(assign_out(tracer, o, r, name) for o, r in zip(out, result))
     handle = tracer.handle_of(out)
@@ -69,7 +69,7 @@ def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
 
 
 def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
-    """What is written to a tensor that requires grad: it goes on requiring grad, though none comes through."""
+    """Return what is written to a tensor that requires grad: it goes on requiring grad, though none comes through."""
     if (
         not isinstance(result, Handle)
         or result._needs_grad
@@ -90,7 +90,7 @@ def _fits(result: Handle, target: Handle) -> bool:
 
 
 def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
-    """Gives the tensor of an `out=` the shape of what is written to it, as torch does."""
+    """Return the tensor of an `out=` the shape of what is written to it, as torch does."""
     if handle._views or handle._parent is not None or handle._storage.source is not None:
         fall_back(
             f"{name} is given an out= of the shape {tuple(handle.shape)} for a result of the shape "
@@ -142,7 +142,7 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
 
 # -- custom operations that write to their arguments ------------------------------------------------------------------
 def mutating_overload(func: Any) -> Any:
-    """The operation of `torch.ops` that a call is of, if it writes to arguments, else None."""
+    """Return the operation of `torch.ops` that a call is of, if it writes to arguments, else None."""
     if isinstance(func, OpOverloadPacket):
         func = getattr(func, "default", None)
     schema = getattr(func, "_schema", None)
@@ -150,7 +150,7 @@ def mutating_overload(func: Any) -> Any:
 
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls it on copies of what it writes to, and writes what these have become."""
+    """Call it on copies of what it writes to, and writes what these have become."""
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
     written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -168,7 +168,7 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _aliased(returned: Any, given: dict[str, Any], arguments: Sequence[Any], result: Any) -> Any:
-    """A result, or the argument that the schema says it is."""
+    """Return a result, or the argument that the schema says it is."""
     if returned.alias_info is not None:
         for a in arguments:
             if a.alias_info is not None and a.alias_info.before_set & returned.alias_info.before_set:
@@ -178,7 +178,7 @@ def _aliased(returned: Any, given: dict[str, Any], arguments: Sequence[Any], res
 
 @functools.cache
 def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]], list[Any]]:
-    """The function that gives what an operation makes of copies of those arguments, and then its results."""
+    """Return the function that gives what an operation makes of copies of those arguments, and then its results."""
     positional = {a.name for a in func._schema.arguments if not a.kwarg_only}
 
     def run(given: dict[str, Any]) -> list[Any]:

@@ -66,7 +66,7 @@ class Branch:
 
 # -- the operation ----------------------------------------------------------------------------------------------------
 def _meta(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
-    """What the first program gives of the operands where `pred` is true, what the second gives elsewhere."""
+    """Return what the first program gives of the operands where `pred` is true, what the second gives elsewhere."""
     return tuple([TensorProxy(like=p) for p in true.trace.output])
 
 
@@ -108,7 +108,9 @@ def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
 
 
 def _differentiated_with_draws(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """The choice in the forward program, and that between gradients in the backward program, which draw the same."""
+    """Return the choice in the forward program, and that between gradients in the backward program, which draw the
+    same.
+    """
     pred, true, false, *operands = bsym.args
     wrt = [i for i, p in enumerate(operands) if isinstance(p, TensorProxy) and p.name in joint.tracked]
     wrt = [i for i in wrt if is_inexact_dtype(operands[i].dtype)]
@@ -135,7 +137,7 @@ cond_with_draws.joint_rule = _differentiated_with_draws
 
 
 def _moving(bsym: BoundSymbol, forward: Forward) -> None:
-    """The same choice between programs that give results and how these move, so that each draws once."""
+    """Return the same choice between programs that compute results and tangents, so that each draws once."""
     pred, true, false, *operands = bsym.args
     tangents = [forward.tangent(p) if isinstance(p, TensorProxy) else None for p in operands]
     moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -153,7 +155,7 @@ cond.joint_jvp_rule = cond_with_draws.joint_jvp_rule = _moving
 
 
 def _with_tangents(branch: Branch, moving: Sequence[int]) -> Branch:
-    """The program that also takes tangents of some operands, and gives those of its results."""
+    """Return the program that also takes tangents of some operands, and gives those of its results."""
     out = branch.trace.derive()
     with tracectx(out), set_langctx("torch"):
         given: Any = [branch.trace.args[i] for i in moving]
@@ -190,7 +192,7 @@ cond_with_draws.batch(_batch_of(cond_with_draws))
 
 
 def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
-    """The program for all examples, of operands that are batches or not."""
+    """Return the program for all examples, of operands that are batches or not."""
     out = branch.trace.derive()
     with tracectx(out), set_langctx("torch"):
         out.args = [
@@ -203,7 +205,7 @@ def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
 
 
 def _each_example(b: Batch, branch: Branch, operands: Sequence[Any]) -> list[Any]:
-    """What the program gives for all examples, recorded where the choice is."""
+    """Return what the program gives for all examples, recorded where the choice is."""
     return _results_over_batch(Batch(b.size, b.randomness, copies=True), b, branch, operands, operands)
 
 
@@ -219,7 +221,7 @@ def _results_over_batch(
 
 
 def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
-    """The program as it is where it is differentiated."""
+    """Return the program as it is where it is differentiated."""
     source = branch.trace
     joint = JointTrace(source, [source.args[i] for i in wrt], branch.executors)  # type: ignore[misc]
     out = joint.trace
@@ -230,7 +232,7 @@ def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
 
 
 def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources: Sequence[Source] = ()) -> Branch:
-    """The program of a branch's operands and its results' gradients that gives the operands' gradients.
+    """Return the program of a branch's operands and its results' gradients that gives the operands' gradients.
 
     Last it takes where random numbers stood, for each of `sources`, when the branch ran.
     """
@@ -260,7 +262,7 @@ def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources
 
 
 def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, ...]:
-    """Results of a branch, none of which is another one or an input."""
+    """Return results of a branch, none of which is another one or an input."""
     known = {p.name for p in given}
     out: list[Any] = []
     for p in values:
@@ -274,7 +276,7 @@ def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, .
 def cond_traced(
     tracer: Tracer, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
 ) -> Any:
-    """What `torch.cond(pred, true_fn, false_fn, operands)` gives in a traced program."""
+    """Return what `torch.cond(pred, true_fn, false_fn, operands)` gives in a traced program."""
     try:
         return _chosen(tracer, pred, true_fn, false_fn, operands)
     except RuntimeError as error:
@@ -310,7 +312,7 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
 
 
 def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """The operations of one of the functions, and its result."""
+    """Return the operations of one of the functions, and its result."""
     before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
     with tracer.trace.scope() as operations:
         result = fn(*operands)
@@ -323,7 +325,7 @@ def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> 
 
 
 def _read(operations: Sequence[BoundSymbol], output: Any) -> list[Proxy]:
-    """What is read that is not made."""
+    """Return what is read that is not made."""
     made = {name for op in operations for name in op.out_names}
     return [p for p in [*(p for op in operations for p in op.flat_args), *proxies_in(output)] if p.name not in made]
 
@@ -342,7 +344,7 @@ def _branch(
 
 
 def _check_alike(true: Any, false: Any) -> None:
-    """Both functions have to give the same kinds of tensors in the same containers."""
+    """Check that both functions return tensors of the same metadata in the same containers."""
     one, other = proxies_in(true), proxies_in(false)
     shapes = repr(map_proxies(true, lambda p: None)) == repr(map_proxies(false, lambda p: None))
     if not shapes or len(one) != len(other):
@@ -357,7 +359,7 @@ def _check_alike(true: Any, false: Any) -> None:
 
 
 def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands for what runs torch's other operations with functions in them, such as `while_loop`."""
+    """Stand for what runs torch's other operations with functions in them, such as `while_loop`."""
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         tracer: Any = state.frontend

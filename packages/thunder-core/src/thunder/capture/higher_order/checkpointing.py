@@ -31,7 +31,7 @@ def checkpoint_traced(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """What `torch.utils.checkpoint.checkpoint(function, *args, **kwargs)` gives in a traced program.
+    """Return what `torch.utils.checkpoint.checkpoint(function, *args, **kwargs)` gives in a traced program.
 
     Both kinds compute the region again; how far they differ from there on (which gradients they can take) is how far
     the reentrant one falls short of the other.
@@ -62,7 +62,7 @@ def checkpoint_traced(
 
 
 def _check_contexts(context_fn: Callable[[], Any]) -> None:
-    """Of what a user wants around the region, what only chooses the values to keep is thunder's own business."""
+    """Accept contexts around the region that only choose which values to save: thunder decides that itself."""
     for context in context_fn():
         if not isinstance(context, TorchDispatchMode):
             fall_back(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")

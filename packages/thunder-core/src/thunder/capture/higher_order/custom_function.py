@@ -34,17 +34,17 @@ class TracedContext:
         self._non_differentiable: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keeps tensors for backward."""
+        """Keep tensors for backward."""
         self.saved_tensors = tensors
 
     save_for_forward = save_for_backward
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        """Says that no gradient flows into these outputs."""
+        """Say that no gradient flows into these outputs."""
         self._non_differentiable = tensors
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """In-place writes are seen as they happen, so there is nothing to note."""
+        """Do nothing: in-place writes are recorded as they happen."""
 
     def set_materialize_grads(self, value: bool) -> None:
         """Incoming gradients that are missing are zeros, whatever is asked for here."""
@@ -60,7 +60,7 @@ def _needs(x: Any) -> bool:
 
 
 def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What `cls.apply(*args)` gives in a traced program."""
+    """Return what `cls.apply(*args)` gives in a traced program."""
     if kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     trace = tracer.trace
@@ -90,7 +90,9 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _anew(output: Any, given: set[str]) -> Any:
-    """An output in which what is an input unchanged is a value of its own: its gradient goes through backward."""
+    """Return an output in which what is an input unchanged is a value of its own: its gradient goes through
+    backward.
+    """
     return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
 
 
@@ -139,7 +141,9 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -
 def _beside(
     inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward
 ) -> tuple[list[Proxy], list[Proxy]]:
-    """What a function's backward reads of its forward besides inputs and output, and what both read of the program."""
+    """Return what a function's backward reads of its forward besides inputs and output, and what both read of the
+    program.
+    """
     known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
     made = {name for op in forward for name in op.out_names}
     own = {p.name for p in backward.cotangents if p is not None} | {
@@ -155,7 +159,7 @@ def _beside(
 def _symbol(
     cls: Any, inputs: Any, output: Any, results: Any, forward: list[BoundSymbol], backward: _Backward, whole: bool
 ) -> Symbol:
-    """The operation that stands for a call; `results` are its output and what its backward reads besides.
+    """Return the operation that stands for a call; `results` are its output and what its backward reads besides.
 
     Whole it stays when it is differentiated: computed again, or differentiated twice, it has this backward still.
     """
@@ -204,7 +208,7 @@ def _symbol(
 def _give_rules(
     tracer: Tracer, sym: Symbol, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]
 ) -> None:
-    """The rules that a function brings as static methods `jvp` and `vmap`."""
+    """Register the rules that a function brings as static methods `jvp` and `vmap`."""
     plain = torch.autograd.Function
     if cls.jvp is not plain.jvp:
         sym.jvp(_jvp_rule(tracer, cls, ctx, inputs, forward))

@@ -38,7 +38,7 @@ __all__ = [
 
 
 def located(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: errors say which line of the user's they come from."""
+    """Decorate a function so that its errors name the user's line."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ def located(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 def _chosen(argnums: Any, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """The positions that `argnums`, an int or a tuple of them, says."""
+    """Return the positions that `argnums`, an int or a tuple of them, says."""
     if not isinstance(argnums, (int, tuple)) or not all(isinstance(i, int) for i in _as_tuple(argnums)):
         raise RuntimeError(f"argnums must be int or Tuple[int, ...], got: {type(argnums)}")
     if argnums == ():
@@ -73,7 +73,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 
 def _differentiated(part: Subtrace, tree: Any) -> Any:
-    """An argument with stand-ins for its tensors, by which gradients are taken."""
+    """Return an argument with stand-ins for its tensors, by which gradients are taken."""
 
     def leaf(x: Any) -> Handle:
         check_differentiable(x, part.name)
@@ -83,7 +83,7 @@ def _differentiated(part: Subtrace, tree: Any) -> Any:
 
 
 def check_differentiable(x: Any, name: str) -> None:
-    """Refuses what no gradient can be taken by."""
+    """Refuse what no gradient can be taken by."""
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
     if not (x.is_floating_point() or x.is_complex()):
@@ -94,7 +94,7 @@ def check_differentiable(x: Any, name: str) -> None:
 
 
 def tensors_of(outputs: Any, where: str) -> list[torch.Tensor]:
-    """The tensors of what a function returned, which must be nothing else."""
+    """Return the tensors of what a function returned, which must be nothing else."""
     leaves = pytree.tree_leaves(outputs)
     for x in leaves:
         if not isinstance(x, torch.Tensor):
@@ -105,7 +105,7 @@ def tensors_of(outputs: Any, where: str) -> list[torch.Tensor]:
 
 
 def check_inexact_results(tensors: Sequence[torch.Tensor]) -> None:
-    """Refuses results that have no derivatives, where torch does."""
+    """Refuse results that have no derivatives, where torch does."""
     for x in tensors:
         if not (x.is_floating_point() or x.is_complex()):
             raise RuntimeError(
@@ -124,7 +124,7 @@ def with_aux(output: Any, has_aux: bool, where: str) -> tuple[Any, Any]:
 
 
 def aux_leaves(aux: Any) -> tuple[list[Any], Any]:
-    """The tensors that are handed on beside a result, which must be nothing else, and their structure."""
+    """Return the tensors that are handed on beside a result, which must be nothing else, and their structure."""
     leaves, spec = pytree.tree_flatten(aux)
     for x in leaves:
         if not isinstance(x, torch.Tensor):
@@ -147,7 +147,7 @@ class Pullback:
             self.joint = JointTrace(program, part.values, part.tracer.executors if last else (), into=trace)
 
     def record(self, cotangents: Sequence[tuple[TensorProxy, TensorProxy]]) -> list[TensorProxy | None]:
-        """Records how gradients, for pairs of a result and the gradient that arrives there, flow to the inputs."""
+        """Record how gradients, for pairs of a result and the gradient that arrives there, flow to the inputs."""
         trace = self.part.tracer.trace
         with trace.scope() as operations:
             found = pulled_back(self.joint, cotangents, self.part.values)
@@ -161,14 +161,14 @@ class Pullback:
         return found
 
     def gradients(self, cotangents: Sequence[tuple[TensorProxy, TensorProxy]]) -> list[TensorProxy]:
-        """As `record`, with zeros for inputs that no gradient flows to."""
+        """Return as `record`, with zeros for inputs that no gradient flows to."""
         found = self.record(cotangents)
         return [zeros_of(p) if g is None else g for p, g in zip(self.part.values, found)]
 
 
 @located
 def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> Any:
-    """The gradients of a function that returns one number, and that number: with aux `(grads, (value, aux))`."""
+    """Return the gradients of a function that returns one number, and that number: with aux `(grads, (value, aux))`."""
     tracer, where = tracer_here("grad"), "grad_and_value(f)(*args)"
     chosen = _chosen(argnums, args)
     part = Subtrace(tracer, "grad", constant=True, leaves=True)
@@ -190,13 +190,15 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
 
 
 def one_of(p: TensorProxy) -> Any:
-    """The gradient of a number by itself."""
+    """Return the gradient of a number by itself."""
     with set_langctx("torch"):
         return ltorch.full((), 1.0, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
 
 
 def _arriving(out: TensorProxy, given: Handle | None) -> Any:
-    """The gradient of a result that a caller gives, in the type of the result; None is that of a number by itself."""
+    """Return the gradient of a result that a caller gives, in the type of the result; None is that of a number by
+    itself.
+    """
     if given is not None:
         return maybe_convert_to_dtype(aliasing.read(given), out.dtype)
     with set_langctx("torch"):
@@ -217,7 +219,9 @@ def _check_scalar(value: Any, where: str) -> None:
 
 @located
 def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux: bool) -> Any:
-    """`fn(*primals)` and a function that takes gradients of that to gradients of the primals that `argnums` says."""
+    """Compute `fn(*primals)` and a function that takes gradients of that to gradients of the primals that `argnums`
+    says.
+    """
     tracer, where = tracer_here("vjp"), "vjp(f, *primals)"
     part, chosen, inputs, out, aux = _run_for_vjp(tracer, fn, primals, argnums, has_aux, where)
     tensors = tensors_of(out, where)
@@ -246,7 +250,7 @@ def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux:
 
 
 def check_cotangents(given: Sequence[Any], structure: Any, outs: Sequence[Any], spec: Any) -> None:
-    """Refuses gradients that are not like the results they arrive at: tensors, or None for one of a single number."""
+    """Refuse gradients that are not like the results they arrive at: tensors, or None for one of a single number."""
     if structure != spec:
         raise RuntimeError(
             "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "
@@ -288,7 +292,7 @@ def _run_for_vjp(
 # -- forward mode -----------------------------------------------------------------------------------------------------
 @located
 def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_aux: bool, argnums: Any = None) -> Any:
-    """`fn(*primals)` and how it moves when the primals move along `tangents`."""
+    """Compute `fn(*primals)` and how it moves when the primals move along `tangents`."""
     tracer, where = tracer_here("jvp"), "jvp(f, primals, tangents)"
     args = _as_tuple(primals) if argnums is not None else primals
     if argnums is None:
@@ -336,7 +340,9 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
 
 
 def _run_moving(part: Subtrace, fn: Callable[..., Any], *inputs: Any) -> Any:
-    """What a part gives. Tangents move under no_grad too, where only what comes out of it is cut off from gradients."""
+    """Return what a part gives. Tangents move under no_grad too, where only what comes out of it is cut off from
+    gradients.
+    """
     if torch.is_grad_enabled():
         return part.run(fn, *inputs)
     with part.tracer.without_gradients():
@@ -364,7 +370,7 @@ def _check_directions(primals: Any, tangents: Any, where: str) -> None:
 
 
 def _check_direction(x: Handle, t: Handle, where: str) -> None:
-    """Refuses a tangent that would lose something in the type of its primal, or is not where that is."""
+    """Refuse a tangent that would lose something in the type of its primal, or is not where that is."""
     if not (t.is_floating_point() or t.is_complex()):
         raise ValueError(f"Expected tangent to be floating point or complex, but got: {t.dtype}")
     if torch.promote_types(x.dtype, t.dtype) != x.dtype:
@@ -385,7 +391,7 @@ def _moving(part: Subtrace, x: Any) -> Handle:
 
 
 def _write_back(part: Subtrace, written: Sequence[tuple[Handle, TensorProxy]]) -> None:
-    """Writes to the inputs of a part reach what they stood for."""
+    """Write to the inputs of a part reach what they stood for."""
     for handle, value in written:
         with part.tracer.recording():
             aliasing.write(handle, part.outer(value), part.name)
@@ -412,7 +418,7 @@ def _chunks(total: Any, size: int | None) -> list[tuple[Any, Any]]:
 
 @located
 def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int | None, args: Any) -> Any:
-    """The Jacobian of a function, a row for each element of its result, by reverse mode."""
+    """Return the Jacobian of a function, a row for each element of its result, by reverse mode."""
     tracer, where = tracer_here("jacrev"), "jacrev(f)(*args)"
     _refuse_complex("jacrev", args, "inputs")
     part, chosen, inputs, out, aux = _run_for_vjp(tracer, fn, args, argnums, has_aux, where)
@@ -436,7 +442,7 @@ def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int 
 
 
 def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[TensorProxy]:
-    """The derivatives of each element of one result, by each input."""
+    """Return the derivatives of each element of one result, by each input."""
     part = pullback.part
     trace = part.tracer.trace
     if not out.shape:
@@ -462,7 +468,7 @@ def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[
 
 @located
 def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str, args: Any) -> Any:
-    """The Jacobian of a function, a column for each element of its inputs, by forward mode."""
+    """Return the Jacobian of a function, a column for each element of its inputs, by forward mode."""
     tracer, where = tracer_here("jacfwd"), "jacfwd(f)(*args)"
     _refuse_complex("jacfwd", args, "inputs")
     chosen = _chosen(argnums, args)
@@ -489,7 +495,7 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
 def _columns(
     part: Subtrace, values: list[TensorProxy], outputs: int, randomness: str
 ) -> tuple[list[list[Any]], list[Any]]:
-    """The derivatives of each result by each element of each input; and the results."""
+    """Return the derivatives of each result by each element of each input; and the results."""
     trace = part.tracer.trace
     with trace.scope() as operations:
         along = [TensorProxy(like=p) for p in part.values]

@@ -44,11 +44,11 @@ class Node:
         self.hooks: list[Callable[[Any, Any], Any]] = []
 
     def register_hook(self, hook: Callable[[Any, Any], Any]) -> None:
-        """Adds a hook."""
+        """Add a hook."""
         self.hooks.append(hook)
 
     def run(self, places: Sequence[int], gradients: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The gradients at `places`, as the hooks make them."""
+        """Return the gradients at `places`, as the hooks make them."""
         all_of_them: list[Any] = [None] * self.count
         for i, g in zip(places, gradients):
             all_of_them[i] = g
@@ -63,7 +63,7 @@ class Node:
 
 # -- operations -------------------------------------------------------------------------------------------------------
 def _run_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
-    """Calls the hooks of a node with gradients; what they make of these."""
+    """Call the hooks of a node with gradients; what they make of these."""
     return tuple([TensorProxy(like=g) for g in gradients])
 
 
@@ -99,7 +99,7 @@ class Record:
 
 
 def _leaves(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves that tensors hang on."""
+    """Return the leaf tensors that tensors were computed from."""
     found = [t for t in tensors if t.requires_grad and t.grad_fn is None]
     stack: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
     seen: set[Any] = set()
@@ -119,7 +119,7 @@ def _leaf(x: torch.Tensor) -> torch.Tensor:
 
 
 def _record_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
-    """What hooks make of gradients, and autograd's record of it."""
+    """Return what hooks make of gradients, and autograd's record of it."""
     return *[TensorProxy(like=g) for g in gradients], _new_record()
 
 
@@ -149,14 +149,16 @@ def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
 
 
 def _put_recorded(record: AnyProxy, sources: Sequence[TensorProxy], results: Sequence[TensorProxy]) -> None:
-    """Gradients flow from what was made to what it was made of."""
+    """Let gradients flow from what was made to what it was made of."""
     *found, _ = recorded_gradient(record, len(sources), *sources, *[get_grad(x) for x in results])
     for source, gradient in zip(sources, found):
         put_grad(source, gradient)
 
 
 def _gradient_meta(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
-    """The gradients of a record's sources, the first `count` values, of those of its results, the rest; a record."""
+    """Return the gradients of a record's sources, the first `count` values, of those of its results, the rest; a
+    record.
+    """
     return *[TensorProxy(like=x) for x in values[:count]], _new_record()
 
 
@@ -185,7 +187,7 @@ def _(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
 
 
 def _hooked_meta(node: Node, *values: TensorProxy) -> Any:
-    """The same tensors, whose gradients go through hooks."""
+    """Return the same tensors, whose gradients go through hooks."""
     return prims.barrier(*values)
 
 
@@ -207,7 +209,7 @@ hooked.joint_rule = _differentiated
 
 
 def _node_of_meta(x: TensorProxy) -> Any:
-    """The hooks of an input, as they are when the program runs."""
+    """Return the hooks of an input, as they are when the program runs."""
     assert state.trace is not None
     return AnyProxy(name=state.trace.make_name("hooks"))
 
@@ -224,7 +226,7 @@ def _node_of(x: torch.Tensor) -> Node:
 
 
 def _of_one(hook: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A hook of a tensor as one of a node with one input."""
+    """Return a hook of a tensor as one of a node with one input."""
     return lambda gradients, _: hook(gradients[0])
 
 
@@ -235,7 +237,9 @@ node_of_input = Symbol(
 
 
 def hooked_gradient(tracer: Tracer, x: TensorProxy, gradient: Any) -> Any:
-    """A gradient that is asked for by `x`, as the hooks of that tensor make it: the program's, or from outside."""
+    """Return a gradient that is asked for by `x`, as the hooks of that tensor make it: the program's, or from
+    outside.
+    """
     lifted = tracer.input_of(x)
     node = tracer.unknown.get(("hooked", x.name))
     if lifted is not None and tracer.guarded_of(lifted.tensor, HasGradientHooks):
@@ -281,7 +285,7 @@ class TracedHook(BackwardHook):
 
 
 def module_hook_class() -> Callable[..., Any]:
-    """Stands for `torch.utils.hooks.BackwardHook` while a program is traced."""
+    """Stand for `torch.utils.hooks.BackwardHook` while a program is traced."""
 
     def make(module: Any, user_hooks: Any, user_pre_hooks: Any) -> Any:
         tracer: Any = state.frontend
@@ -303,7 +307,7 @@ class Removable:
         self.active = True
 
     def remove(self) -> None:
-        """Takes the hook off."""
+        """Take the hook off."""
         self.active = False
 
     def __enter__(self) -> Removable:
@@ -315,7 +319,7 @@ class Removable:
 
 @handles(torch.Tensor.register_hook)
 def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]) -> Removable:
-    """`tensor.register_hook(hook)` in a traced program: from here on, its gradient goes through the hook."""
+    """Compute `tensor.register_hook(hook)` in a traced program: from here on, its gradient goes through the hook."""
     handle = tracer.handle_of(tensor)
     if not handle._needs_grad:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")

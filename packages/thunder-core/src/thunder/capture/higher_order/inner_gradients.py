@@ -46,7 +46,7 @@ def gradients(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> Any:
-    """`torch.autograd.grad` of tensors of the program that is being traced."""
+    """Compute `torch.autograd.grad` of tensors of the program that is being traced."""
     if is_grads_batched:
         fall_back("the program calls torch.autograd.grad with is_grads_batched=True")
     results, wrt = _listed(outputs), _listed(inputs)
@@ -77,7 +77,7 @@ def _listed(x: Any) -> list[Any]:
 
 
 def _check(results: Sequence[Any], wrt: Sequence[Any], given: Sequence[Any]) -> None:
-    """Refuses what torch refuses, in its words."""
+    """Refuse what torch refuses, in its words."""
     if len(given) != len(results):
         raise RuntimeError(f"got {len(results)} tensors and {len(given)} gradients")
     for i, (x, g) in enumerate(zip(results, given)):
@@ -110,7 +110,7 @@ def _cotangent(tracer: Tracer, x: Any, given: Any) -> TensorProxy:
 
 
 def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
-    """Gradients of `wrt`, for pairs of a value and the gradient that arrives there."""
+    """Return gradients of `wrt`, for pairs of a value and the gradient that arrives there."""
     *around, operations = tracer.trace.scopes
     names = {p.name for p in wrt}
     _check_reach(around, names, {value.name for value, _ in flowing}, operations)
@@ -124,7 +124,7 @@ def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Seq
 
 
 def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) -> list[Any]:
-    """Gradients as the hooks of the tensors make them, by which they are taken."""
+    """Return gradients as the hooks of the tensors make them, by which they are taken."""
     out: dict[str, Any] = {}
     with tracer.recording():
         for p, g in zip(wrt, found):
@@ -134,7 +134,7 @@ def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) ->
 
 
 def _aliases(joint: JointTrace) -> list[BoundSymbol]:
-    """Values that turned out to be others, under the names by which the program knows them."""
+    """Return values that turned out to be others, under the names by which the program knows them."""
     found: list[BoundSymbol] = []
     for name, other in joint.env.items():
         if isinstance(other, TensorProxy):
@@ -145,7 +145,7 @@ def _aliases(joint: JointTrace) -> list[BoundSymbol]:
 def _check_reach(
     around: Sequence[Sequence[BoundSymbol]], wrt: set[str], results: set[str], operations: Sequence[BoundSymbol]
 ) -> None:
-    """The way from the inputs to the outputs has to lie in the function that is being transformed, if one is."""
+    """Check that the path from the inputs to the outputs lies in the function that is being transformed, if any."""
     moving = set(wrt)
     for scope in around:
         for op in scope:
@@ -162,7 +162,7 @@ def _check_reach(
 
 # -- what inputs have to do with each other outside -------------------------------------------------------------------
 def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence[TensorProxy]) -> None:
-    """Gradients flow within the program: an input that was computed of another outside would need more than that."""
+    """Check that no input was computed from another outside of the program, where gradients do not flow."""
     asked = [x for x in tracer.inputs if any(x.proxy.name == p.name for p in wrt)]
     if not asked:
         return
@@ -180,11 +180,11 @@ def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence
 
 
 def _apart_meta(made: Sequence[TensorProxy], asked: Sequence[TensorProxy], line: SourceLine | None) -> None:
-    """Refuses a call in which some of the tensors that are `made` hang on one by which a gradient is `asked` for."""
+    """Refuse a call in which a tensor that was `made` depends on one whose gradient is `asked` for."""
 
 
 def _apart(made: Sequence[torch.Tensor], asked: Sequence[torch.Tensor], line: SourceLine | None) -> None:
-    """torch's graph goes on outside of the program."""
+    """Refuse tensors of which one is computed from another, since torch's graph goes on outside of the program."""
     nodes = {x.grad_fn for x in asked} - {None}
     for x in made:
         seen: set[Any] = set()

@@ -33,7 +33,7 @@ def call_transformed(
     kwargs: dict[str, Any],
     trace_into: TraceInto,
 ) -> Any:
-    """What `fn` gives as a part of the program that is being traced, after the transforms."""
+    """Return what `fn` gives as a part of the program that is being traced, after the transforms."""
     _check(transforms, name)
     tracer = tracer_here(name)
     part = Subtrace(tracer, name, constant=False)
@@ -69,7 +69,7 @@ def call_transformed(
 
 
 def _refuse_kept(part: Subtrace, results: list[torch.Tensor], name: str) -> None:
-    """A tensor that the part made and that somebody keeps, though it is not returned, may not be there any more."""
+    """Refuse a tensor that the part made and that is kept though not returned: a transform may have removed it."""
     known = {id(h) for h in (*part.inputs, *results)}
     kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
@@ -93,7 +93,7 @@ def _check(transforms: Sequence[Transform], name: str) -> None:
 
 
 def _program(part: Subtrace, output: Any, around: Trace) -> Trace:
-    """The part as a program of its own, whose inputs are all that it reads."""
+    """Return the part as a program of its own, whose inputs are all that it reads."""
     results = proxies_in(output)
     program = part.to_trace([p for p in results if isinstance(p, TensorProxy)])
     program.names, program._counters = around.names, around._counters

@@ -35,7 +35,7 @@ class Escaped:
 
 
 def tracer_here(name: str) -> Tracer:
-    """The tracer of the program that is being traced, for the transform `name`."""
+    """Return the tracer of the program that is being traced, for the transform `name`."""
     tracer = state.frontend
     if not isinstance(tracer, Tracer):
         raise TracingError(f"{name} was called outside of the program that it is a part of")
@@ -43,7 +43,7 @@ def tracer_here(name: str) -> Tracer:
 
 
 def handle_here(tracer: Tracer, tensor: torch.Tensor) -> Handle:
-    """The handle of a tensor of the user's."""
+    """Return the handle of a tensor of the user's."""
     with tracer.recording():
         return tracer.handle_of(tensor)
 
@@ -73,7 +73,7 @@ class Subtrace:
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def stand_in(self, tensor: Any, *, requires_grad: bool | None = None, batch_dim: int | None = None) -> Handle:
-        """What the part gets for a tensor: the same values, or one example of the batch along `batch_dim`."""
+        """Return what the part gets for a tensor: the same values, or one example of the batch along `batch_dim`."""
         with self.tracer.recording():
             handle = self.tracer.handle_of(tensor)
             outer = aliasing.read(handle)
@@ -91,7 +91,7 @@ class Subtrace:
 
     # -- the run ------------------------------------------------------------------------------------------------------
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls `fn` and keeps the operations that it records."""
+        """Call `fn` and keeps the operations that it records."""
         parts = self.tracer.parts
         parts.append(self)
         try:
@@ -102,7 +102,7 @@ class Subtrace:
             self._results_need_grad = self._needs_grad()
 
     def check_write(self, handle: Handle, name: str) -> None:
-        """Refuses an in-place operation that torch refuses within such a transform."""
+        """Refuse an in-place operation that torch refuses within such a transform."""
         storage = handle._storage
         if self.leaves and any(storage is h._storage for h in self.inputs):
             raise RuntimeError(
@@ -117,7 +117,7 @@ class Subtrace:
             )
 
     def _needs_grad(self) -> bool:
-        """Whether what it reads requires grad in the program around it."""
+        """Check whether what it reads requires grad in the program around it."""
         made: set[str] = {p.name for p in self.values}
         read: set[str] = {p.name for p in self.values_given}
         for op in self.operations:
@@ -130,7 +130,7 @@ class Subtrace:
 
     # -- values -------------------------------------------------------------------------------------------------------
     def read(self, tensors: Sequence[Any]) -> list[TensorProxy]:
-        """The values of results; reading one may add operations to the part."""
+        """Return the values of results; reading one may add operations to the part."""
         scopes = self.tracer.trace.scopes
         scopes.append(self.operations)
         try:
@@ -140,17 +140,17 @@ class Subtrace:
             scopes.pop()
 
     def written(self) -> list[tuple[Handle, TensorProxy]]:
-        """The inputs that were written to, each with its new value."""
+        """Return the inputs that were written to, each with its new value."""
         changed = [(h, x) for h, x in zip(self.given, self.inputs) if x._storage.version]
         return list(zip([h for h, _ in changed], self.read([x for _, x in changed])))
 
     def written_outside(self) -> list[Any]:
-        """The memory besides the inputs that was written to."""
+        """Return the memory besides the inputs that was written to."""
         found = [s for key, s in self.outside.items() if s.version != self._versions[key]]
         return found + [x.handle._storage for x in self.tracer.inputs[self._lifted :] if x.handle._storage.written]
 
     def also_reads(self, handles: Sequence[Handle]) -> None:
-        """Says that results of the transformed part depend on these, too."""
+        """Say that results of the transformed part depend on these, too."""
         self._results_need_grad |= any(h._needs_grad for h in handles)
 
     @property
@@ -159,7 +159,7 @@ class Subtrace:
         return self._results_need_grad
 
     def own_handles(self) -> list[Handle]:
-        """The handles that were made in the part and are still there."""
+        """Return the handles that were made in the part and are still there."""
         known = {id(x.handle) for x in self.tracer.inputs}
         known.update(key for key, ref in self._before.items() if ref() is not None)
         return [h for h in self.tracer.handles if id(h) not in known]
@@ -179,7 +179,7 @@ class Subtrace:
     # -- what it becomes ----------------------------------------------------------------------------------------------
     @contextmanager
     def transforming(self) -> Iterator[list[BoundSymbol]]:
-        """Within it, a transform records. What it did becomes part of what is around, on the part's true inputs."""
+        """Record a transform, within it; its operations become part of the surrounding trace, on the part's inputs."""
         trace = self.tracer.trace
         with self.tracer.recording():
             with trace.scope() as recorded:
@@ -194,7 +194,7 @@ class Subtrace:
         return {**{x.name: outer for x, outer in zip(self.values, self.values_given)}, **self.others}
 
     def apart(self, value: TensorProxy) -> TensorProxy:
-        """A value around the part under a name of its own, while it is transformed.
+        """Return a value around the part under a name of its own, while it is transformed.
 
         So that it is not mistaken for the same value where the part reaches that by itself.
         """
@@ -203,12 +203,14 @@ class Subtrace:
         return other
 
     def outer(self, x: Any) -> Any:
-        """A value of the part, or a structure of values, as it is known around it."""
+        """Return a value of the part, or a structure of values, as it is known around it."""
         names = self.names
         return map_proxies(x, lambda p: names.get(p.name, p))
 
     def give(self, values: Any) -> Any:
-        """Results of the transformed part as user code gets them. It may be called within `transforming` or after."""
+        """Return results of the transformed part as user code gets them. It may be called within `transforming` or
+        after.
+        """
         grad = self._results_need_grad
         detached = grad and self.tracer.detaching and not torch.is_grad_enabled()
 

@@ -21,7 +21,7 @@ __all__ = ["check_vmap_options", "vmap"]
 
 
 def check_vmap_options(randomness: str, chunk_size: int | None) -> None:
-    """Refuses what `vmap` does not know, when it is asked for it."""
+    """Refuse what `vmap` does not know, when it is asked for it."""
     if randomness not in RANDOMNESS:
         raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
     if chunk_size is not None and not chunk_size > 0:
@@ -34,7 +34,7 @@ def _name(fn: Any) -> str:
 
 # -- dimensions -------------------------------------------------------------------------------------------------------
 def _spread(dims: Any, tree: Any) -> list[int | None] | None:
-    """A dimension, or None, for each leaf of `tree`, from a structure that is like it or ends earlier."""
+    """Return a dimension, or None, for each leaf of `tree`, from a structure that is like it or ends earlier."""
     if dims is None or (isinstance(dims, int) and not isinstance(dims, bool)):
         return [dims] * len(pytree.tree_leaves(tree))
     ours, one = pytree.tree_flatten(dims, is_leaf=lambda x: x is not dims)
@@ -51,7 +51,7 @@ def _spread(dims: Any, tree: Any) -> list[int | None] | None:
 
 
 def _in_dims(fn: Any, in_dims: Any, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[int | None]:
-    """Where each argument is batched, with all that is wrong refused."""
+    """Return where each argument is batched, with all that is wrong refused."""
     where = f"vmap({_name(fn)}, in_dims={in_dims}, ...)(<inputs>)"
     if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
@@ -135,7 +135,9 @@ def _moved(x: TensorProxy, start: int, end: int) -> Any:
 def vmap(
     fn: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, chunk_size: int | None, args: Any, kwargs: Any
 ) -> Any:
-    """What `torch.func.vmap(fn, in_dims, out_dims, randomness, chunk_size=chunk_size)(*args, **kwargs)` gives."""
+    """Return what `torch.func.vmap(fn, in_dims, out_dims, randomness, chunk_size=chunk_size)(*args, **kwargs)`
+    gives.
+    """
     check_vmap_options(randomness, chunk_size)
     leaves, spec = pytree.tree_flatten(args)
     dims = _in_dims(fn, in_dims, args, leaves)
@@ -196,7 +198,7 @@ def _result(batch: Batch, fn: Any, value: Any, dim: int | None) -> Any:
 
 
 def _settle_memory(part: Subtrace, batch: Batch, kept: Sequence[Handle]) -> None:
-    """What the part wrote to besides its inputs, and what it left behind, is what it is around the part."""
+    """Take what the part wrote to besides its inputs, and what it left behind, over into the surrounding trace."""
     for storage in part.written_outside():
         storage.value = batch.value(storage.value)
         if storage.value in batch:

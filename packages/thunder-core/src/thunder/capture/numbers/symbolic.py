@@ -54,7 +54,9 @@ class Dynamic:
         )
 
     def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:
-        """The dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they broadcast."""
+        """Return the dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they
+        broadcast.
+        """
         if source is None:
             return frozenset()
         if self.everything and isinstance(source.root, Argument):
@@ -64,7 +66,7 @@ class Dynamic:
         return frozenset(d for d in wanted if d < tensor.ndim and tensor.shape[d] > 1)
 
     def takes(self, source: Source, value: Any) -> bool:
-        """Whether a number is symbolic."""
+        """Check whether a number is symbolic."""
         if type(value) is not int and (type(value) is not float or not math.isfinite(value)):
             return False
         return (self.everything and isinstance(source.root, Argument)) or str(source) in self.numbers
@@ -91,7 +93,7 @@ class Dynamic:
         return self._failures[key] >= FAILURES
 
     def forget(self) -> None:
-        """Starts anew."""
+        """Start anew."""
         self.__init__(self.everything)  # type: ignore[misc]
 
 
@@ -126,14 +128,14 @@ class Inputs:
         self._known: dict[Source, Any] = {}
 
     def dims_of(self, tensor: torch.Tensor) -> frozenset[int]:
-        """The dimensions of an input whose sizes are symbolic."""
+        """Return the dimensions of an input whose sizes are symbolic."""
         found = self.dims.get(id(tensor))
         if found is None:
             found = self.dims[id(tensor)] = self.dynamic.dims(self.source_of(tensor), tensor)
         return found
 
     def shape(self, name: str, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """The shape of a new input with symbols for the sizes that are symbolic."""
+        """Return the shape of a new input with symbols for the sizes that are symbolic."""
         shape: list[Any] = list(tensor.shape)
         for dim in sorted(self.dims_of(tensor)):
             shape[dim] = symbols_of(self._trace).size(shape[dim])
@@ -141,7 +143,7 @@ class Inputs:
         return tuple(shape)
 
     def number(self, source: Source, value: Any) -> Any:
-        """The symbol of a number that is an input."""
+        """Return the symbol of a number that is an input."""
         found = self._known.get(source)
         if found is None:
             trace = self._trace
@@ -152,7 +154,7 @@ class Inputs:
         return found
 
     def stands_for(self, name: str) -> Any:
-        """What takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
+        """Return what takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
         if name == "type":
             return TypeOf
         if name == "len" and (self.dynamic.overrides_builtins or self.dynamic.lengths):
@@ -160,7 +162,7 @@ class Inputs:
         return BUILTINS.get(name) if self.dynamic.overrides_builtins else None
 
     def _length(self, x: Any) -> Any:
-        """`len(x)` for the program: of some lists a number that is an input, and what the program has added.
+        """Compute `len(x)` for the program: of some lists a number that is an input, and what the program has added.
 
         Of a tensor it may be a data-dependent number.
         """
@@ -179,7 +181,7 @@ class Inputs:
         return state.frontend is not None and state.trace is self._trace
 
     def owns(self, number: Any) -> bool:
-        """Whether a symbolic number is one of this run's."""
+        """Check whether a symbolic number is one of this run's."""
         return number.symbols is self._trace.info.get("symbols")
 
 
@@ -192,7 +194,7 @@ class _LikeType(type):
 
 
 def _as_the_program_sees(kind: type) -> Any:
-    """A built-in type, in a program for which something else stands for it."""
+    """Return a built-in type, in a program for which something else stands for it."""
     if kind in (int, float, bool, complex):
         symbolic = getattr(state.frontend, "symbolic", None)
         return kind if symbolic is None else symbolic.stands_for(kind.__name__) or kind
@@ -203,7 +205,7 @@ class TypeOf(type, metaclass=_LikeType):
     """`type` for programs with symbolic numbers: those are of the type `int` or `float`."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """`type(x)` and `type(name, bases, namespace)`."""
+        """Compute `type(x)` and `type(name, bases, namespace)`."""
         if len(args) == 1 and not kwargs:
             found = args[0].__class__ if isinstance(args[0], SymbolicNumber) else type(args[0])
             return TypeOf if found is type else _as_the_program_sees(found)

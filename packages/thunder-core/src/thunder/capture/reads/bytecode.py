@@ -207,7 +207,7 @@ def stored_attributes(code: CodeType) -> frozenset[str]:
 
 
 def compares_identity(code: CodeType) -> bool:
-    """Whether it may ask whether two objects are one: by `is`, or by functions that tell."""
+    """Check whether it may ask whether two objects are one: by `is`, or by functions that tell."""
     found: bool = _facts(code)[8]
     return found or not {"id", "is_", "is_set_to"}.isdisjoint(code.co_names)
 

@@ -29,7 +29,7 @@ __all__ = ["read", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
-    """The present value of a handle."""
+    """Return the present value of a handle."""
     _follow(handle)
     storage = handle._storage
     if handle._version_seen != storage.version:
@@ -46,7 +46,7 @@ def read(handle: Handle) -> TensorProxy:
 
 
 def _follow(handle: Handle) -> None:
-    """Where what it is a view of has got memory of its own, the handle is a view of that."""
+    """Make the handle a view of its base's new memory, where the base has got memory of its own."""
     parent = handle._parent
     if parent is None:
         return
@@ -59,7 +59,7 @@ def _follow(handle: Handle) -> None:
 
 
 def _part(handle: Handle) -> None:
-    """Finds out, now that it matters, whether a `reshape`, `contiguous` … on the way to it copied.
+    """Find out, now that it matters, whether a `reshape`, `contiguous` … on the way to it copied.
 
     What was copied has memory of its own, with its old value, which the views of it share.
     """
@@ -77,7 +77,7 @@ def _part(handle: Handle) -> None:
 
 
 def write(handle: Handle, new: TensorProxy, name: str) -> None:
-    """Gives a handle, and all that shares its memory, a new value."""
+    """Return a handle, and all that shares its memory, a new value."""
     for part in handle._tracer.parts:
         part.check_write(handle, name)
     old = read(handle)
@@ -114,7 +114,9 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
 
 
 def _overlaps(view: View) -> bool:
-    """Whether elements of what a view gives may be in the same place: then what it gives cannot be put back whole."""
+    """Check whether elements of what a view gives may be in the same place: then what it gives cannot be put back
+    whole.
+    """
     if view.sym.name == "unfold":
         _, size, step = view.args
         return bool(step < size)
@@ -130,7 +132,7 @@ def _overlaps(view: View) -> bool:
 
 
 def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy) -> TensorProxy:
-    """`base` with the elements that `views` of it lead to replaced by `new`."""
+    """Compute `base` with the elements that `views` of it lead to replaced by `new`."""
     shape = specialized(base.shape)
     found = torch.arange(math.prod(shape)).reshape(shape)
     with torch.no_grad(), DisableTorchFunction():
@@ -152,7 +154,7 @@ def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy
 
 
 def _hidden_from_autograd(handle: Handle) -> bool:
-    """Whether a write to `handle` now leaves the gradient of what it shares memory with as it was."""
+    """Check whether a write to `handle` now leaves the gradient of what it shares memory with as it was."""
     off = not torch.is_grad_enabled() and handle._tracer.detaching
     return off or any(view.hides_writes for view in handle._views)
 
@@ -188,7 +190,7 @@ def twin(handle: Handle) -> Handle:
 
 
 def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool) -> Handle:
-    """The handle of a view of `handle`."""
+    """Return the handle of a view of `handle`."""
     out = Handle.make(
         handle._tracer, value, requires_grad=requires_grad, storage=handle._storage, views=(*handle._views, view)
     )

@@ -40,7 +40,7 @@ class View(NamedTuple):
     detached: bool = False  # made under no_grad of something that requires grad
 
     def apply(self, base: TensorProxy) -> TensorProxy:
-        """The view of `base`."""
+        """Return the view of `base`."""
         out = self.sym(base, *self.args, **self.kwargs)
         out = out if self.part is None else out[self.part]
         return prims.detach(out) if self.detached else out
@@ -51,7 +51,7 @@ class View(NamedTuple):
         return self.detached or not self.sym.differentiable
 
     def put_back(self, base: TensorProxy, new: TensorProxy) -> TensorProxy:
-        """`base` with the view's elements replaced by `new`."""
+        """Compute `base` with the view's elements replaced by `new`."""
         rule: Callable[..., Any] | None = getattr(self.sym, "view_scatter_rule", None)
         if rule is None:
             fall_back(f"the program writes through a view that {self.sym.name} makes")
@@ -90,7 +90,7 @@ class Handle(torch.Tensor):
         tracer: HandleOwner, value: TensorProxy, *, requires_grad: bool, storage: Storage | None = None,
         views: tuple[View, ...] = (),
     ) -> Handle:  # fmt: skip
-        """The handle of `value`, with memory of its own or as a view of `storage`."""
+        """Return the handle of `value`, with memory of its own or as a view of `storage`."""
         shape: Any = value.shape
         options: dict[str, Any] = {}
         if any(type(n) is not int for n in shape):

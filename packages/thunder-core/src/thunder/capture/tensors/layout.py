@@ -32,7 +32,7 @@ class _UnknownSizes(Exception):
 
 
 def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
-    """A tensor on the meta device with the strides that torch gives `value`.
+    """Return a tensor on the meta device with the strides that torch gives `value`.
 
     They are told of a program for these sizes: symbolic ones become constants, unless not `specializing`.
     """
@@ -116,7 +116,7 @@ def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) 
 
 
 def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Runs an operation as its device would: slower than on the meta device by far, and told of its kernels."""
+    """Run an operation as its device would: slower than on the meta device by far, and told of its kernels."""
 
     def fake(p: Any) -> Any:
         if not isinstance(p, TensorProxy):
@@ -132,7 +132,7 @@ def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> lis
 
 
 def _torch_function(bsym: BoundSymbol) -> Any:
-    """The function that runs an operation on real tensors, for a primitive that of the torch executor."""
+    """Return the function that runs an operation on real tensors, for a primitive that of the torch executor."""
     sym = bsym.sym
     if sym.reference is not None or sym.fn is not None or not sym.is_prim:
         return sym.reference or sym.fn
@@ -156,7 +156,9 @@ def _on_meta(x: Any) -> Any:
 
 
 def meta_of(handle: Handle) -> torch.Tensor:
-    """A tensor on the meta device with the strides of a handle's memory, whatever has been written to it since."""
+    """Return a tensor on the meta device with the strides of a handle's memory, whatever has been written to it
+    since.
+    """
     value = _base(handle)
     for view in handle._views:
         value = _apply(handle, view, value)
@@ -164,7 +166,9 @@ def meta_of(handle: Handle) -> torch.Tensor:
 
 
 def is_view(handle: Handle) -> bool:
-    """Whether the last step to a handle, a `reshape`, `contiguous` or the like, gave it its base's memory or a copy."""
+    """Check whether the last step to a handle, a `reshape`, `contiguous` or the like, gave it its base's memory or a
+    copy.
+    """
     value = _base(handle)
     for view in handle._views[:-1]:
         value = _apply(handle, view, value)
@@ -173,7 +177,7 @@ def is_view(handle: Handle) -> bool:
 
 
 def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:
-    """Raises torch's error where `view`, a function of torch, cannot see the memory of a handle so without a copy.
+    """Raise torch's error where `view`, a function of torch, cannot see the memory of a handle so without a copy.
 
     Where sizes are symbolic torch says so itself, at the call.
     """
@@ -214,6 +218,6 @@ def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
 
 
 def function_of(view: View) -> Any:
-    """The function of torch that takes a step; of a property (`x.T`) what reads it."""
+    """Return the function of torch that takes a step; of a property (`x.T`) what reads it."""
     found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
     return found if callable(found) else found.__get__

@@ -29,7 +29,7 @@ __all__ = ["Leaves", "set_requires_grad"]
 
 
 def set_requires_grad(handle: Handle, value: bool) -> None:
-    """Makes a handle require grad, or not."""
+    """Make a handle require grad, or not."""
     if handle._needs_grad is not value:
         handle._needs_grad = value
         handle._storage.needs_grad |= value
@@ -49,7 +49,7 @@ class Leaves:
         return any(made() is handle for made in self._made)
 
     def seen_through(self, handle: Handle) -> bool:
-        """Whether a handle is a leaf or a view of one, so that autograd sees what is written to it."""
+        """Check whether a handle is a leaf or a view of one, so that autograd sees what is written to it."""
         for made in self._made:
             leaf = made()
             if leaf is not None and leaf._needs_grad and leaf._storage is handle._storage:
@@ -60,7 +60,7 @@ class Leaves:
         return False
 
     def switch(self, tracer: HandleOwner, handle: Handle, value: bool) -> None:
-        """`handle.requires_grad_(value)`."""
+        """Apply `handle.requires_grad_(value)`."""
         if handle._needs_grad is value:
             return
         if any(lifted.handle is handle for lifted in tracer.inputs):
@@ -81,7 +81,7 @@ class Leaves:
             self._line = self._line or user_line()
 
     def stay_inside(self, tracer: HandleOwner, results: Sequence[torch.Tensor], hook: Any) -> None:
-        """Leaves a program to Python whose results are leaves or require grad by them alone.
+        """Leave a program to Python whose results are leaves or require grad by them alone.
 
         So does one with hooks (operations `hook`) that gradients on their way to leaves go through, and nowhere else.
         """
@@ -100,7 +100,7 @@ class Leaves:
 
 
 def _flows(operations: Sequence[BoundSymbol], sources: set[str], stops: set[str]) -> set[str]:
-    """The values that gradients flow from to `sources`, and not by way of `stops`."""
+    """Return the values that gradients flow from to `sources`, and not by way of `stops`."""
     found = set(sources)
     for op in operations:
         if op.sym.differentiable:

@@ -18,7 +18,7 @@ _IN_THE_WAY = (types.FrameType, types.TracebackType)
 
 
 def describe_referrer(thing: Any, besides: Iterable[Any] = ()) -> str:
-    """The place that keeps `thing` alive, in words. What is in `besides` does not count."""
+    """Return the place that keeps `thing` alive, in words. What is in `besides` does not count."""
     ignored = {id(x) for x in besides}
     named = _named(thing, ignored, 3)
     return named or "a place that cannot be named"
@@ -38,7 +38,7 @@ def _named(thing: Any, ignored: set[int], depth: int) -> str | None:
 
 
 def _suspended(holder: Any) -> Any:
-    """The generator whose frame it is: before Python 3.11 that is what has its variables."""
+    """Return the generator whose frame it is: before Python 3.11 that is what has its variables."""
     if not isinstance(holder, types.FrameType):
         return holder
     owners = (r for r in gc.get_referrers(holder) if isinstance(r, types.GeneratorType) and r.gi_frame is holder)
@@ -46,7 +46,7 @@ def _suspended(holder: Any) -> Any:
 
 
 def _is_by_thread(x: dict[Any, Any]) -> bool:
-    """Whether it is where a threading.local keeps a dict for each thread."""
+    """Check whether it is where a threading.local keeps a dict for each thread."""
     keys = [k() if isinstance(k, weakref.ref) else k for k in x]  # since Python 3.13 without a reference in between
     return any(type(k).__name__ == "_localdummy" for k in keys)
 
@@ -56,7 +56,7 @@ def _is_own(holder: Any) -> bool:
 
 
 def _name(holder: Any, thing: Any, ignored: set[int], depth: int) -> str | None:
-    """What a holder is called, if it is something that a user knows by a name."""
+    """Return what a holder is called, if it is something that a user knows by a name."""
     if isinstance(holder, types.ModuleType):
         return f"the module {holder.__name__}"
     if isinstance(holder, types.CellType):

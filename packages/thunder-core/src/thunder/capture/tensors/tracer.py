@@ -94,7 +94,7 @@ class Tracer:
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:
-        """Makes a real tensor an input of the program.
+        """Make a real tensor an input of the program.
 
         The same tensor is one input however often it is given, unless `independent` says that this is another variable.
         """
@@ -126,7 +126,7 @@ class Tracer:
         return handle
 
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
-        """The operation that made a value, None for an input."""
+        """Return the operation that made a value, None for an input."""
         if value.name not in self._producers:
             for i, scope in enumerate(self.trace.scopes):
                 if i == len(self._indexed) or self._indexed[i][0] is not scope:
@@ -138,11 +138,11 @@ class Tracer:
         return self._producers.get(value.name)
 
     def forget_producers(self) -> None:
-        """Says that operations that were recorded have been replaced."""
+        """Say that operations that were recorded have been replaced."""
         self._indexed, self._producers = [], {}
 
     def sizes_are_symbolic(self, x: Any) -> bool:
-        """Whether some size of a tensor that user code asks about is not known."""
+        """Check whether some size of a tensor that user code asks about is not known."""
         if type(x) is Handle:
             return any(type(n) is not int for n in x._value.shape)
         if is_mask(x):
@@ -150,13 +150,13 @@ class Tracer:
         return self.symbolic is not None and isinstance(x, torch.Tensor) and bool(self.symbolic.dims_of(x))
 
     def shape_of(self, x: Any) -> tuple[Any, ...]:
-        """The shape of a tensor that user code asks about."""
+        """Return the shape of a tensor that user code asks about."""
         if is_mask(x):
             return int(x.variant), x.seq_len_q, x.seq_len_kv
         return self.handle_of(x)._value.shape
 
     def attribute_of(self, handle: Handle, name: str) -> Any:
-        """An attribute that the user has given to an input, or `ABSENT`."""
+        """Return an attribute that the user has given to an input, or `ABSENT`."""
         lifted = next((x for x in self.inputs if x.handle is handle), None)
         return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
 
@@ -165,15 +165,15 @@ class Tracer:
         return self.guarded_of(tensor, Attr, "is_leaf")
 
     def input_of(self, value: TensorProxy) -> Lifted | None:
-        """The input that a value is, as it was given."""
+        """Return the input that a value is, as it was given."""
         return next((x for x in self.inputs if x.proxy.name == value.name), None)
 
     def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
-        """Says how tensors that the program reaches by itself are called."""
+        """Say how tensors that the program reaches by itself are called."""
         self._names_of = names_of
 
     def handle_of(self, tensor: torch.Tensor) -> Handle:
-        """The handle of a tensor that user code gave to an operation."""
+        """Return the handle of a tensor that user code gave to an operation."""
         if isinstance(tensor, Handle):
             if tensor._tracer is not self:
                 raise TracingError(
@@ -187,7 +187,7 @@ class Tracer:
 
     # -- values -------------------------------------------------------------------------------------------------------
     def unwrap(self, x: Any) -> Any:
-        """Arguments with each tensor replaced by its present value."""
+        """Return arguments with each tensor replaced by its present value."""
         if isinstance(x, torch.Tensor):
             return aliasing.read(self.handle_of(x))
         kind = type(x)
@@ -217,7 +217,7 @@ class Tracer:
         return x
 
     def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:
-        """Results with each proxy replaced by a handle of its own."""
+        """Return results with each proxy replaced by a handle of its own."""
         if isinstance(x, TensorProxy):
             return Handle.make(self, x, requires_grad=requires_grad and is_inexact_dtype(x.dtype))
         if isinstance(x, NumberProxy) and x.symbol is not None:
@@ -238,7 +238,7 @@ class Tracer:
     # -- operations ---------------------------------------------------------------------------------------------------
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Within it, operations on proxies are recorded; user code is not running."""
+        """Record operations on proxies, within it; user code is not running."""
         before = state.frontend, state.source
         state.frontend = None
         paused = pause_reads()
@@ -256,7 +256,7 @@ class Tracer:
 
     @contextmanager
     def proxies(self) -> Iterator[None]:
-        """Within it, proxies may be made for this trace."""
+        """Allow proxies to be made for this trace, within it."""
         before = state.trace, state.frontend
         state.trace, state.frontend = self.trace, None
         try:
@@ -266,7 +266,7 @@ class Tracer:
 
     @contextmanager
     def without_gradients(self) -> Iterator[None]:
-        """Within it, user code runs whose gradients are said elsewhere: grad mode is off, nothing is detached."""
+        """Run user code whose gradients are defined elsewhere: grad mode is off, and nothing is detached."""
         before, self.detaching = self.detaching, False
         try:
             with torch.no_grad():
@@ -279,7 +279,7 @@ class Tracer:
         return self._dispatch(self, func, args, kwargs)
 
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls an operation for user code."""
+        """Call an operation for user code."""
         with self.recording():
             given = args[0] if args and isinstance(args[0], torch.Tensor) else None
             tensors = tensors_in(args, kwargs)
@@ -298,7 +298,7 @@ class Tracer:
             return self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
-        """What an operation under no_grad gives: no gradient flows back through it."""
+        """Return what an operation under no_grad gives: no gradient flows back through it."""
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
             return type(out)(self.detached(o, args, kwargs) for o in out)
@@ -340,7 +340,7 @@ class Tracer:
     # -- running user code --------------------------------------------------------------------------------------------
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Within it, user code runs: operations go through this tracer into the trace."""
+        """Run user code, within it: operations go through this tracer into the trace."""
         before = state.trace, state.frontend, state.source
         recorded = self.reader is not None and self.reader is active.reader
         phase = begin_reads() if recorded else None
@@ -366,7 +366,7 @@ class Tracer:
         lifted.handle._value, lifted.handle._version_seen = lifted.proxy, storage.version
 
     def finish(self, output: Any) -> Any:
-        """Writes inputs that were changed in place back to their memory; returns the output in proxies.
+        """Write inputs that were changed in place back to their memory; returns the output in proxies.
 
         Views of a changed input are taken anew from its memory, so that what is returned shares it as in torch.
         """
@@ -393,7 +393,7 @@ class Tracer:
         return output
 
     def _sizes(self) -> list[BoundSymbol]:
-        """The lines that read the symbolic sizes off the inputs."""
+        """Return the lines that read the symbolic sizes off the inputs."""
         if self.symbolic is None:
             return []
         inputs = {p.name: p for p in self.trace.args}
@@ -401,7 +401,7 @@ class Tracer:
 
 
 def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
-    """A result with a value of the trace for each symbolic number in it."""
+    """Return a result with a value of the trace for each symbolic number in it."""
     if isinstance(x, SymbolicNumber):
         text = x.text()
         if text not in known:
@@ -420,7 +420,7 @@ def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
 
 
 def _share_memory(tensors: list[torch.Tensor]) -> None:
-    """Results that share memory in torch are to share it here: views among them are taken anew from their bases.
+    """Let results share memory here as they do in torch: views among them are taken again from their bases.
 
     (A view that was written to is known by the value that was written, and its base is made of that and the rest.)
     """
@@ -437,7 +437,7 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
 
 
 def _keep_apart(tensors: list[torch.Tensor], inputs: Sequence[Lifted]) -> None:
-    """Results that are views of what they look no different from are tensors of their own, as in torch."""
+    """Make results that look like what they are views of tensors of their own, as torch does."""
     given = {x.handle._storage: x.handle for x in inputs}
     seen: dict[str, torch.Tensor] = {}
     for t in tensors:
@@ -452,7 +452,7 @@ def _unpacks(args: Sequence[Proxy]) -> list[Any]:
 
 
 def tensors_in(*containers: Any) -> list[torch.Tensor]:
-    """The tensors in arguments, through tuples, lists and dicts."""
+    """Return the tensors in arguments, through tuples, lists and dicts."""
     found: list[torch.Tensor] = []
     stack = list(containers)
     while stack:

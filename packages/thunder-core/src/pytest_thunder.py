@@ -24,7 +24,7 @@ _GROUP = "thunder"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options that no other project is likely to have."""
+    """Add options that no other project is likely to have."""
     group = parser.getgroup(_GROUP, "conformance suite of thunder (--pyargs thunder.tests)")
     group.addoption(
         "--thunder-executor",
@@ -106,7 +106,7 @@ class _Table:
         self.log = log
 
     def _write(self, **line: Any) -> None:
-        """What happens, as it happens: this process may not live to tell."""
+        """Write what happens as it happens, since the process may crash."""
         if self.log is not None:
             with self.log.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
@@ -153,7 +153,7 @@ class _Table:
 
 
 def environment() -> dict[str, str]:
-    """What the run was of."""
+    """Describe what was tested."""
     names = {"thunder": "thunder-core", "torch": "torch"}
     out = {}
     for name, distribution in names.items():

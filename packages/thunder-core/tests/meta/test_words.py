@@ -7,6 +7,7 @@ these lists do not come back, in sources, tests or pages.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,3 +154,24 @@ def test_modules() -> None:
         for path in src.rglob("*.py")
     }
     assert not sources & MODULES
+
+
+# A function's docstring starts with a verb: these words start descriptions of things. Properties are things.
+NOUNS = {
+    "A", "All", "An", "Any", "Decorator", "Each", "Every", "How", "It", "Its", "No", "Nobody", "Nothing", "Of", "One", "Only",
+    "Other", "Some", "Such", "That", "The", "These", "They", "This", "Those", "Three", "Two", "What", "When", "Where",
+    "Whether", "Which", "Who", "Why", "Within", "Without",
+}  # fmt: skip
+
+
+def test_docstrings_of_functions_start_with_a_verb() -> None:
+    """In all sources; tests state facts instead."""
+    wrong = []
+    for path in ROOT.glob("packages/*/src/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or any("property" in ast.unparse(d) for d in node.decorator_list):
+                continue
+            words = (ast.get_docstring(node) or "").split(maxsplit=1)
+            if words and words[0].strip(":,") in NOUNS:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name} starts with {words[0]!r}")
+    assert not wrong, "\n".join(wrong)

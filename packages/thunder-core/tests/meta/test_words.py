@@ -158,9 +158,9 @@ def test_modules() -> None:
 
 # A function's docstring starts with a verb: these words start descriptions of things. Properties are things.
 NOUNS = {
-    "A", "All", "An", "Any", "Decorator", "Each", "Every", "How", "It", "Its", "No", "Nobody", "Nothing", "Of", "One", "Only",
-    "Other", "Some", "Such", "That", "The", "These", "They", "This", "Those", "Three", "Two", "What", "When", "Where",
-    "Whether", "Which", "Who", "Why", "Within", "Without",
+    "A", "All", "An", "Any", "Decorator", "Each", "Every", "How", "It", "Its", "No", "Nobody", "Nothing", "Of", "One",
+    "Only", "Other", "Some", "Such", "That", "The", "These", "They", "This", "Those", "Three", "Two", "What", "When",
+    "Where", "Whether", "Which", "Who", "Why", "Within", "Without",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import thunder.tests.test_ops  # noqa: F401  imported once: sessions inside of this one must not load torch again
 from thunder.extend import deregister_executor
 
 pytest_plugins = ["pytester"]

@@ -3,7 +3,7 @@
 
 - Executors: `OperatorExecutor`, `FusionExecutor`, and their registry.
 - The IR: a `Trace` is a list of `BoundSymbol`s, each a `Symbol` with its arguments and results, which are `Proxy`
- objects. `rewrite` and `recording` write operations. The operations are those of `thunder.torch` and `thunder.prims`.
+  objects. `rewrite` and `recording` write operations. The operations are those of `thunder.torch` and `thunder.prims`.
 - Gradient rules: `get_grad`, `put_grad`, `put_grads`.
 
 What builds on executors (claiming, regions for fusers, the conformance suite, benchmarks) is in `thunder.toolkit`;

@@ -242,7 +242,7 @@ def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, .
 
 
 class BatchInfo(NamedTuple):
-    """What `vmap` of a function is told of the batch."""
+    """What a `vmap` rule receives about the batch."""
 
     batch_size: int
     randomness: str

@@ -234,7 +234,7 @@ def test_torch_func_around_jitted_functions() -> None:
     jitted, values = thunder.jit(module), {name: p.detach() for name, p in module.named_parameters()}
     same(functional_call(jitted, values, (x,)), functional_call(module, values, (x,)))
     strict = thunder.jit(h, sharp_edges="error")
-    with pytest.raises(RuntimeError, match=r"torch\.func is running.* Take thunder's transform of that name"):
+    with pytest.raises(RuntimeError, match=r"torch\.func is running.* Use thunder's transform of the same name"):
         torch.func.grad(strict)(x[0])
 
 

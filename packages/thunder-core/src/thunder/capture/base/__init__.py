@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all of capture stands on: sources, snapshots, modes, fallbacks."""
+"""The foundation of all of capture: sources, snapshots, modes and fallbacks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The marker for what is not there, where None is a value like any other."""
+"""A marker for a missing value, used where None is a valid value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ends a trace when eager PyTorch can do what the program asks for and no program of ours can.
+"""Exceptions that end a trace because thunder cannot trace what the program does, but eager PyTorch can run it.
 
-The call then runs as it is written, and `thunder.explain` says why.
+The call then runs eagerly, and `thunder.explain` reports the reason.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ __all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "refuse_kinds_of_memory
 
 
 class RunsEagerly(Exception):
-    """A call does something once that no program can do again, and runs as it is written."""
+    """Tracing ends because the program has a one-time effect that a trace cannot repeat; the call runs eagerly."""
 
 
 class ModuleFallback(RunsEagerly):
-    """The program calls a function that stays Python, or needs it to (`frontend/per_module.py`)."""
+    """Tracing ends at a module or function that has to run as Python (`frontend/per_module.py`)."""
 
 
 def fall_back(why: str) -> NoReturn:
-    """End the trace. A program that catches the exception does not go on to be compiled either."""
+    """End the trace. If user code catches the exception, the program still falls back and is not compiled."""
     reason = ModuleFallback(why)
     if hasattr(state.frontend, "partly_eager"):
         state.frontend.partly_eager = reason  # type: ignore[union-attr]
@@ -32,8 +32,8 @@ def fall_back(why: str) -> NoReturn:
 
 
 def refuse_kinds_of_memory(tensor: torch.Tensor) -> None:
-    """Trace know numbers at strides: what works on sparse, nested and quantized tensors stays Python."""
+    """Fall back for sparse, nested and quantized tensors, because traces model only strided memory."""
     if tensor.layout is not torch.strided:
-        fall_back(f"the program has a tensor of the layout {tensor.layout}")
+        fall_back(f"the program uses a tensor with layout {tensor.layout}")
     if tensor.is_quantized:
-        fall_back(f"the program has a tensor of {tensor.dtype}")
+        fall_back(f"the program uses a quantized tensor ({tensor.dtype})")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What guards say when they refuse a call: what was read, what it was, and what it is now.
+"""Messages of guards that fail: the name of the value that was read, its value while tracing, and its value now.
 
-The first two are known when a prologue is written; the third is looked up by the line that refuses.
+The name and the old value are known when the prologue is generated. The guard's line looks up the new value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Message", "name_of"]
 
 
 class Message(NamedTuple):
-    """Texts, and the expressions of what follows each: `{0}` is what the guard looks at, `{1}` what it was."""
+    """Texts alternating with Python expressions; in these, `{0}` is the guarded value and `{1}` the expected value."""
 
     text: str
     found: str = ""
@@ -25,13 +25,13 @@ class Message(NamedTuple):
     end: str = ""
 
     def code(self, names: Sequence[str]) -> str:
-        """Return the arguments of the exception, as Python."""
+        """Return Python code for the exception's arguments."""
         parts = [repr(part) if i % 2 == 0 else part.format(*names) for i, part in enumerate(self) if part]
         return ", ".join(parts)
 
 
 def name_of(source: Source) -> str:
-    """Return what a message calls a source: the callable itself has no name but its own."""
+    """Return the name of a source in messages. The traced callable is called by its own name."""
     if isinstance(source, Root):
         if isinstance(source.value, types.ModuleType):
             return f"the module {source.value.__name__}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch is set to around a call: modes of the user's, and states that programs read through torch's functions.
+"""The state of torch around a call: the user's modes, and settings that programs read through functions of torch.
 
-States of which every program depends stand in `guards.py`. Those here are guarded where a program reads them: torch's
-functions that tell them are known by name, and the choice of attention kernels is read by every attention.
+The prologue always guards the settings that every program depends on (`guards.py`). The settings in this file are
+guarded only where a program reads them: by calling a function listed in `_TELLING`, or by calling attention, which
+depends on the enabled attention kernels.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = [
     "with_attention_kernels",
 ]
 
-# Functions without arguments that tell how torch is set up.
+# Functions without arguments that return a setting of torch.
 _TELLING: dict[str, tuple[str, ...]] = {
     "torch": (
         "get_num_threads", "get_num_interop_threads", "is_deterministic_algorithms_warn_only_enabled",
@@ -67,13 +68,13 @@ _TELLING: dict[str, tuple[str, ...]] = {
 
 
 def keep_modes(substitutions: Substitutions) -> None:
-    """Have torch's modes be those that are active now, once the board is restored."""
+    """Restore the modes that are active now when the board is restored."""
     substitutions.callback(restore_mode_stacks, mode_stacks())
     substitutions.callback(set_torch_function_state, torch_function_state())
 
 
 def keep_grad_mode(substitutions: Substitutions) -> None:
-    """Have grad mode and autocast put back where the program does not run to its end; else it may change them."""
+    """Restore grad mode and autocast if the program raises. A program that returns may change them."""
     autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
     substitutions.callback(_restore_grad_mode, substitutions, torch.is_grad_enabled(), autocast)
 
@@ -88,20 +89,19 @@ def _restore_grad_mode(substitutions: Substitutions, grad: bool, autocast: dict[
 
 
 def is_state(module: str, name: str) -> bool:
-    """Check whether a function of torch tells how torch is set up."""
+    """Check whether `module.name` is a function that returns a setting of torch."""
     return name in _TELLING.get(module, ())
 
 
 def mode_around() -> tuple[str, str] | None:
-    """Return what is active that is to see the calls that a program makes, as it writes them, and what to do; None
-    mostly.
+    """Describe an active mode that must see every torch call of the program, and how to avoid it; else return None.
 
-    No compiled program makes those calls.
+    A compiled program skips these calls, so such a program has to run eagerly.
     """
     if functorch_active():
         return (
             "a transform of torch.func is running",
-            "Take thunder's transform of that name (thunder.grad, thunder.vmap)",
+            "Use thunder's transform of the same name instead (thunder.grad, thunder.vmap)",
         )
     if not function_modes():
         return None
@@ -112,12 +112,10 @@ def mode_around() -> tuple[str, str] | None:
 
 
 def attention_kernels() -> tuple[Any, ...]:
-    """Return which kernels `torch.nn.attention.sdpa_kernel` has left to attention, and in which order they are
-    asked.
-    """
+    """Return which attention kernels are enabled (`torch.nn.attention.sdpa_kernel`), and their order of priority."""
     flash, efficient, math, cudnn = kernels_enabled
     found = (flash(), efficient(), math(), cudnn(), *attention_order())
-    return _KERNELS.setdefault(found, found)  # the same object: guards need not look into it
+    return _KERNELS.setdefault(found, found)  # one object per value, so guards can compare by identity
 
 
 _KERNELS: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -125,17 +123,17 @@ _settled: list[bool] = []
 
 
 def settled_attention_kernels() -> tuple[Any, ...]:
-    """Return the same, once torch has put them into the order for this GPU, as it does when it first chooses one."""
+    """Return the same tuple, but after torch has sorted the kernels for this GPU (at its first choice of a kernel)."""
     if not _settled and torch.cuda.is_initialized():
         _settled.append(True)
-        with contextlib.suppress(RuntimeError), DisableTorchFunction(), without_modes():  # it may have none for these
+        with contextlib.suppress(RuntimeError), DisableTorchFunction(), without_modes():  # maybe no kernel is enabled
             fused_sdp_choice(*[torch.empty((1, 1, 8, 8), dtype=torch.float16, device="cuda")] * 3)
     return attention_kernels()
 
 
 @contextmanager
 def with_attention_kernels(kernels: tuple[Any, ...]) -> Iterator[None]:
-    """Enable these attention kernels, within it. (`sdpa_kernel` does not restore their order.)"""
+    """Enable `kernels` inside the context, and restore kernels and order after it. `sdpa_kernel` loses the order."""
     before = attention_kernels()
     try:
         try:
@@ -143,7 +141,7 @@ def with_attention_kernels(kernels: tuple[Any, ...]) -> Iterator[None]:
             yield
         finally:
             _set_kernels(before)
-    finally:  # whatever has interrupted that
+    finally:  # again, in case an exception interrupted the first restore
         _set_kernels(before)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose code runs while a program is traced: the program's own, or thunder's.
+"""The phase of tracing: whether the program's code or thunder's code runs.
 
-Reads and calls are recorded while the program's code runs (`Phase.USER`). Whatever thunder itself does meanwhile runs
-in `Phase.TRACER`: no hook records it, operations are recorded as they are, and replaced functions of torch are torch's
-own. `active` is what the hooks ask, once for each attribute that is read, so it holds nothing but plain attributes.
+While the program's code runs (`Phase.USER`), reads and calls are recorded. While thunder's own code runs
+(`Phase.TRACER`), hooks record nothing, operations are recorded unchanged, and the functions of torch that thunder
+replaces behave as the originals. The hooks query `active` at every attribute read, so it has only plain attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Phase", "Reader", "TracerPhase", "active", "begin_reads", "end_reads
 
 
 class Phase(enum.Enum):
-    """Whose code runs."""
+    """Which code is running."""
 
     USER = "the program's"
     TRACER = "thunder's, while it traces a program"
@@ -28,34 +28,34 @@ class Phase(enum.Enum):
 
 
 class Reader(Protocol):
-    """Records reads and assignments of the program."""
+    """Records the reads and assignments of the program."""
 
     seen: dict[tuple[int, str], None]
     assigned: set[tuple[int, str]]
 
     def read(self, obj: Any, name: str) -> bool:
-        """Record the first read of `obj.name`; return whether it has to be read again, as its value was replaced."""
+        """Record the first read of `obj.name`; return True if the value was replaced and has to be read again."""
 
     def missing(self, obj: Any, name: str) -> Any:
-        """Record that `obj` lacks `name`; return what a module's tables hold under that name, or `ABSENT`."""
+        """Record that `obj` has no `name`; return the entry of that name in a module's tables, or `ABSENT`."""
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
-        """Record that a code object started to run for the first time."""
+        """Record that a code object runs for the first time."""
 
 
 class _Active:
-    """The session that runs, seen from its hooks. Only one thread traces at a time; a nested session replaces it."""
+    """The active session, as its hooks see it. Only one thread traces at a time; a nested session replaces it."""
 
     __slots__ = ("profile", "reader", "thread")
 
     def __init__(self) -> None:
         self.reader: Reader | None = None
-        self.thread = 0  # on which the program's code runs; 0 while thunder's does
-        self.profile: Any = None  # the callback of the interpreter's profile, where that is how code is watched
+        self.thread = 0  # the thread that runs the program's code; 0 while thunder's code runs
+        self.profile: Any = None  # the interpreter's profile callback, if profiling detects which code runs
 
     @property
     def phase(self) -> Phase:
-        """Whose code runs."""
+        """Which code is running."""
         if self.reader is None:
             return Phase.OFF
         return Phase.USER if self.thread else Phase.TRACER
@@ -65,7 +65,7 @@ active = _Active()
 
 
 def pause_reads() -> Any:
-    """Begin `Phase.TRACER`; return what `resume_reads` is to be given, None where this thread's reads are paused."""
+    """Begin `Phase.TRACER`; return the argument for `resume_reads`, None if reads on this thread are already paused."""
     if active.thread != threading.get_ident():
         return None
     profiling = active.profile is not None and sys.getprofile() is not None
@@ -77,7 +77,7 @@ def pause_reads() -> Any:
 
 
 def resume_reads(paused: Any) -> None:
-    """Go back to `Phase.USER`."""
+    """Return to `Phase.USER`."""
     if paused is not None:
         active.thread, profiling = paused
         if profiling:
@@ -85,7 +85,7 @@ def resume_reads(paused: Any) -> None:
 
 
 def begin_reads() -> Any:
-    """Begin `Phase.USER` on this thread, from within `Phase.TRACER` too; return what `end_reads` is to be given."""
+    """Begin `Phase.USER` on this thread, even within `Phase.TRACER`; return the argument for `end_reads`."""
     before = active.thread, active.profile is not None and sys.getprofile() is not None
     active.thread = threading.get_ident()
     if active.profile is not None:
@@ -94,14 +94,14 @@ def begin_reads() -> Any:
 
 
 def end_reads(before: Any) -> None:
-    """Go back to the phase in which `begin_reads` was called."""
+    """Return to the phase in which `begin_reads` was called."""
     active.thread, profiling = before
     if active.profile is not None and not profiling:
         sys.setprofile(None)
 
 
 class TracerPhase:
-    """A context in which thunder's own code runs: nothing that it reads or calls is recorded."""
+    """A context for thunder's own code, in which no read and no call is recorded."""
 
     __slots__ = ("_frontend", "_paused")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of what a program reaches, before it ran: what guards compare with, and what its assignments are undone to.
+"""Snapshots: the state of the program's objects before the run, to compare guards with and to restore assignments.
 
-A snapshot is shallow and is taken when something is reached, which is before the program can change it. `undo` puts the
-state back and says what had become of it, as writes that an epilogue makes again.
+A snapshot is shallow. It is taken when a read first finds the object, which is before the program can change the
+object. `undo` restores the state and returns the program's changes as writes, which an epilogue repeats.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLES = ("_parameters", "_buffers", "_modules")
 
 
 class Write(NamedTuple):
-    """One assignment: `kind` is an operation of `effects.py` on the target, with a `key` where it has one."""
+    """One assignment: `kind` names an operation of `effects.py` on `target`, with a `key` if it needs one."""
 
     kind: str
     source: Source
@@ -34,7 +34,7 @@ class Write(NamedTuple):
 
 
 class Snapshot:
-    """How one thing was."""
+    """The state of one object before the run."""
 
     __slots__ = ("before", "source", "target")
 
@@ -44,7 +44,7 @@ class Snapshot:
         self.before = before
 
     def undo(self) -> list[Write]:
-        """Put it back as it was; the writes that make it what it had become."""
+        """Restore the state, and return the writes that repeat the program's changes."""
         return []
 
 
@@ -72,7 +72,7 @@ class DictSnapshot(Snapshot):
             gone = list(before)
             writes = [Write("replace_items", self.source, self.target, None, items)]
         if gone:
-            base.clear(now)  # the order of keys is a part of what it was
+            base.clear(now)  # the order of the keys has to be restored, too
         for key in items:
             if key not in before and not gone:
                 base.__delitem__(now, key)
@@ -117,12 +117,12 @@ class SetSnapshot(Snapshot):
 
 
 class AttributesSnapshot(Snapshot):
-    """Attributes that are in no `__dict__` that can be written to: slots, and those of classes."""
+    """Attributes outside a writable `__dict__`: slots of an instance, and attributes of a class."""
 
     __slots__ = ()
 
     def now(self) -> dict[str, Any]:
-        """Return what they are."""
+        """Return the current attributes."""
         if isinstance(self.target, type):
             return dict(self.target.__dict__)
         found = {name: slot(self.target, name) for name in slot_names(type(self.target))}
@@ -147,7 +147,7 @@ class AttributesSnapshot(Snapshot):
 
 
 class CellSnapshot(Snapshot):
-    """What a closure's cell holds."""
+    """The content of a closure's cell."""
 
     __slots__ = ()
 
@@ -163,7 +163,7 @@ class CellSnapshot(Snapshot):
 
 
 class GlobalsSnapshot(Snapshot):
-    """A module's globals, of which only those in `stored` may have been assigned by the program."""
+    """The globals of a module. The program can have assigned only those in `stored`."""
 
     __slots__ = ("stored",)
 
@@ -189,7 +189,7 @@ class GlobalsSnapshot(Snapshot):
 
 
 class VariableSnapshot(Snapshot):
-    """The value of a context variable. The program runs in a context of its own, so that there is nothing to undo."""
+    """The value of a context variable. The program runs in its own context, so `undo` has nothing to restore."""
 
     __slots__ = ("context",)
 
@@ -209,7 +209,7 @@ def _base(target: Any) -> Any:
 
 
 def cell_value(cell: Any) -> Any:
-    """Return what a cell holds, or `ABSENT`."""
+    """Return the content of a cell, or `ABSENT`."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -225,14 +225,14 @@ def slot(obj: Any, name: str) -> Any:
 
 
 def slot_names(cls: type) -> list[str]:
-    """Return the slots of a class's instances."""
+    """Return the names of the slots of a class's instances."""
     return [
         name for c in cls.__mro__ for name, raw in c.__dict__.items() if isinstance(raw, types.MemberDescriptorType)
     ]
 
 
 def variables(obj: Any) -> dict[str, Any] | None:
-    """Return an object's `__dict__`, read without running its class's code."""
+    """Return an object's `__dict__` without running the code of its class; None if it has none."""
     try:
         found = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -241,7 +241,7 @@ def variables(obj: Any) -> dict[str, Any] | None:
 
 
 def container_snapshot(source: Source, x: Any) -> Snapshot:
-    """Return how a built-in container was."""
+    """Return a snapshot of a built-in container."""
     if isinstance(x, dict):
         return DictSnapshot(source, x, dict(dict_type(x).items(x)))
     if isinstance(x, (list, collections.deque)):
@@ -252,7 +252,7 @@ def container_snapshot(source: Source, x: Any) -> Snapshot:
 
 
 def snapshots_of(source: Source, obj: Any) -> list[Snapshot]:
-    """Return how an object was: its variables, slots, tables and, where its class is a container's, its contents."""
+    """Return snapshots of an object's variables, slots and tables, and of its items if it is a container."""
     out: list[Snapshot] = []
     d = variables(obj)
     if d is not None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources: where a prologue finds a value again, as a path from a root that outlives the call.
+"""Sources: paths by which a prologue finds a value again, from a root that outlives the call.
 
-A path begins at an argument or at a root (the jitted callable, a class, a Python module), and each further source is
-one step from its parent: an attribute, an item, a call. A source knows how to `read` its value from its parent's, the
-Python `code` that a prologue prints for that, and how a message should `describe` it. Steps hold no user object, so a
-cached program keeps none alive. Equal steps from one source are one object, so sources are compared by identity.
+A path begins at an argument or at a root (the jitted callable, a class, a Python module). Each further source is one
+step from its parent: an attribute, an item or a call. A source can `read` its value from its parent's value, return the
+Python `code` that a prologue prints for this step, and `describe` the value for messages. Steps reference no user
+object, so a cached program keeps no user object alive. Equal steps from the same source are the same object, so
+sources are compared by identity.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ __all__ = [
     "is_literal",
 ]
 
-# The dicts of a torch.nn.Module whose entries messages name as attributes of the module.
+# The dicts of a torch.nn.Module whose entries messages show as attributes, e.g. `m.weight`.
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 S = TypeVar("S", bound="Source")
 
 
 def is_literal(x: Any) -> bool:
-    """Check whether the repr of a value can stand in the text of a prologue."""
+    """Check whether the repr of a value can be printed in a prologue."""
     return type(x) in (str, int, bool, bytes, type(None)) or (type(x) is tuple and all(is_literal(i) for i in x))
 
 
 class Source:
     """One step of a path.
 
-    Immutable but for `label`, which suggests the name of an input made of the value.
+    Immutable except for `label`, from which an input made from the value takes its name.
     """
 
     __slots__ = ("_children", "_description", "label", "parent")
@@ -64,27 +65,27 @@ class Source:
         self._children: dict[Any, Source] = {}
         self._description: str | None = None
 
-    # -- what each kind of step says ----------------------------------------------------------------------------------
+    # -- what subclasses define ---------------------------------------------------------------------------------------
     def read(self, start: Any, *operands: Any) -> Any:
-        """Return the value, given the parent's value and those of the operands."""
+        """Return the value, given the values of the parent and of the operands."""
         raise NotImplementedError
 
     def code(self, start: str, *operands: str) -> str:
-        """Return the Python expression of the value, given those of the parent and the operands."""
+        """Return a Python expression for the value, given the expressions of the parent and of the operands."""
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return what a message calls the value: m.weight, not m.__dict__['_parameters']['weight']."""
+        """Return the value's name in messages: `m.weight`, not `m.__dict__['_parameters']['weight']`."""
         return self.code(str(self.parent), *map(str, self.operands))
 
     @property
     def helpers(self) -> dict[str, Any]:
-        """Names in `code` that are no built-ins of Python."""
+        """Names used in `code` that are not built-ins of Python."""
         return {}
 
     # -- steps from here ----------------------------------------------------------------------------------------------
     def to(self, step: type[S], *operands: Any) -> S:
-        """Return the source that is a `step` with these operands away."""
+        """Return the source one `step` with these operands away from this source."""
         key = (step, *operands)
         found = self._children.get(key)
         if found is None:
@@ -109,9 +110,9 @@ class Source:
         return self.to(Variables).to(Item, name)
 
     def call(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, label: str = "") -> Call:
-        """Return the source of what the value gives when it is called: arguments are literals, tuples and sources."""
+        """Return the source of the result of calling the value. Arguments are literals, tuples and sources."""
         made = Call(self, args, tuple((kwargs or {}).items()), label)
-        # By its text, as 1, 1.0 and True are equal.
+        # The key is the text of the call, because 1, 1.0 and True are equal.
         key = Call, made.code("", *[str(id(x)) for x in made.operands])
         return self._children.setdefault(key, made)  # type: ignore[return-value]
 
@@ -125,7 +126,7 @@ class Source:
         return source
 
     def find(self, arguments: Callable[[Argument], Any] | None = None) -> Any:
-        """Find the value as it is now; `arguments` gives the values of arguments."""
+        """Find the current value; `arguments` maps `Argument` sources to their values."""
         assert self.parent is not None
         start = self.parent.find(arguments)
         return self.read(start, *[x.find(arguments) for x in self.operands])
@@ -157,7 +158,7 @@ class Root(Source):
 
 
 class Argument(Source):
-    """The leaf of the call with this number; -1 is all of `args`, -2 all of `kwargs`."""
+    """A leaf of the call's arguments, by its index; -1 is all of `args`, -2 all of `kwargs`."""
 
     __slots__ = ("index", "name")
 
@@ -167,7 +168,7 @@ class Argument(Source):
         self.name = name
 
     def find(self, arguments: Callable[[Argument], Any] | None = None) -> Any:
-        """Return the argument of the call that `arguments` is about."""
+        """Return the argument's value from `arguments`."""
         assert arguments is not None
         return arguments(self)
 
@@ -182,7 +183,7 @@ class Attr(Source):
 
     __slots__ = ("name",)
 
-    # Steps on the way to a value that say nothing about it, and so are no part of an input's name.
+    # Steps that are left out of the names of inputs.
     _UNNAMED = frozenset({"__self__", "__func__", "__mro__"})
 
     def __init__(self, parent: Source, name: str):
@@ -232,7 +233,7 @@ class Item(Source):
         return f"{start}[{self.key!r}]"
 
     def describe(self) -> str:
-        """Return an entry of a `__dict__` or of a module's table as an attribute, anything else as an item."""
+        """Show an entry of a `__dict__` or of a module's table as an attribute, and any other item as an item."""
         owner = self.parent
         if isinstance(self.key, str) and self.key.replace("_", "a").isalnum():
             if isinstance(owner, Item) and owner.key in _TABLES:
@@ -243,7 +244,7 @@ class Item(Source):
 
 
 class BaseItem(Source):
-    """The item of an instance of a container's subclass, read without code of the subclass."""
+    """The item of an instance of a container's subclass, read without running the subclass's code."""
 
     __slots__ = ("base", "key")
 
@@ -262,12 +263,12 @@ class BaseItem(Source):
 
     @property
     def helpers(self) -> dict[str, Any]:
-        """The base, where it is no built-in."""
+        """The base class, unless it is a built-in."""
         return {} if self.base.__module__ == "builtins" else {self.base.__name__: self.base}
 
 
 class DictValue(Source):
-    """The value of a dict's key that no literal says, by the key's position."""
+    """A value in a dict whose key has no literal, found by the position of the key."""
 
     __slots__ = ("position",)
 
@@ -314,11 +315,11 @@ class Scope(Source):
         self.title = title
 
     def read(self, start: Any, *operands: Any) -> Any:
-        """Return the dict."""
+        """Return the dict of globals."""
         return getattr(start, self.attribute)
 
     def code(self, start: str, *operands: str) -> str:
-        """Return `start.__dict__`."""
+        """Return `start.__dict__` or `start.__globals__`."""
         return f"{start}.{self.attribute}"
 
     def describe(self) -> str:
@@ -367,7 +368,7 @@ class Cell(Source):
 
 
 class CellContents(Source):
-    """The variable that a cell holds."""
+    """The variable in a closure's cell."""
 
     __slots__ = ("name",)
 
@@ -389,7 +390,7 @@ class CellContents(Source):
 
 
 class ContextValue(Source):
-    """The value of a context variable, None where it has none."""
+    """The value of a context variable, or None if the variable has no value."""
 
     __slots__ = ()
 
@@ -402,9 +403,9 @@ class ContextValue(Source):
         return f"{start}.get(None)"
 
 
-# -- what is computed -------------------------------------------------------------------------------------------------
+# -- computed values --------------------------------------------------------------------------------------------------
 class Call(Source):
-    """What a function returns for arguments that are literals, tuples of arguments, or other sources."""
+    """The result of calling a function. The arguments are literals, tuples of arguments, or other sources."""
 
     __slots__ = ("args", "kwargs", "operands")
 
@@ -437,14 +438,14 @@ def _sources_in(x: Any) -> Iterator[Source]:
 
 
 def _fill(x: Any, operands: Iterator[Any]) -> Any:
-    """Return an argument with the values of sources in the places of the sources."""
+    """Return an argument in which each source is replaced with its value."""
     if isinstance(x, Source):
         return next(operands)
     return tuple([_fill(i, operands) for i in x]) if type(x) is tuple else x
 
 
 def _write(x: Any, operands: Iterator[str]) -> str:
-    """Return an argument as Python."""
+    """Return Python code for an argument."""
     if isinstance(x, Source):
         return next(operands)
     if is_literal(x):
@@ -473,12 +474,12 @@ class Size(Source):
 
 
 class HasGradientHooks(Source):
-    """Whether a tensor has hooks on its gradient, or keeps the gradient."""
+    """Whether a tensor has gradient hooks or retains its gradient."""
 
     __slots__ = ()
 
     def read(self, start: Any, *operands: Any) -> Any:
-        """Return whether it has."""
+        """Return whether the tensor has hooks or retains its gradient."""
         return bool(start._backward_hooks) or start.retains_grad
 
     def code(self, start: str, *operands: str) -> str:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is swapped while a program is traced, and how it is put back.
+"""The board that records every replacement made while a program is traced, and undoes them all afterwards.
 
-Everything goes through one board: functions of torch and of Python, hooks on classes, the interpreter's profile, the
-collector, modes, this thread's state, the lock, numbers and functions in the user's objects, and what the program
-assigned to them. Each swap leaves the step that undoes it before it happens. Steps are idempotent, so that one that an
-exception (Ctrl-C, say) interrupted is run again; no exception keeps the other steps from running.
+The board covers functions of torch and of Python, hooks on classes, the interpreter's profile, the garbage collector,
+modes, the state of this thread, the lock, and numbers and functions in the user's objects. It also undoes what the
+program assigned to the user's objects. Each replacement first pushes the step that undoes it. Steps are idempotent, so
+a step that an exception (e.g. Ctrl-C) interrupts can run again. An exception in one step does not skip the other steps.
 
-`contextlib.ExitStack` takes a callback off before it calls it, so what interrupts the callback loses it. The board
-takes a step off once it is done; `undone` runs a function and the board's steps behind two `finally`, so that an
-exception at any line of this file leaves none.
+`contextlib.ExitStack` removes a callback before calling it, so an interrupted callback is lost. The board removes a
+step only after the step is done. `undone` runs a function and the board's steps behind two `finally` clauses, so an
+exception at any line of this file leaves no replacement behind.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from thunder.runtime.containers import dict_type
 __all__ = ["Substitutions", "undone"]
 
 T = TypeVar("T")
-# So often a step is tried before what it raises counts as its own failure.
+# The number of times a step runs before its exception counts as the step's own failure.
 ATTEMPTS = 3
 
 
 class _InObject(NamedTuple):
-    """What stands in one of the user's objects for a value of it."""
+    """A replacement inside one of the user's objects: how to write, read and delete the value, and both values."""
 
     put: Callable[[Any], None]
     get: Callable[[], Any]
@@ -48,64 +48,64 @@ class Substitutions:
     """The board of one session."""
 
     def __init__(self) -> None:
-        self.finished = False  # whether what was run on the board has returned
+        self.finished = False  # whether the function that runs on the board has returned
         self._steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-        self._replaced: dict[tuple[int, str], Any] = {}  # owners and values, by ids of owners and names
+        self._replaced: dict[tuple[int, str], Any] = {}  # (owner, original value) by (id of the owner, name)
         self.in_objects: list[_InObject] = []
-        self._untouched: dict[tuple[int, Any], Any] = {}  # what stood for values that the program left as they were
+        self._untouched: dict[tuple[int, Any], Any] = {}  # replacements of values that the program did not reassign
 
     def __len__(self) -> int:
         return len(self._steps)
 
     # -- swapping -----------------------------------------------------------------------------------------------------
     def callback(self, undo: Callable[..., Any], *args: Any) -> None:
-        """Have `undo(*args)` called, which has to be idempotent. Call this before the swap that it undoes."""
+        """Register `undo(*args)` as a step. `undo` must be idempotent. Call this before the change that it undoes."""
         self._steps.append((undo, args))
 
     def set(self, owner: Any, name: str, new: Any) -> None:
-        """Replace an attribute of a module, a class or an object of thunder's or torch's."""
+        """Replace an attribute of a module, of a class, or of an object that belongs to thunder or torch."""
         before = owner.__dict__.get(name, ABSENT)
         self._steps.append((_put_back, (owner, name, before)))
         self._replaced[id(owner), name] = owner, before
         _setter(owner)(owner, name, new)
 
     def assign(self, owner: Any, **new: Any) -> None:
-        """Replace attributes of an object that may have them in slots or one value a thread."""
+        """Replace attributes of `owner`, which may be slots or thread-local."""
         for name, value in new.items():
             self._steps.append((setattr, (owner, name, getattr(owner, name))))
             setattr(owner, name, value)
 
     def enter(self, context: AbstractContextManager[T]) -> T:
-        """Enter a context, which is left when the board is restored."""
-        left: list[bool] = [True]  # until it is entered there is nothing to leave
+        """Enter a context. Restoring the board exits it."""
+        left: list[bool] = [True]  # before `__enter__` returns there is nothing to exit
         self._steps.append((_leave, (context, left)))
         entered, left[:] = context.__enter__(), []
         return entered
 
     def hold(self, lock: Any) -> None:
-        """Acquire a reentrant lock, unless this thread has it already."""
+        """Acquire a reentrant lock, unless this thread already holds it."""
         if not lock._is_owned():
             self._steps.append((_release, (lock,)))
             lock.acquire()
 
     def replaces(self, owner: Any, name: str) -> bool:
-        """Check whether an attribute is another one now, for as long as the program is traced."""
+        """Check whether `owner.name` is replaced while the program is traced."""
         return (id(owner), name) in self._replaced
 
     def original(self, owner: Any, name: str, found: Any) -> Any:
-        """Return what an attribute is when no program is traced; `found` is what it is now."""
+        """Return the value that `owner.name` has outside tracing; `found` is its current value."""
         return self._replaced[id(owner), name][1] if self.replaces(owner, name) else found
 
     # -- the user's objects -------------------------------------------------------------------------------------------
     def substitute(self, target: Any, key: Any, before: Any, new: Any) -> None:
-        """Put something where the program finds `before`: an entry, an item, an attribute, a cell's content."""
+        """Replace `before` with `new` in an entry, an item, an attribute or a cell of the user's object `target`."""
         found = _InObject(*_access(target, key), target, key, before, new)
         self.in_objects.append(found)
         self._steps.append((self._restore_object, (found,)))
         found.put(new)
 
     def _restore_object(self, found: _InObject) -> None:
-        """Put a value back, unless the program has assigned something else."""
+        """Restore a value, unless the program has assigned another value there."""
         if found.get() is not found.new:
             return
         self._untouched[id(found.target), found.key] = found.new
@@ -115,13 +115,13 @@ class Substitutions:
             found.put(found.before)
 
     def hide_in_snapshots(self, snapshots: Iterable[Snapshot]) -> None:
-        """Give snapshots the values that stood in the user's objects before they were replaced."""
+        """Replace substitutes in snapshots with the user's original values."""
         known = {id(found.new): found.before for found in self.in_objects}
         if not known:
             return
         for snapshot in snapshots:
             before = snapshot.before
-            if isinstance(snapshot, (CellSnapshot, VariableSnapshot)):  # what a variable holds, be it a list
+            if isinstance(snapshot, (CellSnapshot, VariableSnapshot)):  # the variable's value itself, even if a list
                 snapshot.before = known.get(id(before), before)
             elif isinstance(before, dict):
                 snapshot.before = {k: known.get(id(v), v) for k, v in before.items()}
@@ -131,16 +131,16 @@ class Substitutions:
                 snapshot.before = known[id(before)]
 
     def with_substitutes(self, target: Any, items: Any) -> Any:
-        """Return a container's items as the program saw them: numbers that it left alone are their symbols again."""
+        """Return a container's items as the program saw them, with symbols for numbers that it did not reassign."""
         if isinstance(items, dict):
             return {k: self._untouched.get((id(target), k), v) for k, v in items.items()}
         return [self._untouched.get((id(target), i), v) for i, v in enumerate(items)]
 
     # -- undoing ------------------------------------------------------------------------------------------------------
     def restore(self, down_to: int = 0) -> None:
-        """Run the steps, the last one first, until so many are left.
+        """Run the steps, the last one first, until `down_to` steps remain.
 
-        The first exception that a step raises, or that arrives meanwhile, is raised when all have run.
+        After all steps have run, the first exception that occurred meanwhile is raised.
         """
         failure: BaseException | None = None
         attempts = 0
@@ -164,17 +164,17 @@ class Substitutions:
 # -- boards that nobody restored --------------------------------------------------------------------------------------
 class _Boards(threading.local):
     def __init__(self) -> None:
-        self.open: list[tuple[Substitutions, types.FrameType]] = []  # each with the frame of its `undone`
+        self.open: list[tuple[Substitutions, types.FrameType]] = []  # each board with the frame of its `undone` call
 
 
 _boards = _Boards()
 
 
 def undone(run: Callable[[Substitutions], T]) -> T:
-    """Call `run` with a board and return its result; whatever it swaps is put back, come what may.
+    """Call `run` with a board, return its result, and always undo the board's replacements.
 
-    An exception that arrives in the inner `finally` is followed by the outer one. If even that is interrupted, the next
-    call on this thread restores the board.
+    If an exception arrives in the inner `finally`, the outer one runs the steps again. If that is interrupted too, the
+    next call on this thread restores the board.
     """
     _restore_abandoned()
     board = Substitutions()
@@ -196,7 +196,7 @@ def _close(board: Substitutions) -> None:
 
 
 def _restore_abandoned() -> None:
-    """Restore the boards of this thread whose function is not running any more."""
+    """Restore the boards of this thread whose function no longer runs."""
     if not _boards.open:
         return
     running = set()
@@ -235,7 +235,7 @@ Access = tuple[Callable[[Any], None], Callable[[], Any], Callable[[], None]]
 
 
 def _access(target: Any, key: Any) -> Access:
-    """Return how a value is set, read and deleted without code of the user's."""
+    """Return functions that set, read and delete a value without running user code."""
     if isinstance(target, types.CellType):
         cell: Any = target
         return (

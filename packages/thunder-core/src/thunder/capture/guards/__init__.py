@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards: the prologue that checks what was read, and the epilogue that replays what was assigned."""
+"""Guards: the prologue checks the values that were read, and the epilogue repeats the assignments."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derived scalars: numbers that a program computes from integers and truth values among its inputs alone.
+"""Derived scalars: numbers that a program computes only from integer and boolean inputs.
 
-A mask says whether a row is masked, a table of picture sizes how many patches there are. Where a program has to know
-such a number to go on (a branch, the length of a loop), it is traced once more: then the number is computed when it is
-asked for, by running what leads to it, and stands for itself as the size of an input does (`core/symint/symbols.py`).
-What is assumed of it, that it is not 0 say, becomes a guard: the prologue runs what leads to it, too, before
-the program.
+E.g. a mask input determines whether any row is masked, and a table of picture sizes determines the number of patches.
+If a program needs such a number while it is traced (for a branch or the length of a loop), the program is traced a
+second time. In the second trace, each needed number is computed from this call's inputs, and then treated as a symbolic
+number with a hint, like the size of an input (`core/symint/symbols.py`). Assumptions about the number (e.g. that it is
+not 0) become guards. The prologue computes the number from the new inputs and checks these guards before the program
+runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = ["DerivedScalars", "Program"]
 
 
 class Program(NamedTuple):
-    """The function that computes some scalars, and its arguments by their names in the program."""
+    """The function that computes some scalars, and its arguments by their names in the program's trace."""
 
     args: tuple[str, ...]
     run: Callable[..., Any]
@@ -43,18 +44,18 @@ def _is_pure(op: BoundSymbol) -> bool:
 
 
 class DerivedScalars:
-    """The derived scalars of one run."""
+    """The derived scalars of one trace."""
 
     def __init__(self, tracer: Tracer):
         self._tracer = tracer
-        self._found: dict[str, Any] = {}  # values that have been computed, by their names
-        self._ways: dict[str, list[BoundSymbol]] = {}  # what leads to numbers from the inputs on, by their names
+        self._found: dict[str, Any] = {}  # computed values by name
+        self._ways: dict[str, list[BoundSymbol]] = {}  # the operations that compute each number, by its name
 
     def __contains__(self, name: str) -> bool:
         return name in self._ways
 
     def derives(self, name: str) -> bool:
-        """Check whether a value of the program is computed from integers among the inputs alone."""
+        """Check whether a value of the program is computed only from integer and boolean inputs."""
         return not self._tracer.parts and self._leading_to(name) is not None
 
     def resolve(self, number: Any) -> None:
@@ -93,18 +94,18 @@ class DerivedScalars:
         def derived(*inputs: torch.Tensor) -> Any:
             try:
                 return run(*inputs)
-            except Exception as error:  # it is for other values, of which guards are asked next
-                raise GuardFailed(f"a scalar derived from inputs cannot be computed as it was ({error})") from error
+            except Exception as error:  # new values can make it fail; that is a cache miss, not an error
+                raise GuardFailed(f"a scalar derived from inputs cannot be computed in this call ({error})") from error
 
         return Program(args, derived)
 
     def _numbers(self) -> dict[str, Any]:
-        """Return the numbers that are inputs, as they are in this call."""
+        """Return the values that numeric inputs have in this call, by name."""
         symbolic = self._tracer.symbolic
         return {} if symbolic is None else {number.leaf.name: number.value for number in symbolic.numbers}
 
-    def _leading_to(self, wanted: str) -> list[BoundSymbol] | None:
-        """Return the operations that compute a value from inputs; None where it depends on more than integers."""
+        """Return the operations that compute `wanted`, or None if they need more than integer and boolean inputs."""
+        """Return the operations that compute `wanted` from inputs, or None if it depends on floating-point inputs."""
         tracer = self._tracer
         inputs, numbers = {x.proxy.name: x.proxy for x in tracer.inputs}, self._numbers()
         sizes = {} if tracer.symbolic is None else {size.leaf.name: size for size in tracer.symbolic.sizes}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epilogue: a program that makes the user's result of what the computation returns, and does again what the traced
-program assigned to the user's objects.
+"""The epilogue: a program that builds the user's result from the computation's results, and repeats the assignments
+that the traced program made to the user's objects.
 
-What the program made itself (containers, objects) is made anew at each call; what was there before is found by its
-source.
+Containers and objects that the program created are created again at each call. Objects that existed before the call
+are found by their sources.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _OPERATORS = {
 
 
 class Epilogue:
-    """Builds the trace of a result and of assignments, and collects the tensors and the targets that it needs."""
+    """Builds the trace of a result and of assignments, and collects the tensors and targets that it needs."""
 
     def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Source, Any]]):
         self.trace = Trace("epilogue", signature="values, targets")
@@ -80,16 +80,16 @@ class Epilogue:
         self._made: dict[int, Any] = {}
         self._alive: list[Any] = []
         self._reached = reached
-        self._aliases = aliases  # copies of the call's containers that the program had: the caller's own stand for them
+        self._aliases = aliases  # the program got copies of the call's containers; maps each to the caller's original
         self._writes = writes
 
     @staticmethod
     def needed(result: Any, writes: Sequence[Write]) -> bool:
-        """Check whether a trace cannot simply return the result."""
+        """Check whether an epilogue is needed, i.e. whether there are writes or the result is not a plain structure."""
         return bool(writes) or not _is_plain(result)
 
     def build(self, result: Any, *, whole: bool = False) -> None:
-        """Write the trace. With `whole` the program returns the result itself, as the first of its values."""
+        """Write the trace. With `whole`, the computation's first value is already the complete result."""
         trace = self.trace
         values, targets = TupleProxy((), name="values"), TupleProxy((), name="targets")
         trace.names |= {"values", "targets"}
@@ -109,7 +109,7 @@ class Epilogue:
         trace.args = [values, targets]
 
     def release(self) -> None:
-        """Let go of the values that were written."""
+        """Release references to the values that were written."""
         self._writes, self._reached, self._aliases = (), {}, {}
         self.tensors.clear()
         self._alive.clear()
@@ -136,10 +136,10 @@ class Epilogue:
 
     # -- values -------------------------------------------------------------------------------------------------------
     def expression(self, x: Any) -> Any:
-        """Return what a trace writes for a value: proxies stand in it for what is only known at the call."""
+        """Return the trace's expression for a value. Values known only at run time are proxies in it."""
         if isinstance(x, SymbolicNumber) or is_tensor(x):
             return self._tensor(x)
-        if type(x) is torch.Size:  # which a trace would write as a tuple
+        if type(x) is torch.Size:  # printing would turn it into a plain tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
         kind = classify(x)
         if isinstance(kind, (Plain, Identity)):
@@ -156,13 +156,13 @@ class Epilogue:
             return self._make(x, "new_tuple", [self.expression(i) for i in tuple.__iter__(x)])
         return kind.rebuild(x, self)
 
-    # -- what kinds write for values that the program made -------------------------------------------------------------
+    # -- how kinds rebuild values that the program created -------------------------------------------------------------
     def constant(self, x: Any) -> Any:
-        """Write the value itself: a slice may have symbolic bounds."""
+        """Write the value itself. A slice may have symbolic bounds, which become plain numbers."""
         return specialized(x)
 
     def kept(self, x: Any) -> Any:
-        """Write an object that the program made itself, as it is."""
+        """Write an object that the program created, as it is."""
         if isinstance(x, (types.GeneratorType, collections.abc.Iterator)) or _holds_tensor(x):
             fall_back(f"the program returns or stores a {type(x).__name__} that uses its tensors after the call")
         if _holds_number(x):
@@ -170,13 +170,13 @@ class Epilogue:
         return x
 
     def not_rebuilt(self, x: Any) -> Any:
-        """Write an object that cannot be made anew, so that the trace cannot be cached."""
+        """Write an object that cannot be rebuilt. The trace then cannot be cached."""
         kept = self.kept(x)
         self.unguardable = f"the program returns or stores a new {type(x).__name__}, which thunder cannot rebuild"
         return kept
 
     def new_mask(self, x: Any) -> Any:
-        """Write a causal mask of the same shape."""
+        """Write a new causal mask of the same shape."""
         return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
 
     def _tensor(self, x: Any) -> Proxy:
@@ -188,7 +188,7 @@ class Epilogue:
         self._values.append(out)
         if is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
             if "_is_param" in x.given_attributes:
-                raise RunsEagerly("the program makes a parameter and stores it")
+                raise RunsEagerly("the program creates a parameter and stores it")
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
         return out
@@ -200,7 +200,7 @@ class Epilogue:
         return out
 
     def new_container(self, x: Any) -> Any:
-        """Write a container with the same items."""
+        """Write a new container with the same items."""
         kind = type(x)
         if kind is tuple:
             return tuple([self.expression(i) for i in x])
@@ -223,7 +223,7 @@ class Epilogue:
         return proxy
 
     def new_object(self, x: Any) -> Proxy:
-        """Write an object with the same attributes."""
+        """Write a new object with the same attributes."""
         proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
         self._fill(x, proxy)
         return proxy
@@ -240,12 +240,12 @@ class Epilogue:
 
 
 def _holds_number(x: Any) -> bool:
-    """Check whether a function, or what wraps one, was made with a symbolic number."""
+    """Check whether a function, or a wrapper of a function, holds a symbolic number (e.g. in its closure)."""
     return _holds(x, lambda i: isinstance(i, SymbolicNumber))
 
 
 def _holds_tensor(x: Any) -> bool:
-    """Check whether it was made with a tensor of the program, but is more than that tensor's own method."""
+    """Check whether a function holds a tensor of the program. A tensor's own method does not count."""
     return _holds(x, lambda i: is_handle(i) and i._storage.source is None)
 
 
@@ -269,7 +269,7 @@ def _return() -> Symbol:
 
 
 def _is_plain(x: Any) -> bool:
-    """Check whether a trace can return it as it is: tensors, numbers, strings and None in tuples, lists and dicts."""
+    """Check whether a trace can return `x` directly: tensors, numbers, strings and None in tuples, lists and dicts."""
     kind = type(x)
     if kind in (tuple, list):
         return all(_is_plain(i) for i in x)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards: what a specialization checks before it answers a call, as operators of the python executor.
+"""Guards: the checks that a specialization makes before it runs, as operators of the python executor.
 
-Each raises `GuardFailed` when what it looks at is not what it was when the program was traced. They stand in the
-prologue trace, which prints like any other.
+A guard raises `GuardFailed` if the value that it checks differs from the value seen while tracing. Guards are
+operations of the prologue trace, which prints like any other trace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TAGS = (OpTags.CHECK_OP, OpTags.NON_DIFFERENTIABLE)
 
 
 def _guard(fn: Callable[..., Any]) -> Symbol:
-    """Declare an operator of the python executor that checks and returns nothing."""
+    """Declare an operator of the python executor that checks its arguments and returns nothing."""
 
     def meta(*args: Any) -> None:
         return None
@@ -48,12 +48,12 @@ def _guard(fn: Callable[..., Any]) -> Symbol:
 
 
 class StateCheck(NamedTuple):
-    """A condition on torch's modes and defaults, with what it compares with, its message, and functions it calls."""
+    """A condition on torch's modes and defaults, with its operands, its message and the functions that it calls."""
 
     condition: str
     operands: tuple[Any, ...]
     message: Message
-    helpers: Mapping[str, Callable[..., Any]] = MappingProxyType({})  # by their names in it
+    helpers: Mapping[str, Callable[..., Any]] = MappingProxyType({})  # by their names in `condition`
 
 
 def _state(now: str, differs: str, before: Any, name: str, *operands: Any, helper: Any = None) -> StateCheck:
@@ -63,7 +63,7 @@ def _state(now: str, differs: str, before: Any, name: str, *operands: Any, helpe
 
 
 def state_checks() -> list[StateCheck]:
-    """Return conditions on the modes and defaults of torch that change what a program means."""
+    """Return conditions on the modes and defaults of torch that can change a program's results."""
     device, modes, precision = current_device(), function_modes(), matmul_precision()
     states = [
         _state("torch.is_grad_enabled()", "is not", torch.is_grad_enabled(), "grad mode"),
@@ -103,14 +103,14 @@ def _print_guard(bsym: BoundSymbol, context: Any) -> list[str]:
 
 
 def _code_of(source: Source, context: Any, parent: Any, operands: Sequence[Any] = ()) -> str:
-    """Return the Python expression of a step from a value."""
+    """Return a Python expression for the source's step from the value `parent`."""
     for name, helper in source.helpers.items():
         context.objects.setdefault(name, helper)
     return source.code(_operand(parent, context), *[_operand(x, context) for x in operands])
 
 
 def _operand(x: Any, context: Any) -> str:
-    """Return an operand as Python: literals as they are, objects by a name in the trace's namespace."""
+    """Return Python code for an operand: literals print directly, objects by a name in the trace's namespace."""
     if isinstance(x, Inline):
         return _code_of(x.source, context, x.parent)
     if isinstance(x, (Proxy, str, int, float, complex, bytes, torch.dtype, type(None))) or any(
@@ -125,7 +125,7 @@ def _operand(x: Any, context: Any) -> str:
 
 
 class Inline:
-    """What is one step away from a value and is looked at once: it needs no name."""
+    """A value one step away from `parent` that is used only once, so it is printed inline, without a name."""
 
     __slots__ = ("parent", "source")
 
@@ -151,7 +151,7 @@ def _print_check_tensors(bsym: BoundSymbol, context: Any) -> list[str]:
     ]
 
 
-# Compares shapes, strides, dtypes, devices and requires_grad of tensors; its result is the tuple of them.
+# Compares shapes, strides, dtypes, devices and requires_grad of tensors, and returns the tensors as a tuple.
 check_tensors = Symbol(
     "check_tensors", _no_meta, id="python.check_tensors", is_prim=True, printer=_print_check_tensors, tags=_TAGS
 )
@@ -163,7 +163,7 @@ def _print_derive(bsym: BoundSymbol, context: Any) -> list[str]:
     return [f"{''.join(f'{p.name}, ' for p in bsym.output)}= {context.name_of(program, 'derived_scalars')}({listed})"]
 
 
-# Scalars that derive from the inputs (`derived_scalars.py`), by the program that leads to them.
+# Computes the scalars that derive from inputs (`derived_scalars.py`).
 derive = Symbol("derive", _no_meta, id="python.derive", is_prim=True, printer=_print_derive, tags=_TAGS)
 
 
@@ -200,6 +200,6 @@ fetch = Symbol("fetch", _flatten_meta, id="python.fetch", is_prim=True, printer=
 
 
 def fetched(parent: Any, source: Source, name: str, operands: Sequence[Any] = ()) -> tuple[BoundSymbol, Proxy]:
-    """Return the line of a prologue that takes the step of a source, and the value that it binds."""
+    """Return the prologue operation for the source's step from the value `parent`, and the proxy of its result."""
     out = AnyProxy(name=name)
     return BoundSymbol(fetch, (parent, source, *operands), {}, out), out

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prologue: a program that takes the user's arguments, checks what the trace relies on, and returns its inputs.
+"""The prologue: a program that accepts the user's arguments, checks the guards, and returns the computation's inputs.
 
-Where the program has effects it also returns what they are made to: the user's objects, found anew at each call.
+If the program has side effects, the prologue also returns their targets: the user's objects, found again at each call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thunder.runtime.tensor_check import TensorCheck
 
 __all__ = ["Arguments", "Guarded", "Prologue"]
 
-# Names that the text of a prologue uses for something else.
+# Names that the text of a prologue already uses.
 _NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "any_autocast"}
 
 
@@ -44,11 +44,11 @@ class Arguments:
         self.roots = Argument(-1, "args"), Argument(-2, "kwargs")
 
     def source_of(self, tensor: torch.Tensor) -> Source | None:
-        """Return where a tensor is among the arguments."""
+        """Return the source of a tensor among the arguments, or None."""
         return next((source for leaf, source in zip(self.leaves, self.sources) if leaf is tensor), None)
 
     def read(self, recorder: ReadRecorder) -> None:
-        """Read every argument, though a tensor only where it is used."""
+        """Record every argument except tensors, which are recorded where the program uses them."""
         for leaf, source in zip(self.leaves, self.sources):
             if not is_tensor(leaf):
                 recorder.value(source, leaf)
@@ -78,7 +78,7 @@ def _leaf_names(args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[s
 
 
 class _Writer:
-    """Writes the lines of a prologue: each source is fetched once, when something first asks for it."""
+    """Writes the lines of a prologue. Each source is fetched once, by the first line that needs it."""
 
     def __init__(self, trace: Trace, recorded: Sequence[Guard]):
         self.trace = trace
@@ -90,7 +90,7 @@ class _Writer:
                 self._count(guard.operand, 2)
 
     def _count(self, source: Source, n: int = 1) -> None:
-        """Note that a source is looked at: what is looked at once needs no name."""
+        """Count the uses of a source: a source that is used only once needs no name."""
         seen = source in self._uses
         self._uses[source] = self._uses.get(source, 0) + n
         if not seen and source.parent is not None:
@@ -99,16 +99,16 @@ class _Writer:
                 self._count(operand, 2)
 
     def expect(self, sources: Iterable[Source]) -> None:
-        """Note that sources are fetched besides being guarded."""
+        """Count uses of sources that the prologue fetches for more than guards."""
         for source in sources:
             self._count(source, 2)
 
     def bind(self, source: Source, value: Any) -> None:
-        """Note the value of a source."""
+        """Set the value of a source."""
         self._found[source] = value
 
     def fetch(self, source: Source, name: str | None = None, *, inline: bool = False) -> Any:
-        """Return the value of the trace, or the object, that is found at a source."""
+        """Return the proxy or the object found at a source, and record the line that fetches it if needed."""
         found = self._found.get(source)
         if found is not None:
             return found
@@ -126,7 +126,7 @@ class _Writer:
         return found
 
     def guard(self, guard: Guard) -> str:
-        """Write the line of one guard, and return the first part of what it says when it fails."""
+        """Write the line of one guard, and return the first text of its failure message."""
         x = self.fetch(guard.source, inline=True)
         operand = self.fetch(guard.operand) if isinstance(guard.operand, Source) else guard.operand
         message = guard.message()
@@ -140,7 +140,7 @@ class _Writer:
         message: Message,
         helpers: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
-        """Write the line that refuses the call when a condition holds."""
+        """Write the line that raises `GuardFailed` if `condition` holds."""
         _refuse_if(self.trace, condition, operands, message, helpers)
 
 
@@ -155,10 +155,10 @@ def _refuse_if(
 
 
 class Prologue:
-    """The prologue of a trace with these arguments and inputs; `targets` is what its effects are made to.
+    """The prologue of a trace, with these arguments and inputs; `targets` are the objects that its effects change.
 
-    The constraints on symbolic numbers are added when the program has been compiled, which may make more of them.
-    A `trusted` call is not asked whether its inputs are what they were.
+    The constraints on symbolic numbers are added after compilation, because passes and executors may add constraints.
+    For a `trusted` call the prologue does not check the inputs.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Prologue:
         self._sizes = [] if tracer.symbolic is None else tracer.symbolic.sizes
         self._numbers = [] if tracer.symbolic is None else tracer.symbolic.numbers
         self._derived = tracer.derived_scalars
-        # What symbolic numbers are, by the names of their leaves: where they stand, and how a message says it.
+        # By the name of each symbolic number's leaf: its value in the prologue, and its name in messages.
         self._leaves: dict[str, tuple[Any, str]] = {}
         recorded = [] if trusted else recorder.guards
         different = [] if trusted else recorder.must_differ(targets or ())
@@ -212,7 +212,7 @@ class Prologue:
         trace.args = [*self.call]
 
     def _bind(self, writer: _Writer, arguments: Arguments) -> _LookedAt:
-        """Check torch's modes and flatten the arguments."""
+        """Check torch's modes, and flatten the arguments."""
         for check in guards.state_checks():
             writer.refuse_if(check.condition, check.operands, check.message, check.helpers)
         looked_at = _LookedAt()
@@ -224,7 +224,7 @@ class Prologue:
         return looked_at
 
     def _inputs(self, writer: _Writer, inputs: Sequence[Lifted], looked_at: _LookedAt) -> tuple[Proxy, ...]:
-        """Return the program's inputs: tensors, then numbers."""
+        """Return the program's inputs: first tensors, then numbers."""
         values: list[Proxy] = [looked_at.found[id(x.tensor)] for x in inputs]
         position = {x.proxy.name: i for i, x in enumerate(inputs)}
         self._inputs_by_name = {name: values[i] for name, i in position.items()}
@@ -239,7 +239,7 @@ class Prologue:
         return tuple(values)
 
     def constrain(self, symbols: Symbols) -> None:
-        """Add the lines that refuse a call whose numbers are not as the program took them to be."""
+        """Add lines that reject a call whose numbers violate a constraint of the program."""
         if self._trusted:
             return
         derived = self._derive(symbols)
@@ -266,7 +266,7 @@ class Prologue:
             )
         for leaves, text in relations:
             if any(p.name not in bound for p in leaves):
-                continue  # about numbers that only running the program tells
+                continue  # a constraint on data-dependent numbers
             position = {p.name: i for i, p in enumerate(leaves)}
             condition = text(lambda p: f"{{{position[p.name]}}}")
             description = text(lambda p: self._leaves[p.name][1])
@@ -275,10 +275,10 @@ class Prologue:
         trace.record(last)
 
     def _derive(self, symbols: Symbols) -> BoundSymbol | None:
-        """Return the line that computes the scalars that derive from inputs and of which something is assumed."""
+        """Return the line that computes the derived scalars that have constraints, or None."""
         derived: dict[str, NumberProxy] = {}
         program = None
-        while self._derived is not None:  # what leads to them is compiled, which may assume more
+        while self._derived is not None:  # compiling the operations that compute them may add constraints
             found = {p.name: p for c in symbols.constraints for p in c.leaves if p.name in self._derived}
             if found.keys() == derived.keys():
                 break
@@ -291,14 +291,14 @@ class Prologue:
 
 
 class Guarded:
-    """What a prologue looks at, to find out what has changed when it has refused a call."""
+    """The guards and tensor checks of a prologue, to find out which value changed after the prologue rejects a call."""
 
     def __init__(self) -> None:
-        self.guards: dict[str, Guard] = {}  # by the first part of what they say when they fail
+        self.guards: dict[str, Guard] = {}  # by the first text of their failure messages
         self.tensors: TensorCheck | None = None
 
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Source], Any]:
-        """Return the function that finds the value of a source in a call; it raises where there is none."""
+        """Return a function that finds the value of a source in a call; it raises if there is no value."""
         leaves = pytree.tree_leaves((args, kwargs))
 
         def argument(root: Argument) -> Any:
@@ -308,7 +308,7 @@ class Guarded:
 
 
 class _LookedAt:
-    """The tensors whose metadata a prologue checks, and where it found them."""
+    """The tensors whose metadata a prologue checks, with their sources."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
@@ -317,18 +317,18 @@ class _LookedAt:
         self.found: dict[int, Proxy] = {}
 
     def add(self, tensor: torch.Tensor, proxy: Proxy, source: Source) -> None:
-        """Note a tensor."""
+        """Add a tensor to check."""
         self.found.setdefault(id(tensor), proxy)
         self.tensors.append(tensor)
         self.proxies.append(proxy)
         self.sources.append(source)
 
     def source_of(self, tensor: torch.Tensor) -> Source:
-        """Return where a tensor was first found."""
+        """Return the first source of a tensor."""
         return next(source for t, source in zip(self.tensors, self.sources) if t is tensor)
 
     def check(self, tracer: Tracer) -> TensorCheck:
-        """Return the check of their metadata."""
+        """Return the check of the tensors' metadata."""
         dims = [frozenset() if tracer.symbolic is None else tracer.symbolic.dims_of(t) for t in self.tensors]
         return TensorCheck(self.tensors, self.sources, dims)
 
@@ -336,12 +336,12 @@ class _LookedAt:
 def _read_tensors(
     writer: _Writer, recorder: ReadRecorder, inputs: Sequence[Lifted], looked_at: _LookedAt, only_inputs: bool
 ) -> None:
-    """Fetch the tensors that were read: inputs in their order, then those of which only metadata was asked."""
+    """Fetch the tensors that were read: first inputs in order, then tensors of which only metadata was read."""
     read = {id(tensor) for _, tensor in recorder.tensors_read}
     others = [] if only_inputs else [tensor for _, tensor in recorder.tensors_read]
     for tensor in [x.tensor for x in inputs] + others:
         if id(tensor) in looked_at.found and id(tensor) not in read:
-            continue  # an argument, and nothing else
+            continue  # only an argument
         read.discard(id(tensor))
         source = recorder.tensors[id(tensor)][0]
         looked_at.add(tensor, writer.fetch(source, source.label or "t"), source)

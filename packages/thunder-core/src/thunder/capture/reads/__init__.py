@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program reads while it is traced, recorded so that it can be guarded."""
+"""Recording of the values that a program reads while it is traced, so that guards can check them."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program assigned, looked at when its run is over: logs that only grew, and values that came back as they were.
+"""Corrections of the guards at the end of a run, for values that the program assigned.
 
-Both change the guards that reads have recorded: of a log, what was in it was not read; of what was assigned and is
-what it was before, another value before a call is another call.
+Two cases change the recorded guards. If the program only appended to a list (a log), the program did not read the old
+items, so their guards are dropped. If the program assigned a value that is identical to the old one, the old value
+matters, because the assignment has no visible effect only for this old value. It is guarded.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
 
 
 def _named(source: Source) -> tuple[str, str]:
-    """Return how code speaks of what is at a source: as an attribute or a variable, and its name."""
+    """Return how bytecode refers to the value at a source: as an attribute or a variable, and its name."""
     if isinstance(source, (Global, CellContents)):
         return bytecode.VARIABLE, source.name
     if isinstance(source, Item) and isinstance(source.parent, Variables):
@@ -63,7 +64,7 @@ def _named(source: Source) -> tuple[str, str]:
 
 
 def _under(source: Source | None, sources: set[Source]) -> bool:
-    """Check whether a source is one of these, or found through one."""
+    """Check whether `source` is one of `sources`, or a step from one of them."""
     while source is not None:
         if source in sources:
             return True
@@ -72,10 +73,11 @@ def _under(source: Source | None, sources: set[Source]) -> bool:
 
 
 def guard_what_was_assigned(reads: Recorder, ran: list[CodeType], scopes: list[Any]) -> None:
-    """Guard what was assigned and has the value that it had.
+    """Guard values that the program assigned and that are identical to the values before the run.
 
-    No hook sees the attributes of classes, and those that are assigned past `__setattr__`: code names them.
-    (What was assigned was read somewhere, or is a plain value: whatever else has such a name was not assigned.)
+    No hook sees assignments to attributes of classes, or assignments that bypass `__setattr__`. Their names are found
+    in the bytecode instead. A name may also match a value that was not assigned. That is harmless: only plain values
+    and values that were read are guarded.
     """
     assigned: dict[int, set[str]] = {}
     for key, name in reads.assigned:
@@ -87,7 +89,7 @@ def guard_what_was_assigned(reads: Recorder, ran: list[CodeType], scopes: list[A
         names = stored.union(assigned.get(id(reached.thing), ()))
         for snapshot in reached.snapshots if names else ():
             if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):
-                _guard_unchanged(reads, snapshot, names)  # a container's items are looked at together
+                _guard_unchanged(reads, snapshot, names)  # snapshots of a container's items are handled elsewhere
     for scope in scopes:
         for name in sorted(scope.stored.intersection(scope.before)):
             if scope.target.get(name, ABSENT) is scope.before[name]:

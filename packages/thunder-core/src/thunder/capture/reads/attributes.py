@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes that a program reads: what the hooks on classes report becomes guards of the recorder."""
+"""The reader of attributes: it turns the attribute reads that class hooks report into guards of the recorder."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from thunder.capture.reads.unguardables import Unguardables
 __all__ = ["AttributeReads"]
 
 _MODULE = torch.nn.Module
-# These read a module's tables and hooks for what the hook of its class records already.
+# The methods below read a module's tables and hooks, which the hook of the module's class has already recorded.
 _OF_MODULES = {f.__code__ for f in (_MODULE.__getattr__, _MODULE.__setattr__, _MODULE.__delattr__)}
 _READ_BY_MODULES = frozenset({"__dict__", *TABLES})
 
 
 class AttributeReads:
-    """The attributes that one run of a program reads: it is what `hooks.py` calls a reader."""
+    """The attributes that one run of a program reads. This is the reader that the hooks in `hooks.py` call."""
 
     def __init__(self, recorder: Recorder, classes: ClassReads, unguardables: Unguardables):
         self._recorder = recorder
         self._classes = classes
         self._unguardables = unguardables
-        self.seen: dict[tuple[int, str], None] = {}  # what was read, by the ids of objects
+        self.seen: dict[tuple[int, str], None] = {}  # the attributes read, by the ids of the objects
         self.assigned = recorder.assigned
         self._alive: list[Any] = []
-        self._not_reached: dict[int, Any] = {}  # objects that were read though no read had led to them
+        self._not_reached: dict[int, Any] = {}  # objects whose attributes were read although no read had found them
 
     def unreachable(self, new: Callable[[], set[int]]) -> list[Any]:
-        """Return the objects that were read though no read led to them, and that the program has not made."""
+        """Return the objects that were read although no read had found them and the program did not create them."""
         if not self._not_reached:
             return []
         ids = new()
         return [x for key, x in self._not_reached.items() if key not in ids and key not in self._recorder.reached]
 
     def release(self) -> None:
-        """Let go of the user's objects."""
+        """Release references to the user's objects."""
         self.seen.clear()
         self._alive.clear()
         self._not_reached.clear()
 
     def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None:
-        """Record a code object that ran for the first time."""
+        """Record a code object that runs for the first time."""
         self._recorder.code.code_ran(code, frame)
 
     def read(self, obj: Any, name: str) -> bool:
-        """Record that `obj.name` was read, and return whether it is something else now, and has to be read again."""
+        """Record a read of `obj.name`; return True if the value was replaced and has to be read again."""
         before = self._recorder.substituted
         self._read(obj, name)
         return self._recorder.substituted != before
@@ -109,7 +109,7 @@ class AttributeReads:
             self._classes.attribute_read(cls, name, raw)
 
     def missing(self, obj: Any, name: str) -> Any:
-        """Record that `obj.name` was asked for in vain, and return what a module has in a table, or `ABSENT`."""
+        """Record that the lookup of `obj.name` failed; return the entry in a module's tables, or `ABSENT`."""
         cls = type(obj)
         found: Any = ABSENT
         table = ""
@@ -133,11 +133,11 @@ class AttributeReads:
                     self._recorder.value(reached.source.variable(table).item(name), found)
             else:
                 self._nowhere(reached, cls, name)
-        # A class with a __getattr__ of its own decides itself.
+        # A class with its own __getattr__ computes missing attributes itself.
         return found if getattr(cls, "__getattr__", None) is _MODULE.__getattr__ else ABSENT
 
     def _nowhere(self, reached: Reached, cls: type, name: str) -> None:
-        """Guard that an object has no attribute of a name."""
+        """Guard that an object has no attribute `name`."""
         whole = reached.source.variables
         raw = self._classes.lookup(cls, name)
         for snapshot in reached.snapshots:
@@ -151,7 +151,7 @@ class AttributeReads:
 
 
 def _variables_before(reached: Reached) -> dict[str, Any] | None:
-    """Return the `__dict__` that an object had before the run, None where it had none."""
+    """Return an object's `__dict__` before the run, or None if the object has none."""
     for snapshot in reached.snapshots:
         if isinstance(snapshot.source, Variables) and snapshot.source is not reached.source:
             return snapshot.before  # type: ignore[no-any-return]
@@ -159,7 +159,7 @@ def _variables_before(reached: Reached) -> dict[str, Any] | None:
 
 
 def _table_before(reached: Reached, table: str) -> dict[str, Any]:
-    """Return the entries of a module's table before the run."""
+    """Return the entries that a module's table had before the run."""
     for snapshot in reached.snapshots:
         if isinstance(snapshot.source, Item) and snapshot.source.key == table and snapshot.source is not reached.source:
             return snapshot.before  # type: ignore[no-any-return]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a code object says of itself: which globals it reads, and through them which attributes, without running it."""
+"""Static facts about a code object: e.g. the globals that it reads, and the attributes that it reads from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CALLS = {dis.opmap[name] for name in ("CALL", "PRECALL", "CALL_FUNCTION") if na
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLOSURE")
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
 _PUSH_NULL = dis.opmap.get("PUSH_NULL", -1)
-# Since then the lowest bit of the argument says how a call is prepared.
+# Since these versions, the lowest bit of the argument encodes how a call is prepared.
 _GLOBAL_SHIFT = 1 if sys.version_info >= (3, 11) else 0
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
@@ -79,19 +79,19 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     stored: set[str] = set()
     assigned: set[str] = set()
     chain: tuple[str, ...] = ()
-    last: tuple[str, str] | None = None  # what was loaded just before
+    last: tuple[str, str] | None = None  # the variable or attribute that the previous instruction loaded
     imported: set[str] = set()
-    measured = 0  # 1 right after the built-in `len`, 2 when it has been given something
-    taken: set[tuple[str, ...]] = set()  # chains that something else is done with than to ask what is in them
-    identity = False  # whether `is` stands between two things neither of which is a constant or global
-    before = -1  # the opcode before
+    measured = 0  # 1 right after the load of the built-in `len`, 2 after the load of its argument
+    taken: set[tuple[str, ...]] = set()  # attributes of globals that are used for more than `in` or further attributes
+    identity = False  # whether `is` compares two values neither of which is a constant or a global
+    before = -1  # the previous opcode
     names = code.co_names
     instructions = [*_instructions(code)]
     for i, (op, argument) in enumerate(instructions):
         name, now = IDENTITY if last is not None and _tests_identity(instructions, i) else "", None
         identity = identity or (op == _IS and before not in _CONSTANT and not chain)
         before = op
-        if measured:  # between `len` and its call stands what it is given, and nothing else
+        if measured:  # between `len` and its call, only loads of its argument may occur
             if op in _CALLS and argument == 1 and measured > 1:
                 name, measured = LENGTH, 0
             elif op in _ATTRIBUTE and measured > 1:
@@ -142,7 +142,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
 
 
 def _tests_identity(instructions: list[tuple[int, int]], i: int) -> bool:
-    """Check whether what was loaded just before an instruction is only compared by `is`."""
+    """Check whether the value that the previous instruction loaded is only compared by `is`."""
     name = dis.opname[instructions[i][0]]
     if name == "IS_OP" or (name.startswith("POP_JUMP") and name.endswith("NONE")):
         return True
@@ -151,8 +151,8 @@ def _tests_identity(instructions: list[tuple[int, int]], i: int) -> bool:
 
 _SINGLE_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"})
 ATTRIBUTE, VARIABLE = "attribute", "variable"
-IDENTITY = "is"  # a use of a variable or attribute: whether it is some object
-LENGTH = "len()"  # a use of a variable or attribute: how long it is
+IDENTITY = "is"  # a use of a variable or attribute: a comparison by identity
+LENGTH = "len()"  # a use of a variable or attribute: its length
 
 
 def _dereferenced(code: CodeType, argument: int) -> str:
@@ -162,37 +162,37 @@ def _dereferenced(code: CodeType, argument: int) -> str:
 
 
 def global_loads(code: CodeType) -> tuple[tuple[str, ...], ...]:
-    """Return the globals that code reads, each also with attributes read of it: `("torch",)`, `("torch", "relu")`."""
+    """Return the globals that code reads, and the chains of attributes: `("torch",)` and `("torch", "relu")`."""
     return _facts(code)[0]  # type: ignore[no-any-return]
 
 
 def attribute_names(code: CodeType) -> Iterator[str]:
-    """Iterate over the attributes that code reads of anything."""
+    """Iterate over the names of all attributes that code reads."""
     return iter(_facts(code)[1])
 
 
 def uses(code: CodeType, kind: str, name: str) -> set[str]:
-    """Return what code does with an attribute or variable of that name.
+    """Return how code uses attributes or variables called `name`.
 
-    These are the attributes it takes of it, `LENGTH` where it asks how long it is, `IDENTITY` where it asks whether it
-    is some object, "" for anything else.
+    The result contains the names of attributes read from the value, `LENGTH` if the code computes its length,
+    `IDENTITY` if the code compares it by identity, and "" for any other use.
     """
     found: set[str] = set(_facts(code)[3].get((kind, name), ()))
     return found | {""} if name in code.co_consts else found
 
 
 def imported_modules(code: CodeType) -> frozenset[str]:
-    """Return the modules that code imports itself."""
+    """Return the modules that code imports."""
     return _facts(code)[4]  # type: ignore[no-any-return]
 
 
 def only_asks(code: CodeType, chain: tuple[str, ...]) -> bool:
-    """Check whether all that code does with a global's attribute is to ask whether something is in it."""
+    """Check whether code uses an attribute of a global only for `in` tests and for reading further attributes."""
     return chain not in _facts(code)[5]
 
 
 def measured(code: CodeType) -> frozenset[tuple[str, str]]:
-    """Return the attributes and variables whose length code asks for."""
+    """Return the attributes and variables whose length code computes."""
     return _facts(code)[6]  # type: ignore[no-any-return]
 
 
@@ -202,18 +202,18 @@ def stored_globals(code: CodeType) -> frozenset[str]:
 
 
 def stored_attributes(code: CodeType) -> frozenset[str]:
-    """Return the attributes that code assigns of anything."""
+    """Return the names of attributes that code assigns on any object."""
     return _facts(code)[7]  # type: ignore[no-any-return]
 
 
 def compares_identity(code: CodeType) -> bool:
-    """Check whether it may ask whether two objects are one: by `is`, or by functions that tell."""
+    """Check whether code may compare two objects by identity, with `is` or with a function such as `id`."""
     found: bool = _facts(code)[8]
     return found or not {"id", "is_", "is_set_to"}.isdisjoint(code.co_names)
 
 
 def stored_past_hooks(code: CodeType) -> frozenset[str]:
-    """Return what code names, where it may assign that without its class being asked."""
+    """Return the names that code may assign without calling the class's `__setattr__`."""
     past = {"__setattr__", "__dict__"}.intersection(attribute_names(code))
     if past or ("vars",) in global_loads(code):
         return frozenset(name for name in code.co_consts if isinstance(name, str))
@@ -221,7 +221,7 @@ def stored_past_hooks(code: CodeType) -> frozenset[str]:
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
-    """Iterate over the code of functions defined in code, however deep."""
+    """Iterate over the code of functions defined in `code`, at any depth."""
     for const in code.co_consts:
         if isinstance(const, CodeType):
             yield const
@@ -229,7 +229,7 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def raised_by_branch(error: BaseException) -> bool:
-    """Check whether an error of ours comes from where a program asks only whether something is true."""
+    """Check whether user code raised an error of thunder by testing a truth value (e.g. in a branch)."""
     asks, entry = "", error.__traceback__
     while entry is not None:
         code = entry.tb_frame.f_code

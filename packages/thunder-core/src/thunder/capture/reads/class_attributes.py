@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attribute of a class is: code of the interpreter, a function under descriptors, data."""
+"""Classification of class attributes: C code of the interpreter, functions under descriptors, or data."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OF_INTERPRETER = (types.WrapperDescriptorType, types.GetSetDescriptorType, type
 
 
 def is_of_the_interpreter(raw: Any) -> bool:
-    """Check whether an attribute of a class is written in C."""
+    """Check whether an attribute of a class is implemented in C."""
     return isinstance(raw, _OF_INTERPRETER) and not isinstance(raw, types.MemberDescriptorType)
 
 
 def functions_in(raw: Any) -> list[types.FunctionType]:
-    """Return the functions that an attribute of a class runs."""
+    """Return the Python functions that an attribute of a class runs."""
     if isinstance(raw, types.FunctionType):
         return [raw]
     if isinstance(raw, (staticmethod, classmethod)):
@@ -39,7 +39,7 @@ def functions_in(raw: Any) -> list[types.FunctionType]:
 
 
 def codes_of(fn: types.FunctionType) -> list[types.CodeType]:
-    """Return the code of a function, and of those that it closes over, as decorated functions do."""
+    """Return the code of a function, and of the functions in its closure (as decorated functions have)."""
     found, pending = {id(fn): fn}, [fn]
     while pending:
         for cell in pending.pop().__closure__ or ():
@@ -51,14 +51,14 @@ def codes_of(fn: types.FunctionType) -> list[types.CodeType]:
 
 
 def holds_code(x: Any, code: types.CodeType) -> bool:
-    """Check whether a container has a function of that code in it, at most two steps away."""
+    """Check whether a container has a function with this code, at most two levels deep."""
     inner = list(dict.values(x)) if type(x) is dict else list(x) if type(x) in (list, tuple) else []
     inner += [y for z in inner if type(z) in (list, tuple) for y in z]
     return any(isinstance(f, types.FunctionType) and f.__code__ is code for f in inner)
 
 
 def plain_class_attributes(cls: type) -> list[str]:
-    """Return the names of attributes of the user's classes that are data."""
+    """Return the names of the data attributes of a class and of its bases, except library classes."""
     return [
         name
         for c in cls.__mro__

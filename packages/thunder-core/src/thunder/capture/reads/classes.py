@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes that a program reads: attributes along the order of bases, methods, properties, and the bases themselves."""
+"""Recorder of the classes that a program reads: attributes (looked up along the MRO), methods, properties and bases."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from thunder.runtime.guards import class_attributes
 __all__ = ["UNSHADOWED", "ClassReads"]
 
 _MODULE = torch.nn.Module
-# Names that nobody gives to an instance to change what a class does.
+# Names that are assumed not to be overridden on an instance.
 UNSHADOWED = frozenset({"__class__", "_call_impl", "_slow_forward", "__setattr__", "__getattribute__"})
-# Functions that take the name of an attribute.
+# Functions that accept the name of an attribute.
 _ASKING = frozenset({"getattr", "hasattr"})
 _OF_ALL_MODULES = Root(torch.nn.modules.module, "torch.nn.modules.module")
 _GLOBAL_HOOKS = [
@@ -49,15 +49,15 @@ class ClassReads:
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
         self._sources: dict[type, Root] = {}
-        self._methods: dict[int, list[tuple[type, str]]] = {}  # where methods are found, by the ids of their code
+        self._methods: dict[int, list[tuple[type, str]]] = {}  # classes and names of methods, by the ids of their code
         self._lookups: dict[tuple[type, str], Any] = {}
-        self._values: set[type] = set()  # those that the program may have in variables
+        self._values: set[type] = set()  # classes that variables of the program may contain
         self._read_whole: set[type] = set()
-        self._own_names: dict[type, set[str]] = {}  # names that were found in instances and not in the class
+        self._own_names: dict[type, set[str]] = {}  # names found in instances but not in the class
 
-    # -- what reads lead to -------------------------------------------------------------------------------------------
+    # -- classes and lookups ------------------------------------------------------------------------------------------
     def know(self, cls: type) -> Root:
-        """Return the source of a class, and guard its bases when it is first met."""
+        """Return the source of a class. The first call for a class also guards its bases."""
         source = self._sources.get(cls)
         if source is None:
             recorder = self._recorder
@@ -74,7 +74,7 @@ class ClassReads:
         return source
 
     def _index(self, cls: type) -> None:
-        """Register a class, and note where its methods are found."""
+        """Register a class, and index its methods by their code."""
         recorder = self._recorder
         if id(cls) in recorder.reached:
             return
@@ -88,14 +88,14 @@ class ClassReads:
                     self.attribute_read(cls, name, raw)
 
     def is_value(self, cls: type) -> None:
-        """Note that the program may have a class in a variable, and read its attributes from there."""
+        """Record that a variable of the program may contain a class, and watch reads of the class's attributes."""
         if not is_library_class(cls):
             self.know(cls)
             self._values.add(cls)
             self._recorder.watch(cls)
 
     def lookup(self, cls: type, name: str) -> Any:
-        """Return an attribute as it stands in the `__dict__` of the first class that has it, or `ABSENT`."""
+        """Return an attribute from the `__dict__` of the first class in the MRO that has it, or `ABSENT`."""
         key = (cls, name)
         found = self._lookups.get(key)
         if found is None:
@@ -104,12 +104,12 @@ class ClassReads:
         return found
 
     def found_in_instance(self, cls: type, name: str) -> None:
-        """Note that an instance has an attribute that its class does not have."""
+        """Record that an instance has an attribute that its class does not have."""
         self._own_names.setdefault(cls, set()).add(name)
 
     # -- attributes ---------------------------------------------------------------------------------------------------
     def attribute_read(self, cls: type, name: str, raw: Any) -> None:
-        """Guard an attribute of a class, as it stands in the `__dict__` of the first class that has it."""
+        """Guard an attribute of a class; `raw` is its value in the `__dict__` of the first class that has it."""
         if is_of_the_interpreter(raw) or hasattr(raw, "_thunder_hook"):
             return
         owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
@@ -125,7 +125,7 @@ class ClassReads:
             self._guard(source, owner, name, raw)
 
     def _source_of(self, cls: type, owner: type, name: str, raw: Any) -> Source:
-        """Return where a class's attribute is found: through the class, unless a metaclass has a say in that."""
+        """Return the source of a class's attribute: through the class, unless a metaclass changes the lookup."""
         source = self.know(cls)
         if has_plain_lookup(cls):
             found: Source = source.attr(name)
@@ -157,7 +157,7 @@ class ClassReads:
             recorder.value(self.know(owner).variable(name), raw, holder=(owner, name))
 
     def read_whole(self, cls: type) -> None:
-        """Guard all that the classes of an object have that is not watched: methods, properties, data, as objects."""
+        """Guard all attributes of an unwatched object's classes: methods, properties and data."""
         for name in plain_class_attributes(cls):
             self.attribute_read(cls, name, getattr(cls, name))
         for owner in cls.__mro__:
@@ -167,22 +167,22 @@ class ClassReads:
                 self._recorder.add(HasAttributes(self.know(owner), class_attributes(self._attributes_before(owner))))
 
     def _attributes_before(self, cls: type) -> Any:
-        """Return the attributes of a class before the run."""
+        """Return the attributes that a class had before the run."""
         reached: Reached | None = self._recorder.reached.get(id(cls))
         return reached.snapshots[0].before if reached is not None and reached.snapshots else cls.__dict__
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def has_method(self, code: CodeType) -> bool:
-        """Check whether code is a method of a class that is known."""
+        """Check whether code belongs to a method of a known class."""
         return id(code) in self._methods
 
     def method_ran(self, code: CodeType) -> None:
-        """Guard a method that ran though no read led to it: that of any class which has it, bare or decorated."""
+        """Guard a method that ran although no read had found it, in each class that has it, decorated or not."""
         for cls, name in self._methods.get(id(code), ()):
             self.attribute_read(cls, name, cls.__dict__.get(name))
 
     def find_in_tables(self, code: CodeType) -> None:
-        """Guard lists and dicts of classes that have a function of this code in them, as validators of fields."""
+        """Guard lists and dicts of classes that contain a function with this code (e.g. validators of fields)."""
         for cls in list(self._sources):
             for name, raw in list(cls.__dict__.items()):
                 if not is_library_class(cls) and holds_code(raw, code):
@@ -190,8 +190,8 @@ class ClassReads:
 
     # -- at the end of the run ----------------------------------------------------------------------------------------
     def guard_names_read_of_classes(self, ran: list[CodeType]) -> None:
-        """Guard attributes that code reads of classes (`type(self).K`, `cls.K`, `Config.K`): no hook sees that."""
-        names: set[str] = set()  # of code that may have the class of an object
+        """Guard attributes that code reads from classes (`type(self).K`, `cls.K`, `Config.K`), which no hook sees."""
+        names: set[str] = set()  # names read by code that may access the class of an object
         every: set[str] = set()
         asked = names_asked_for(ran)
         for code in ran:
@@ -215,11 +215,11 @@ class ClassReads:
                         self._recorder.add(LacksKeys(self.know(owner).variables, absent))
 
     def _guard_name(self, cls: type, owners: list[type], name: str) -> None:
-        """Guard an attribute of a class, as it was, that code reads by that name."""
+        """Guard the original value of a class's attribute that code reads by name."""
         for owner in owners:
             before = self._attributes_before(owner)
             if name not in before:
-                if name in owner.__dict__:  # the program has made it, and may have asked for it first
+                if name in owner.__dict__:  # the program created it, and may have queried it before
                     self._recorder.absent(self.know(owner).variables, name)
                 continue
             value = before[name]
@@ -231,7 +231,7 @@ class ClassReads:
             return
 
     def guard_instance_names(self) -> None:
-        """Guard that classes get no property of a name that was found in an instance."""
+        """Guard that no class gains an attribute (e.g. a property) with a name that was found in an instance."""
         names: dict[type, set[str]] = {}
         for cls, own in self._own_names.items():
             for c in cls.__mro__:
@@ -243,7 +243,7 @@ class ClassReads:
 
 
 def names_asked_for(ran: list[CodeType]) -> set[str]:
-    """Return the names that code asks for with `hasattr` and the like, which may find nothing."""
+    """Return the attribute names that code passes to `hasattr` or `getattr`; the attributes may be missing."""
     return {
         name
         for code in ran

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of which kind a value is."""
+"""Classification of values: the kind of each value determines how it is guarded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 __all__ = ["UNGUARDABLE", "classify"]
 
 IDENTITY, UNGUARDABLE = Identity(), Unguardable()
-# The first that matches claims a value.
+# The first kind that matches a value's class is used.
 _KINDS: tuple[Kind, ...] = (
     PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), ClassKind(),
     Partial(), Generator(), IDENTITY, Jitted(), Object(), Namespace(), Trusted(), UNGUARDABLE,
@@ -28,12 +28,12 @@ _by_class: dict[type, Kind] = {}
 
 
 def classify(value: Any) -> Kind:
-    """Return the kind of a value. A few values are of another kind than the rest of their class."""
+    """Return the kind of a value. For a few values it differs from the kind of the other instances of their class."""
     cls = type(value)
     if cls is tuple and not value:
         return PLAIN
     if value is sys.modules:
-        return IDENTITY  # what is imported meanwhile is no doing of the program's
+        return IDENTITY  # its contents are not guarded: imports during the run are not the program's doing
     found = _by_class.get(cls)
     if found is None:
         found = next(kind for kind in _KINDS if kind.match(cls))

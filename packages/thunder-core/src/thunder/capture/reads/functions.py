@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions and code that a program runs: code, defaults, closures, and the globals that code names.
+"""Recorder of the functions and code that a program runs: their code, defaults, closures and globals.
 
-A frame does not know its function, so code that runs is matched with the functions that reads have led to.
+A frame does not reference its function. The recorder therefore matches running code with the functions that reads
+found.
 """
 
 from __future__ import annotations
@@ -39,33 +40,33 @@ _BUILTINS = Root(builtins, "builtins")
 
 
 def attention_kernels_source() -> Source:
-    """Return where the choice of attention kernels is found."""
+    """Return the source of the enabled attention kernels."""
     return Root(modes, "torch").attr("attention_kernels").call()
 
 
 class CodeReads:
-    """The functions and the code of one run of a program."""
+    """The functions and code objects of one run of a program."""
 
     def __init__(self, recorder: Recorder, classes: ClassReads):
         self._recorder = recorder
         self._classes = classes
-        self.symbolic: Inputs | None = None  # where numbers of inputs are symbolic
-        self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts
+        self.symbolic: Inputs | None = None  # set if numbers of inputs are symbolic
+        self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts of globals
         self._ran: dict[int, CodeType] = {}
-        self.identity_matters: bool | None = None  # whether code ran that tells one object from another; None: unasked
-        self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code
+        self.identity_matters: bool | None = None  # whether code ran that compares identities; None if not watched
+        self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code objects
         self._alive: list[CodeType] = []
-        self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code that no read led to, and its globals
-        self._nested: set[int] = set()  # the ids of code of functions that code which ran defines
+        self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code without a known function; its globals
+        self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
 
     @property
     def ran(self) -> list[CodeType]:
-        """The code that has run."""
+        """The code objects that have run."""
         return [*self._ran.values()]
 
     def release(self) -> None:
-        """Let go of the user's objects."""
+        """Release references to the user's objects."""
         self.scopes.clear()
         self._functions.clear()
         self._unmatched.clear()
@@ -73,7 +74,7 @@ class CodeReads:
 
     # -- functions ----------------------------------------------------------------------------------------------------
     def found(self, source: Source, fn: types.FunctionType) -> None:
-        """Note a function that a read led to. What it reads is guarded when it runs."""
+        """Record a function that a read found. Its own reads are guarded when it runs."""
         code = fn.__code__
         self._functions.setdefault(id(code), []).append((source, fn))
         self._alive.append(code)
@@ -120,15 +121,15 @@ class CodeReads:
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
-        """Read what a code object reads, when it starts to run for the first time."""
+        """Record what a code object reads, when it runs for the first time."""
         if self.identity_matters is False:
             self.identity_matters = not is_ours(code.co_filename) and bytecode.compares_identity(code)
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
-            return  # Python 3.14 evaluates annotations when somebody asks for them, before that they were there already
+            return  # since Python 3.14 annotations are evaluated on access; the program did not call this code
         if code.co_filename == "<string>" and is_library_scope(frame.f_globals):
-            return  # written by the library when it was imported: the __init__ of a dataclass
+            return  # the library generated this code, e.g. a dataclass's __init__
         functions = self._functions.get(id(code))
         if functions is None and self._classes.has_method(code):
             self._classes.method_ran(code)
@@ -142,12 +143,12 @@ class CodeReads:
         self._read_code(code, frame.f_globals)
 
     def match_remaining(self) -> None:
-        """Look for the functions of code that ran though no read led to it, at the end of the run."""
+        """At the end of the run, search for the functions of code that ran although no read had found it."""
         for code, scope in self._unmatched.values():
             self._match(code, scope)
 
     def _match(self, code: CodeType, scope: dict[str, Any]) -> None:
-        """Find the function of code: one of its module, of a class, or one that no source leads to."""
+        """Find the function of `code` in its module or in a class, or refuse to cache the trace."""
         if id(code) in self._functions or id(code) in self._nested:
             return
         self._classes.method_ran(code)
@@ -177,7 +178,7 @@ class CodeReads:
 
     # -- globals ------------------------------------------------------------------------------------------------------
     def _scope(self, scope: dict[str, Any], function: Source | None = None) -> GlobalsSnapshot:
-        """Return the snapshot of a module's globals, found through the module or else through a function of it."""
+        """Return the snapshot of a module's globals, found through the module or through one of its functions."""
         found = self.scopes.get(id(scope))
         if found is None:
             module = sys.modules.get(scope.get("__name__", ""))
@@ -188,7 +189,7 @@ class CodeReads:
                 source = function.to(Scope, "__globals__", title)
             else:
                 source = Root(types.SimpleNamespace()).to(Scope, "__dict__", title)
-                self._recorder.refuse("a function was called whose globals belong to no module")
+                self._recorder.refuse("the program called a function whose globals belong to no module")
             found = self.scopes[id(scope)] = GlobalsSnapshot(source, scope)
         return found
 
@@ -208,7 +209,7 @@ class CodeReads:
                     if override is not None:
                         self._recorder.substitute((scope, name), before, override)
                     self._read_attributes(source, before, chain[1:], code)
-            elif name not in scope and hasattr(builtins, name):  # else the program assigned it
+            elif name not in scope and hasattr(builtins, name):  # else the program assigned the global
                 self._recorder.absent(snapshot.source, name)
                 self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
                 if name in READERS:
@@ -218,9 +219,9 @@ class CodeReads:
                     self._recorder.substitute((scope, name), ABSENT, override)
 
     def _read_attributes(self, source: Source, value: Any, chain: Iterable[str], code: CodeType) -> None:
-        """Read the attributes that code reads of a module or class by name, one of the other."""
+        """Read a chain of attributes that code reads by name from a module or class, e.g. `a.b.c`."""
         for name in chain:
-            if module_of(type(value)).startswith("torch.backends"):  # settings, computed when they are read
+            if module_of(type(value)).startswith("torch.backends"):  # settings, computed at each read
                 source, value = source.attr(name), getattr(value, name, ABSENT)
                 if isinstance(classify(value), (Plain, Identity)):
                     self._recorder.value(source, value)
@@ -244,7 +245,7 @@ class CodeReads:
     def _read_of_module(
         self, source: Source, module: types.ModuleType, name: str, code: CodeType
     ) -> tuple[Source, Any] | None:
-        """Read an attribute of a module; None where there is none."""
+        """Read an attribute of a module; return None if the attribute does not exist or cannot be read through."""
         recorder = self._recorder
         found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
         reason = nondeterminism_of(module, name, found)
@@ -259,14 +260,14 @@ class CodeReads:
         inner = source.attr(name)
         inner.label = name
         recorder.value(inner, found)
-        if is_state(module.__name__, name):  # a function that says how torch is set up
-            with contextlib.suppress(Exception):  # it raises for the program too
+        if is_state(module.__name__, name):  # a function that returns a setting of torch
+            with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
 
 
 def _is_imported_now(frame: FrameType) -> bool:
-    """Check whether code runs because a module is being imported, or was made by `namedtuple`."""
+    """Check whether code runs during the import of a module, or was generated by `namedtuple`."""
     if str(frame.f_globals.get("__name__", "")).startswith("namedtuple_"):
         return True
     back: FrameType | None = frame

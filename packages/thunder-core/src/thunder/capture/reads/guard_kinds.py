@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards: what has to hold of a value that a program read, for a call to be answered by its trace.
+"""Guards: conditions that the values a program read must meet before its trace can be used for another call.
 
-There is a class for each kind of guard. It holds the source of the value and what that is compared with, and says the
-condition on which the guard fails and the message that it then gives. In both, `{0}` stands for the value that is
-found, `{1}` for the operand.
+Each guard class stores the source of a value and the operand to compare the value with. It returns the condition under
+which the guard fails, and the message of the failure. In both texts, `{0}` is the value found in the call and `{1}` is
+the operand.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ __all__ = [
 
 # -- guards -----------------------------------------------------------------------------------------------------------
 class Guard:
-    """What has to hold of the value at a source."""
+    """A condition on the value at a source."""
 
     __slots__ = ("operand", "source")
 
-    #: The condition on which it fails, if that is always the same.
+    #: The condition under which the guard fails, if the same for all instances.
     fails_if = ""
-    #: Functions that the condition calls, by their names in it.
+    #: Functions that the condition calls, by their names in the condition.
     helpers: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     def __init__(self, source: Source, operand: Any = None):
@@ -53,16 +53,16 @@ class Guard:
         self.operand = operand
 
     def condition(self) -> str:
-        """Return the Python expression that is true where the guard fails."""
+        """Return the Python expression that is true if the guard fails."""
         return self.fails_if
 
     def message(self) -> Message:
-        """Return what the guard says when it fails."""
+        """Return the message of a failure."""
         raise NotImplementedError
 
     @property
     def name(self) -> str:
-        """What the message calls the value."""
+        """The value's name in the message."""
         return name_of(self.source)
 
 
@@ -70,13 +70,13 @@ _BY_IDENTITY = (bool, type(None), type(...), type(NotImplemented), torch.dtype, 
 
 
 class Equals(Guard):
-    """A plain value is of the same type and equal."""
+    """The value is plain, has the same type, and is equal."""
 
     __slots__ = ()
     helpers: ClassVar = {"same_value": same_value}
 
     def condition(self) -> str:
-        """Compare in the cheapest way that is exact for the value."""
+        """Return the cheapest comparison that is exact for the value."""
         value = self.operand
         if isinstance(value, _BY_IDENTITY):
             return "{0} is not {1}"
@@ -87,122 +87,122 @@ class Equals(Guard):
         return "not same_value({0}, {1})"
 
     def message(self) -> Message:
-        """Say both values."""
+        """Show both values."""
         return Message(f"{self.name} was {format_value(self.operand)} and is", "{0}")
 
 
 class IsObject(Guard):
-    """It is the very object."""
+    """The value is the same object."""
 
     __slots__ = ()
     fails_if = "{0} is not {1}"
 
     def message(self) -> Message:
-        """Say both objects."""
+        """Show both objects."""
         if isinstance(self.operand, (bool, type(None))):
             return Message(f"{self.name} was {self.operand} and is", "{0}")
         return Message(f"{self.name} was", "{1}", "and is another:", "{0}")
 
 
 class IsAlive(Guard):
-    """It is the object that a weak reference refers to."""
+    """The value is the object of a weak reference."""
 
     __slots__ = ()
     fails_if = "{0} is not {1}()"
 
     def message(self) -> Message:
-        """Say both objects."""
+        """Show both objects."""
         return Message(f"{self.name} was", "{1}()", "and is another:", "{0}")
 
 
 class IsSame(Guard):
-    """It is the same object as the one at another source."""
+    """The value is the same object as the value at another source."""
 
     __slots__ = ()
     fails_if = "{0} is not {1}"
 
     def message(self) -> Message:
-        """Say where both were found."""
+        """Show both sources."""
         return Message(f"{self.name} was the same object as {name_of(self.operand)} and is another:", "{0}")
 
 
 class HasType(Guard):
-    """It is of this very class."""
+    """The value's class is exactly this class."""
 
     __slots__ = ()
     fails_if = "type({0}) is not {1}"
 
     def message(self) -> Message:
-        """Say both classes."""
+        """Show both classes."""
         return Message(f"{self.name} was of {format_value(self.operand)} and is of", "type({0})")
 
 
 class HasAttributes(Guard):
-    """A class has these attributes and no others."""
+    """A class has exactly these attributes."""
 
     __slots__ = ()
     fails_if = "not same_attributes({0}, {1})"
     helpers: ClassVar = {"same_attributes": same_attributes}
 
     def message(self) -> Message:
-        """Say which class has changed."""
-        return Message(f"the class {self.name} has other attributes than it had")
+        """Name the class."""
+        return Message(f"the attributes of class {self.name} have changed")
 
 
 class LacksAttribute(Guard):
-    """It has no attribute of this name."""
+    """The value has no attribute of this name."""
 
     __slots__ = ()
     fails_if = "hasattr({0}, {1})"
 
     def message(self) -> Message:
-        """Say which attribute is new."""
+        """Name the new attribute."""
         return Message(f"{self.name} had no attribute {self.operand} and has one now")
 
 
 # -- guards of containers ---------------------------------------------------------------------------------------------
 class IsEmpty(Guard):
-    """There is nothing in it."""
+    """The container is empty."""
 
     __slots__ = ()
     fails_if = "{0}"
 
     def message(self) -> Message:
-        """Say how many items it has."""
+        """Show both numbers of items."""
         return Message(f"{self.name} had {self.operand or 0} items; their number is", "len({0})")
 
 
 class HasLength(IsEmpty):
-    """It has as many items."""
+    """The container has the same number of items."""
 
     __slots__ = ()
     fails_if = "len({0}) != {1}"
 
 
 class HasMembers(Guard):
-    """It is the same set of strings and classes."""
+    """The set has the same elements, all of them strings or classes."""
 
     __slots__ = ()
     fails_if = "{0} != {1}"
 
     def message(self) -> Message:
-        """Say both sets."""
+        """Show both sets."""
         return Message(f"{self.name} was", "{1}", "and is another:", "{0}")
 
 
 class HasContents(Guard):
-    """Its items are plain values, and these ones."""
+    """The container has the same plain items."""
 
     __slots__ = ()
     helpers: ClassVar = {"same_contents": same_contents}
 
     def condition(self) -> str:
-        """Ask first whether it is the same tuple, which cannot have changed."""
+        """Compare tuples by identity first, because they are immutable."""
         differs = "not same_contents({0}, {1})"
         return f"{{0}} is not {{1}} and {differs}" if type(self.operand) is tuple else differs
 
     def message(self) -> Message:
-        """Say what was in it and what is."""
+        """Show both contents."""
         return Message(f"the contents of {self.name} were {format_value(self.operand)} and are", "{0}")
 
 
@@ -213,24 +213,24 @@ class HasKeys(Guard):
     helpers: ClassVar = {"same_contents": same_contents}
 
     def condition(self) -> str:
-        """Compare strings as they are, and other keys with their types."""
+        """Compare string keys directly, and other keys together with their types."""
         if all(type(k) is str for k in self.operand):
             return "tuple({0}) != {1}"
         return "not same_contents(tuple({0}), {1})"
 
     def message(self) -> Message:
-        """Say both lists of keys."""
+        """Show both lists of keys."""
         return Message(f"the keys of {self.name} were {format_value(self.operand)} and are", "tuple({0})")
 
 
 class LacksKey(Guard):
-    """A dict has no such key."""
+    """A dict does not have this key."""
 
     __slots__ = ()
     fails_if = "{1} in {0}"
 
     def message(self) -> Message:
-        """Say which key is new: where it is an object's `__dict__`, which attribute."""
+        """Name the new key, or the new attribute if the dict is an object's `__dict__`."""
         owner = self.source.parent if isinstance(self.source, Variables) else None
         return Message(f"{name_of(owner or self.source)} had no {self.operand} and has one now")
 
@@ -242,7 +242,7 @@ class LacksKeys(Guard):
     fails_if = "not {0}.keys().isdisjoint({1})"
 
     def message(self) -> Message:
-        """Say which keys are new."""
+        """Show the new keys."""
         owner = name_of(self.source.parent or self.source)
         absent = ", ".join(sorted(self.operand))
         return Message(f"{owner} had none of {absent}; now it has", "sorted({1}.intersection({0}))")

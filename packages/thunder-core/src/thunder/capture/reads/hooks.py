@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How reads are seen while a program runs: hooks on classes for attributes, and the interpreter's events for code.
+"""Detection of reads while a program runs: hooks on classes for attributes, and interpreter events for code.
 
-Both act on the thread that traces only, and for the duration of the trace only.
+Both affect only the tracing thread, and only while it traces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from thunder.core.locations import is_ours
 __all__ = ["ClassHooks", "CodeWatch", "can_hook", "new_objects", "watch_new_objects"]
 
 
-# Since 3.13 Python gives each class a limited number of versions: hooked too often, it would be slow for ever after.
+# Since 3.13 Python gives each class a limited number of versions; a class hooked too often would stay slow forever.
 MAX_INSTALLS = 200 if sys.version_info >= (3, 13) else sys.maxsize
 _installs: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
@@ -72,7 +72,7 @@ def _assignment_hook(original: Callable[..., Any]) -> Callable[[Any, str, Any], 
 
 
 def can_hook(cls: type) -> bool:
-    """Check whether a class is written in Python, so that its instances' attributes may be watched."""
+    """Check whether a class is written in Python, so that hooks can watch the attributes of its instances."""
     if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE or issubclass(cls, _NEVER):
         return False
     module = sys.modules.get(cls.__module__)
@@ -81,14 +81,14 @@ def can_hook(cls: type) -> bool:
 
 
 class ClassHooks:
-    """The hooks of one session."""
+    """The class hooks of one session."""
 
     def __init__(self, substitutions: Substitutions):
         self._substitutions = substitutions
         self._decided: dict[type, bool] = {}
 
     def watch(self, cls: type) -> bool:
-        """Watch the attributes of a class's instances; return False where it cannot be watched."""
+        """Watch attribute reads on a class's instances; return False if the class cannot be watched."""
         found = self._decided.get(cls)
         if found is None:
             found = self._decided[cls] = self._install(cls)
@@ -99,13 +99,13 @@ class ClassHooks:
             return False
         original = cls.__getattribute__
         if getattr(original, "_thunder_hook", False):
-            return True  # a base is watched, or a trace around this one watches it
+            return True  # a base class is already watched, or an enclosing trace watches the class
         if isinstance(original, types.FunctionType):
-            return False  # what one of the program's own looks up instead would not be seen
+            return False  # a hook would miss the lookups inside a user-defined __getattribute__
         if _installs.get(cls, 0) >= MAX_INSTALLS:
             return False
         _installs[cls] = _installs.get(cls, 0) + 1
-        assign = cls.__setattr__  # looked up before the class changes, which is then one change to Python
+        assign = cls.__setattr__  # looked up before the class changes, so that Python sees only one change
         self._substitutions.set(cls, "__getattribute__", _hook(original))
         self._substitutions.set(cls, "__setattr__", _assignment_hook(assign))
         return True
@@ -113,11 +113,11 @@ class ClassHooks:
 
 # -- code that runs ---------------------------------------------------------------------------------------------------
 _monitoring: Any = getattr(sys, "monitoring", None)
-_TOOLS = (3, 4)  # of the interpreter's monitoring: the ids that nobody claims by convention
+_TOOLS = (3, 4)  # ids of the interpreter's monitoring that no tool uses by convention
 
 
 class CodeWatch:
-    """Has a reader record each code object that starts to run; `available` is False where a profiler is in the way."""
+    """Reports each code object that starts to run to a reader; `available` is False if a profiler prevents this."""
 
     def __init__(self, reader: Reader):
         self._reader = reader
@@ -140,12 +140,12 @@ class CodeWatch:
 
     def _monitor(self, substitutions: Substitutions) -> None:
         monitoring = _monitoring
-        name = f"thunder {id(self)}"  # a tool is given up only by whom it belongs to
+        name = f"thunder {id(self)}"  # lets `_stop_monitoring` check that the tool id is ours
         for tool in _TOOLS:
             substitutions.callback(_stop_monitoring, tool, name)
             try:
                 monitoring.use_tool_id(tool, name)
-            except ValueError:  # somebody else's
+            except ValueError:  # another tool uses the id
                 continue
             monitoring.register_callback(tool, monitoring.events.PY_START, self._on_start)
             monitoring.set_events(tool, monitoring.events.PY_START)
@@ -154,8 +154,8 @@ class CodeWatch:
 
     def _on_start(self, code: CodeType, offset: int) -> Any:
         if threading.get_ident() != self._thread:
-            return None  # it has not run on the thread that traces
-        if not active.thread:  # nor for the program, for which thunder's own code makes no difference
+            return None  # not the tracing thread
+        if not active.thread:  # thunder's own code is running; its code objects need no further events
             return _monitoring.DISABLE if is_ours(code.co_filename) else None
         with TracerPhase():
             self._reader.code_ran(code, sys._getframe(1))
@@ -168,8 +168,8 @@ class CodeWatch:
                 self._seen[id(code)] = code
                 with TracerPhase():
                     self._reader.code_ran(code, frame)
-                # Before Python 3.11 the interpreter now gives the frame's variables, those of outer functions too, what
-                # it noted of them before this call, unless they are noted anew: the reader may have changed them.
+                # Before Python 3.11, after this callback the interpreter writes its copy of the frame's variables
+                # (closure variables included) back. The reader may have changed them, so refresh the copy here.
                 frame.f_locals  # noqa: B018
 
 
@@ -182,13 +182,13 @@ def _stop_monitoring(tool: int, name: str) -> None:
 
 # -- objects that the program makes -----------------------------------------------------------------------------------
 def watch_new_objects(substitutions: Substitutions) -> None:
-    """Keep the collector off until the board is restored, so that its generations tell new objects from older ones."""
+    """Turn the garbage collector off until the board is restored, so that generation 0 contains only new objects."""
     if gc.isenabled():
         substitutions.callback(gc.enable)
-    gc.collect(0)  # what is young now grows older
+    gc.collect(0)  # moves existing young objects to an older generation
     gc.disable()
 
 
 def new_objects() -> set[int]:
-    """Return the ids of what has been made since `watch_new_objects`."""
+    """Return the ids of the objects created since `watch_new_objects`."""
     return {id(x) for x in gc.get_objects(generation=0)}

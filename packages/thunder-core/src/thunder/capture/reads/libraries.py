@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose code it is: what belongs to a library whose own functions, classes and globals are taken as fixed.
+"""Which code belongs to a library, whose own functions, classes and globals are assumed to be constant.
 
-Functions of other files are a part of the program: what they read is guarded. For those of the folders listed here
-only that they are the same functions is.
+Functions of other files are part of the program: everything that they read is guarded. For functions of the folders
+listed here, the guards check only that they are the same functions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _folder(path: str | None) -> str:
 
 
 _SITE = ("site-packages", "dist-packages")
-# The folders of the standard library, whose functions compute from their arguments; those that read a clock, a random
-# state or a file are listed in `nondeterminism.py`.
+# The folders of the standard library, whose functions compute from their arguments. The exceptions, which read a clock,
+# a random state or a file, are listed in `nondeterminism.py`.
 _STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
 _PURELIB = sysconfig.get_path("purelib") + os.sep
-# Other folders that are trusted, each with the reason.
+# Other trusted folders, each with the reason.
 _TRUSTED: dict[str, str] = {
-    _folder(torch.__file__): "what its functions depend on is guarded in every prologue, or where it is read (modes)",
-    OWN_FOLDER: "it is what traces; what it reads is no read of the program",
+    _folder(torch.__file__): "every prologue guards torch's settings, or guards them where they are read (modes)",
+    OWN_FOLDER: "thunder does the tracing; its own reads are not reads of the program",
     _PURELIB + "numpy" + os.sep: "computes from its arguments; its random state is listed in `nondeterminism.py`",
     _PURELIB + "optree" + os.sep: "flattens containers, whose items are guarded where they are read",
 }
@@ -41,7 +41,7 @@ _libraries: dict[str, bool] = {}
 
 
 def is_library(filename: str) -> bool:
-    """Check whether a file belongs to a library whose own globals are taken as fixed."""
+    """Check whether a file belongs to a library, whose own globals are assumed to be constant."""
     found = _libraries.get(filename)
     if found is None:
         standard = filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
@@ -51,7 +51,7 @@ def is_library(filename: str) -> bool:
 
 
 def is_library_scope(scope: dict[str, Any]) -> bool:
-    """Check whether globals are those of a module of a library."""
+    """Check whether `scope` contains the globals of a library's module."""
     return is_library(str(scope.get("__file__") or "<string>"))
 
 
@@ -59,7 +59,7 @@ _library_classes: dict[str, bool] = {}
 
 
 def is_library_class(cls: type) -> bool:
-    """Check whether a class is defined by a library."""
+    """Check whether a library defines a class."""
     name = module_of(cls)
     found = _library_classes.get(name)
     if found is None:

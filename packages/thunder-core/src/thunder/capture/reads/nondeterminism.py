@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What gives something else each time, or leads to what no guard watches: clocks, random states, files, all globals."""
+"""Sources of nondeterminism, and reads that no guard can check: clocks, random states, files, and `globals()`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from thunder.capture.reads.bytecode import attribute_names, imported_modules
 
 __all__ = ["READERS", "draws_or_reads_clock", "imported_nondeterminism", "nondeterminism_of", "of_today"]
 
-# Built-in functions that read what no source leads to.
+# Built-in functions that read values without a source.
 READERS = {
     "globals": "the program reads globals()", "dir": "the program lists attributes (dir)",
     "open": "the program opens a file", "input": "the program asks for input",
-    "__import__": "the program imports by a computed name",
+    "__import__": "the program imports a module by a computed name",
 }  # fmt: skip
 
 _CLOCKS = {
@@ -32,7 +32,7 @@ _OF_TODAY = ("now", "today", "utcnow")
 
 
 def draws_or_reads_clock(fn: types.BuiltinFunctionType) -> bool:
-    """Check whether a function written in C draws from a random state that it is bound to, or reads a clock."""
+    """Check whether a C function draws from a random state that it is bound to, or reads a clock."""
     owner = fn.__self__
     if isinstance(owner, random.Random) or module_of(type(owner)).startswith("numpy.random"):
         return True
@@ -40,7 +40,7 @@ def draws_or_reads_clock(fn: types.BuiltinFunctionType) -> bool:
 
 
 def imported_nondeterminism(code: types.CodeType) -> str | None:
-    """Return why code that imports modules itself gives something else each time; None where it does not."""
+    """Return why code with imports of its own is nondeterministic, or None if it is deterministic."""
     for name in _MODULES:
         module = sys.modules.get(name) if name in imported_modules(code) else None
         if module is None:
@@ -53,17 +53,17 @@ def imported_nondeterminism(code: types.CodeType) -> str | None:
 
 
 def of_today(owner: str, name: str) -> str | None:
-    """Return why an attribute of a class of `datetime` gives something else each time; None where it does not."""
+    """Return why an attribute of a `datetime` class is nondeterministic, or None if it is deterministic."""
     return f"the program reads a clock ({owner}.{name})" if owner == "datetime" and name in _OF_TODAY else None
 
 
 def nondeterminism_of(module: types.ModuleType, name: str, value: Any) -> str | None:
-    """Return why `module.name` gives something else each time; None where it does not."""
+    """Return why `module.name` is nondeterministic, or None if it is deterministic."""
     owner = module.__name__
     if owner in _DIFFERENT_EACH_TIME.get(name, ()):
         return f"the program calls a nondeterministic function ({owner}.{name})"
     if owner == "importlib" and name == "import_module":
-        return "the program imports by a computed name (importlib.import_module)"
+        return "the program imports a module by a computed name (importlib.import_module)"
     if owner == "random" and isinstance(getattr(value, "__self__", value), random.Random):
         return f"the program draws from Python's random state (random.{name})"
     if owner == "numpy" and name == "random":

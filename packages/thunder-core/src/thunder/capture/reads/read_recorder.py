@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program reads, recorded while it runs: each read becomes a guard of the prologue.
+"""The recorder of a program's reads: each value that the running program reads becomes a guard of the prologue.
 
-What a read reaches is registered: its source, a snapshot of how it was, and, where its class can be watched, hooks
-through which the reads of its attributes are seen in turn. Guards compare with the snapshot. How a value is guarded and
-what is read through it is said by its kind (`kinds/`); classes and code have recorders of their own.
+The recorder registers each object that a read finds, with its source and a snapshot of its state. If the object's class
+can be watched, hooks then see the reads of its attributes. Guards compare with the snapshot. The value's kind
+(`kinds/`) determines how the value is guarded and what can be read through it. Classes and code have their own
+recorders.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ UNREACHABLE = "is neither an argument nor reachable from the function's module, 
 
 
 class ReadRecorder:
-    """The reads of one run of a program: the guards that they come to, and what they reached."""
+    """The reads of one run of a program: the resulting guards, and the objects that reads found."""
 
     def __init__(self, substitutions: Substitutions) -> None:
         self.substitutions = substitutions
@@ -51,13 +52,13 @@ class ReadRecorder:
         self.tensors_read: list[tuple[Source, torch.Tensor]] = []
         self.unguardable: list[str] = []  # why the trace cannot be cached
         self.assigned: set[tuple[int, str]] = set()
-        self.context = contextvars.copy_context()  # what the program runs in
+        self.context = contextvars.copy_context()  # the context in which the program runs
         self.classes = ClassReads(self)
         self.code = CodeReads(self, self.classes)
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
         self._alive: list[Any] = []
-        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # and their states before the run
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # with their states before the run
         self._unguardables = Unguardables(self)
         self._attributes = AttributeReads(self, self.classes, self._unguardables)
         self._hooks = ClassHooks(substitutions)
@@ -65,7 +66,7 @@ class ReadRecorder:
 
     @property
     def symbolic(self) -> Inputs | None:
-        """The symbolic inputs, where numbers of inputs are symbolic."""
+        """The symbolic inputs, or None if no numbers are symbolic."""
         return self.code.symbolic
 
     @symbolic.setter
@@ -74,41 +75,41 @@ class ReadRecorder:
 
     # -- the run ------------------------------------------------------------------------------------------------------
     def watch_reads(self) -> None:
-        """Record what the program reads from here, until the board is restored."""
+        """Start to record the program's reads, until the board is restored."""
         watch_new_objects(self.substitutions)
         self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:
-        """Note whether code runs that may ask whether two objects are one; where no code is seen, it may."""
+        """Record whether code runs that may compare objects by identity; without watching code, assume that it does."""
         self.code.identity_matters = not self._watch.available
 
     @property
     def identity_matters(self) -> bool | None:
-        """Whether code ran that may ask whether two objects are one; None where that was not watched."""
+        """Whether code ran that may compare objects by identity, or None if this was not watched."""
         return self.code.identity_matters
 
     def start(self, fn: Any) -> None:
-        """Begin with the callable that is traced."""
+        """Record the traced callable."""
         title = getattr(fn, "__name__", type(fn).__name__).strip("<>")
         with TracerPhase():
             self.value(Root(fn, title=title), fn, root=True)
 
     @property
     def reader(self) -> Reader:
-        """What the hooks call."""
+        """The reader that the hooks call."""
         return self._attributes
 
     def watch_code(self) -> None:
-        """Record the code that runs from here, until the board is restored."""
+        """Start to record the code that runs, until the board is restored."""
         self._watch.start(self.substitutions)
 
     @property
     def sees_code(self) -> bool:
-        """Whether it is seen which code runs."""
+        """Whether the recorder can detect which code runs."""
         return self._watch.available
 
     def finish(self) -> None:
-        """Record, at the end of the run, what no hook has seen."""
+        """Add guards at the end of the run for reads that no hook sees."""
         self.code.match_remaining()
         ran = self.code.ran
         self.classes.guard_names_read_of_classes(ran)
@@ -121,7 +122,7 @@ class ReadRecorder:
             self.refuse(f"a {type(obj).__name__} was read that {UNREACHABLE}")
 
     def _guard_names_not_on_tensors(self, ran: list[types.CodeType]) -> None:
-        """Guard names that code asks for of which no object has been asked: it may have been a tensor."""
+        """Guard that tensors lack the names that code queries but no object was seen to be queried for."""
         if not self.tensors_read:
             return
         seen = {name for _, name in self._attributes.seen}
@@ -132,7 +133,7 @@ class ReadRecorder:
                 self.add(LacksKeys(source.variables, absent))
 
     def undo(self) -> list[Write]:
-        """Put everything that was reached back as it was, and return what the program had made of it."""
+        """Restore all objects that reads found, and return the program's changes to them as writes."""
         writes: list[Write] = []
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
@@ -145,7 +146,7 @@ class ReadRecorder:
         ]
 
     def release(self) -> None:
-        """Let go of the user's objects."""
+        """Release references to the user's objects."""
         self.code.release()
         self._unguardables.release()
         self._alive.clear()
@@ -157,9 +158,10 @@ class ReadRecorder:
 
     # -- values -------------------------------------------------------------------------------------------------------
     def value(self, source: Source, value: Any, *, root: bool = False, holder: Holder | None = None) -> None:
-        """Guard what was found at a source before the program ran, and register what can be read through it.
+        """Guard the value that a source had before the program ran, and register what can be read through it.
 
-        `holder` is what holds it, and by which name or position: a number that is symbolic is replaced there.
+        `holder` is the object that contains the value, with the value's name or position. There, a symbol replaces a
+        symbolic number.
         """
         if source in self._guarded or value is ABSENT:
             return
@@ -181,36 +183,36 @@ class ReadRecorder:
         self.guards.append(guard)
 
     def guarded(self, source: Source) -> None:
-        """Note that the value at a source is guarded."""
+        """Mark the value at a source as guarded."""
         self._guarded.add(source)
 
     def is_guarded(self, source: Source) -> bool:
-        """Check whether the value at a source is guarded."""
+        """Check whether the value at a source is already guarded."""
         return source in self._guarded
 
     def absent(self, source: Source, name: str) -> None:
-        """Guard that a dict has no such key."""
+        """Guard that the dict at `source` has no key `name`."""
         if name not in UNSHADOWED and (source, name) not in self._absent:
             self._absent.add((source, name))
             self.add(LacksKey(source, name))
 
     def refuse(self, reason: str) -> None:
-        """Note why the trace cannot be cached."""
+        """Record a reason why the trace cannot be cached."""
         if reason not in self.unguardable:
             self.unguardable.append(reason)
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
-        """Note what a read has led to, and how it was."""
+        """Register an object that a read found, with snapshots of its state."""
         self.substitutions.hide_in_snapshots(snapshots)
         self.reached[id(thing)] = Reached(source, thing, snapshots)
 
     def substitute(self, holder: Holder, before: Any, stand_in: Any) -> None:
-        """Put something where the program finds a value, for as long as it is traced."""
+        """Replace a value with a stand-in while the program is traced."""
         self.substitutions.substitute(*holder, before, stand_in)
 
     @property
     def substituted(self) -> int:
-        """How many values have been put in place of others."""
+        """The number of replaced values."""
         return len(self.substitutions.in_objects)
 
     def watch(self, cls: type) -> bool:
@@ -218,40 +220,40 @@ class ReadRecorder:
         return self._hooks.watch(cls)
 
     def unguardable_found(self, source: Source, value: Any) -> None:
-        """Note a value that no kind claims."""
+        """Record a value that no kind can guard."""
         self._alive.append(value)
         self._unguardables.found(source, value)
 
     # -- numbers and tensors ------------------------------------------------------------------------------------------
     def argument(self, source: Source, leaf: Any) -> Any:
-        """Return an argument that is no tensor: its symbol where it is a symbolic number, else itself."""
+        """Return a non-tensor argument, or its symbol if it is a symbolic number."""
         found = self.symbolic_number(source, leaf)
         return leaf if found is None else found
 
     def symbolic_number(self, source: Source, value: Any) -> Any:
-        """Return the symbol of a number that is symbolic, None of any other value."""
+        """Return the symbol of a symbolic number, or None for any other value."""
         if self.symbolic is None or not self.symbolic.dynamic.takes(source, value):
             return None
         return self.number(source, value)
 
     def number(self, source: Source, value: Any) -> Any:
-        """Return the symbol of a number that is an input. Its type is guarded."""
+        """Return the symbol of a number that becomes an input, and guard the number's type."""
         assert self.symbolic is not None
         self._guarded.add(source)
         self.add(HasType(source, type(value)))
         return self.symbolic.number(source, value)
 
     def is_read_by_item(self, source: Source) -> bool:
-        """Check whether the plain items of a container are guarded one by one, as some of them are symbolic."""
+        """Check whether a container's plain items are guarded one by one, because some of them are symbolic."""
         return self.symbolic is not None and str(source) in self.symbolic.dynamic.containers
 
     def source_of_list(self, x: Any) -> tuple[int, Source] | None:
-        """Return how long a list was before the run, and its source, where that is known."""
+        """Return the length of a list before the run and the list's source, or None if they are not known."""
         reached = self.reached.get(id(x))
         return None if reached is None or not reached.snapshots else (len(reached.snapshots[0].before), reached.source)
 
     def tensor_found(self, source: Source, tensor: torch.Tensor) -> Source | None:
-        """Note a tensor, and return where it was found before, if it was."""
+        """Record a tensor, and return the source where it was first found, or None if it is new."""
         known = self.tensors.setdefault(id(tensor), [])
         known.append(source)
         if len(known) > 1:
@@ -260,17 +262,17 @@ class ReadRecorder:
         return None
 
     def source_of(self, tensor: torch.Tensor) -> Source | None:
-        """Return where a tensor that the program reached was first found."""
+        """Return the source where a tensor was first found, or None."""
         found = self.tensors.get(id(tensor))
         return found[0] if found else None
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the name of an input made of a tensor that the program reached."""
+        """Return the name of the input made from a tensor, or None."""
         found = self.tensors.get(id(tensor))
         return found[0].label or None if found else None
 
     def attribute_of_tensor(self, source: Source | None, tensor: torch.Tensor, name: str) -> Any:
-        """Return an attribute that the user has given to a tensor, or `ABSENT`: the program asks for it."""
+        """Return an attribute that user code has set on a tensor, or `ABSENT`, and guard the result."""
         found = tensor.__dict__.get(name, ABSENT)
         if source is None:
             self.refuse(f"the attribute `{name}` was read of a tensor that {UNREACHABLE}")
@@ -281,7 +283,7 @@ class ReadRecorder:
         return found
 
     def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> bool:
-        """Return what a step from one of the program's tensors gives, a truth value; it is guarded."""
+        """Return and guard the boolean result of a step from one of the program's tensors."""
         condition = (source or Root(tensor, "x")).to(step, *operands)
         with TracerPhase():
             found = bool(condition.read(tensor))
@@ -292,40 +294,40 @@ class ReadRecorder:
         return found
 
     def given_attributes(self, source: Source | None, tensor: torch.Tensor, given: dict[str, Any]) -> list[Write]:
-        """Return what the program's attributes of an input's handle are for the input."""
+        """Return the writes that set the attributes of an input's handle on the input itself."""
         if source is None:
             self.refuse(f"an attribute was set on a tensor that {UNREACHABLE}")
             return []
         return [Write("set_attribute", source, tensor, name, value) for name, value in given.items()]
 
     def unreachable(self, tensors: Iterable[torch.Tensor]) -> str | None:
-        """Return why a trace that uses these tensors cannot be cached; None if all can be found again."""
+        """Return why a trace that uses these tensors cannot be cached, or None if all tensors have sources."""
         for tensor in tensors:
             if id(tensor) not in self.tensors:
                 return f"a tensor of shape {tuple(tensor.shape)} was used that {UNREACHABLE}"
         return None
 
     def attention_kernels(self, kernels: tuple[Any, ...]) -> None:
-        """Guard the kernels that torch has for attention, of which the program has some."""
+        """Guard which attention kernels torch has enabled."""
         self.value(attention_kernels_source(), kernels)
 
     def generator_found(self, generator: torch.Generator) -> None:
-        """Note the state of a random generator."""
+        """Save the state of a random generator."""
         self._generators.setdefault(id(generator), (generator, generator.get_state()))
 
     def seeded(self, used: Iterable[torch.Generator]) -> str | None:
-        """Return why a program that draws from these generators cannot be traced: it makes them, or seeds them."""
+        """Return why a program that draws from these generators cannot be traced: it creates or seeds one of them."""
         for generator, before in self._generators.values():
             if not torch.equal(generator.get_state(), before):
                 generator.set_state(before)
                 return "the program sets the state of a torch.Generator"
         if any(id(generator) not in self._generators for generator in used):
-            return "the program draws from a torch.Generator that it makes"
+            return "the program draws from a torch.Generator that it creates"
         return None
 
     # -- arguments and targets ----------------------------------------------------------------------------------------
     def copied(self, original: Any, copy: Any, source: Source, aliases: dict[int, tuple[Source, Any]]) -> None:
-        """Register containers among the arguments, of which the program is given copies with handles in them."""
+        """Register containers among the arguments. The program gets copies of them, which contain handles."""
         if copy is original or (type(copy) is tuple and type(original) is not tuple):
             return
         if isinstance(copy, dict) and isinstance(original, dict):
@@ -340,7 +342,7 @@ class ReadRecorder:
         else:
             return
         if dataclasses.is_dataclass(copy) or hasattr(copy, "_fields"):
-            self.classes.know(type(copy))  # its methods
+            self.classes.know(type(copy))  # for its methods
         if not isinstance(copy, tuple) and source.parent is not None:
             self.reached[id(copy)] = Reached(source, copy, snapshots_of(source, copy))
             for snapshot in self.reached[id(copy)].snapshots:
@@ -351,9 +353,9 @@ class ReadRecorder:
                 self.copied(x, y, where, aliases)
 
     def must_differ(self, targets: Iterable[Source]) -> list[Source]:
-        """Return the sources of objects that effects are made to and of those that might be the same.
+        """Return the sources of objects that effects change, and of objects that might be identical to one of them.
 
-        They were different objects, and have to stay so.
+        These were different objects while tracing, and must be different in later calls.
         """
         wanted = set(targets)
         written = [r for r in self.reached.values() if any(s.source in wanted for s in r.snapshots)]

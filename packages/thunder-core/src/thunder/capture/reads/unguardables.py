@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that no kind claims: a program that uses one cannot be cached.
+"""Values that no kind can guard. A program that uses such a value cannot be cached.
 
-To name one is no use. Of an object whose class, and all its bases, are written in Python, every use reads an attribute,
-be it in a method or a special method: a hook sees that. Of any other a use cannot be seen, so the code is asked: what a
-global or a variable of a closure is only compared with by identity is not used. Found in another way (an argument, an
-attribute that was read, an item of a container), it counts as used.
+A mention of the value's name alone does not count as a use. If the value's class and all its bases are written in
+Python, every use reads an attribute (in a method or a special method), and a hook sees this read. For other classes no
+hook sees the uses, so the bytecode is inspected: a global or a closure variable that is only compared by identity is
+not used. Values found in any other way (an argument, an attribute that was read, an item of a container) count as used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Unguardables"]
 
 
 class Unguardables:
-    """The unguardable values that one run of a program reached."""
+    """The unguardable values that one run of a program found."""
 
     def __init__(self, recorder: Recorder):
         self._recorder = recorder
@@ -31,7 +31,7 @@ class Unguardables:
         self._named: list[tuple[Global | CellContents, Any]] = []
 
     def found(self, source: Source, value: Any) -> None:
-        """Note a value that a read led to."""
+        """Record an unguardable value that a read found."""
         if is_pure_python(type(value)) and self._recorder.watch(type(value)):
             self._watched[id(value)] = source, value
             self._recorder.add(_is_same_object(source, value))
@@ -41,14 +41,14 @@ class Unguardables:
             self._refuse(source, value)
 
     def used(self, obj: Any) -> bool:
-        """Note that an attribute of an object was read, and return whether it is one of these."""
+        """Record that an attribute of `obj` was read, and return whether `obj` is an unguardable value."""
         found = self._watched.get(id(obj))
         if found is not None:
             self._refuse(*found)
         return found is not None
 
     def finish(self, ran: list[CodeType]) -> None:
-        """Ask, at the end of the run, the code that ran what it does with those that have names."""
+        """Inspect the bytecode that ran for uses of the values found through variables, at the end of the run."""
         for source, value in self._named:
             uses = {use for code in ran for use in bytecode.uses(code, bytecode.VARIABLE, source.name)}
             if uses <= {bytecode.IDENTITY}:
@@ -57,7 +57,7 @@ class Unguardables:
                 self._refuse(source, value)
 
     def release(self) -> None:
-        """Let go of the user's objects."""
+        """Release references to the user's objects."""
         self._watched.clear()
         self._named.clear()
 
@@ -66,7 +66,7 @@ class Unguardables:
 
 
 def _is_same_object(source: Source, value: Any) -> IsAlive | IsObject:
-    """Return the guard that it is this object, kept alive only where it cannot be referred to weakly."""
+    """Return a guard that the value is the same object. The guard keeps it alive only if it has no weak references."""
     try:
         return IsAlive(source, weakref.ref(value))
     except TypeError:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of values that a program reads, a class for each: `classify` says of which kind a value is."""
+"""The kinds of values that a program reads, one class each. `classify` returns the kind of a value."""

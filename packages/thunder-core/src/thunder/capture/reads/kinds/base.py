@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kind of value is, and what it may ask of those that it works for: the recorder of reads, and the epilogue."""
+"""The base class of kinds, and protocols of the two objects that kinds call: the read recorder and the epilogue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from thunder.capture.reads.guard_kinds import Guard
 
 __all__ = ["ClassRecorder", "CodeRecorder", "Holder", "Kind", "Reached", "Rebuilder", "Recorder", "SavedName"]
 
-# What holds a value, and by which name or position: while the program is traced, something else may stand there.
+# An object that holds a value, and the value's name or position in it. Tracing may replace the value there.
 Holder = tuple[Any, Any]
 
 
 class Reached(NamedTuple):
-    """Something that a read led to, and how it was then."""
+    """An object that a read found, and its state at that time."""
 
     source: Source
     thing: Any
@@ -29,15 +29,15 @@ class Reached(NamedTuple):
 
 
 class SavedName(NamedTuple):
-    """How a value is named in a program that is saved: `form` is "literal", "class", "function" or "module"."""
+    """The name of a value in a saved program: `form` is "literal", "class", "function" or "module"."""
 
     form: str
-    text: str  # the literal, or the path by which it is imported
-    digest: str = ""  # of a function's code: a saved program is for this code only
+    text: str  # the literal, or the path from which it is imported
+    digest: str = ""  # a hash of a function's code: a saved program is valid for this code only
 
 
 class ClassRecorder(Protocol):
-    """What kinds ask of the recorder of classes."""
+    """The methods of the recorder of classes that kinds call."""
 
     def know(self, cls: type) -> Root: ...
     def attribute_read(self, cls: type, name: str, raw: Any) -> None: ...
@@ -46,14 +46,14 @@ class ClassRecorder(Protocol):
 
 
 class CodeRecorder(Protocol):
-    """What kinds ask of the recorder of functions and code."""
+    """The methods of the recorder of functions and code that kinds call."""
 
     def found(self, source: Source, fn: Any) -> None: ...
     def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None: ...
 
 
 class Recorder(Protocol):
-    """What kinds ask of the recorder of reads."""
+    """The attributes and methods of the recorder of reads that kinds use."""
 
     guards: list[Guard]
     reached: dict[int, Reached]
@@ -88,7 +88,7 @@ class Recorder(Protocol):
 
 
 class Rebuilder(Protocol):
-    """What kinds ask of the epilogue, which makes anew what the program made and returns or keeps."""
+    """The methods of the epilogue that kinds call to rebuild values that the program created."""
 
     def constant(self, x: Any) -> Any: ...
     def kept(self, x: Any) -> Any: ...
@@ -99,27 +99,28 @@ class Rebuilder(Protocol):
 
 
 class Kind:
-    """A kind of value: how values of it are recognized, guarded, read through, put back, made anew and named.
+    """A kind of value: how its values are recognized, guarded, read through, restored, rebuilt and named.
 
-    A value is recorded once: found at a second source, it is guarded to be the same object as at the first. Kinds
-    whose values have no identity that matters, or are guarded by identity anyway, record each source alone.
+    A value is recorded once. If a read finds the value at a second source, a guard checks that both sources have the
+    same object. Some kinds record each source separately: their values have no identity that matters, or are already
+    guarded by identity.
     """
 
-    #: Whether it is recorded once, and guarded to be the same object wherever else it is found.
+    #: Whether a value is recorded once, with guards that other sources have the same object.
     is_shared = True
-    #: Whether there is nothing to be read through it.
+    #: Whether the program cannot read other values through it.
     is_leaf = False
 
     def match(self, cls: type) -> bool:
-        """Check whether instances of a class are of this kind, if those before it in `classify` did not match."""
+        """Check whether instances of `cls` are of this kind, given that no earlier kind of `classify` matched."""
         raise NotImplementedError
 
     def record(
         self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
     ) -> None:
-        """Guard a value, take the snapshot of how it is, and read what the program may read through it.
+        """Guard a value, take a snapshot of its state, and record the values that the program may read through it.
 
-        The root is the callable that is traced: its prologue is asked for no other.
+        `root` is true for the traced callable, which needs no guard: its prologue serves no other callable.
         """
         self.guard(source, value, recorder, root=root)
         snapshots = self.snapshot(source, value, recorder)
@@ -128,22 +129,22 @@ class Kind:
         self.reach(source, value, recorder, root=root)
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Record what has to hold of the value itself."""
+        """Record the guards of the value itself."""
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot] | None:
-        """Return how it is now, where the program may change that; None where it is not registered at all.
+        """Return snapshots of the state that the program may change; None if the value is not registered at all.
 
-        A snapshot restores what it shows, and returns the assignments that the epilogue repeats at each call.
+        A snapshot restores the state that it contains, and returns the assignments that the epilogue repeats.
         """
         return None
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read what can be read through it."""
+        """Record the values that can be read through the value."""
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
-        """Return what an epilogue writes for a value that the program made."""
+        """Return the epilogue's expression for a value that the program created."""
         return epilogue.not_rebuilt(value)
 
     def name_in_saved(self, value: Any) -> SavedName | None:
-        """Return how a saved program names the value, None where it cannot."""
+        """Return the value's name in a saved program, or None if it has no such name."""
         return None

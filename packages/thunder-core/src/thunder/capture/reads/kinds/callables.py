@@ -19,14 +19,14 @@ __all__ = ["Function", "Memoized", "Method", "Partial"]
 
 
 class Function(Kind):
-    """Functions written in Python: their code, and what it reads when it has run."""
+    """Python functions: their code is guarded, and everything that the code reads when it runs."""
 
     def match(self, cls: type) -> bool:
-        """Check for functions."""
+        """Match functions."""
         return cls is types.FunctionType
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard the code. Functions among the arguments are made anew at each call; others have to be the same."""
+        """Guard the code. A function among the arguments may be a new object at each call; others must be the same."""
         if not root:
             if isinstance(source.root, Argument):
                 recorder.add(HasType(source, types.FunctionType))
@@ -35,11 +35,11 @@ class Function(Kind):
         recorder.add(IsObject(source.attr("__code__"), value.__code__))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return nothing: assignments to a function's attributes are those to its `__dict__`."""
+        """Return no snapshot: assignments to a function's attributes change its `__dict__`."""
         return []
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Let the recorder of code know the function."""
+        """Register the function with the recorder of code."""
         recorder.code.found(source, value)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
@@ -47,14 +47,14 @@ class Function(Kind):
         return epilogue.kept(value)
 
     def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name it by its path and its code, unless it was made by another function."""
+        """Name the function by its path and its code, unless another function defines it."""
         if "<" in value.__qualname__ or not isinstance(value.__module__, str):
             return None
         return SavedName("function", f"{value.__module__}.{value.__qualname__}", code_digest(value.__code__))
 
 
 def code_digest(code: types.CodeType) -> str:
-    """Return a hash of what code does: its instructions, constants and names, and those of functions in it."""
+    """Return a hash of code: its instructions, constants and names, and the hashes of functions defined in it."""
     digest = hashlib.sha256(code.co_code)
     digest.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
     for const in code.co_consts:
@@ -67,19 +67,19 @@ def code_digest(code: types.CodeType) -> str:
 
 
 class Method(Kind):
-    """Bound methods, which Python makes anew whenever they are read: the function, and what it is bound to."""
+    """Bound methods. Python creates a new object at each read, so the function and the instance are read instead."""
 
     def match(self, cls: type) -> bool:
-        """Check for methods."""
+        """Match methods."""
         return cls is types.MethodType
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is a method."""
+        """Guard that the value is a method."""
         if not root:
             recorder.add(HasType(source, types.MethodType))
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read both parts."""
+        """Read the instance and the function."""
         recorder.value(source.attr("__self__"), value.__self__, root=root)
         recorder.value(source.attr("__func__"), value.__func__, root=root)
 
@@ -89,10 +89,10 @@ class Method(Kind):
 
 
 class Partial(Kind):
-    """`functools.partial`: the function and the arguments that it adds."""
+    """`functools.partial`: the function, and the arguments that the partial application adds."""
 
     def match(self, cls: type) -> bool:
-        """Check for partial applications of functions and methods."""
+        """Match partial applications of functions and methods."""
         return issubclass(cls, (functools.partial, functools.partialmethod))
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
@@ -101,11 +101,11 @@ class Partial(Kind):
             recorder.add(HasType(source, type(value)))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return nothing: it does not change."""
+        """Return no snapshot: a partial application does not change."""
         return []
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read its parts."""
+        """Read the function and its arguments."""
         for name in ("func", "args", "keywords"):
             recorder.value(source.attr(name), getattr(value, name))
 
@@ -115,31 +115,31 @@ class Partial(Kind):
 
 
 class Memoized(Kind):
-    """Functions under `functools.lru_cache`: called as in eager, and guarded for what they return."""
+    """Functions under `functools.lru_cache`: called as in eager mode, with guards on their results."""
 
     def match(self, cls: type) -> bool:
-        """Check for what lru_cache makes."""
+        """Match functions under `lru_cache`."""
         return cls is MEMOIZED
 
     def record(
         self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
     ) -> None:
-        """Guard it, and let a function stand in for it that records its calls."""
+        """Guard the function, and replace it while tracing with a function that records its calls."""
         super().record(source, value, recorder, root=root)
         if holder is not None:
             recorder.substitute(holder, value, memoized_stand_in(recorder, source, value))
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is this one."""
+        """Guard that the value is the same object."""
         if not root:
             recorder.add(IsAlive(source, weakref.ref(value)))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return nothing: its cache is no state of the program."""
+        """Return no snapshot: the cache is not state of the program."""
         return []
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read the function, which runs where the memoized one is given a tensor of the program."""
+        """Read the wrapped function, which runs if the memoized function is called with a tensor of the program."""
         recorder.value(source.attr("__wrapped__"), value.__wrapped__)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:

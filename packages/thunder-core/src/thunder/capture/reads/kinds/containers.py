@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kind of Python's containers: read item by item, or, if all in it is plain, compared whole."""
+"""The kind of Python's containers. They are read item by item, or compared whole if all items are plain values."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from thunder.runtime.containers import base_of, items_of
 __all__ = ["Container", "has_plain_lookup", "item_source", "read_contents"]
 
 EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
-# Containers with more items than this are not read item by item; those of plain values only, up to the second number.
+# The largest number of items that are read one by one, and the largest number if all items are plain values.
 MAX_ITEMS, MAX_PLAIN = 1024, 4096
 
 
 class Container(Kind):
-    """Lists, dicts, tuples, sets and deques, but not instances of their subclasses."""
+    """Lists, dicts, tuples, sets and deques. Instances of their subclasses are of another kind."""
 
     def match(self, cls: type) -> bool:
-        """Check for the exact classes."""
+        """Match the exact classes."""
         return cls in EXACT
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard the class; not of a private dict that is empty, as torch's modules have many: empty says enough."""
+        """Guard the class. For a private empty dict (torch's modules have many) the guard on emptiness is enough."""
         if isinstance(value, dict) and not value and _is_private(source):
             return
         recorder.add(HasType(source, type(value)))
@@ -43,12 +43,12 @@ class Container(Kind):
         read_contents(source, value, recorder)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
-        """Make another one with what its items are at the call."""
+        """Build a new container with the items' values at the call."""
         return epilogue.new_container(value)
 
 
 def _is_private(source: Source) -> bool:
-    """Check whether a source is an entry with a private name, or one of the hooks of all of torch's modules."""
+    """Check for an entry with a private name, or for one of the dicts of global hooks of torch's modules."""
     if isinstance(source, Item):
         return isinstance(source.key, str) and source.key.startswith("_")
     return isinstance(source, Attr) and source.name.startswith("_global_")
@@ -82,7 +82,7 @@ def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
 
 
 def item_source(source: Source, x: Any, key: Any, position: int) -> Source:
-    """Return where an item of a container is found again, without code of a subclass."""
+    """Return the source of a container's item, which is read without running the code of a subclass."""
     if not is_literal(key):
         return source.to(DictValue, position)
     if type(x) in EXACT:
@@ -91,29 +91,29 @@ def item_source(source: Source, x: Any, key: Any, position: int) -> Source:
 
 
 def has_plain_lookup(cls: type) -> bool:
-    """Check whether `cls.name` is the attribute itself: no metaclass has a say."""
+    """Check whether `cls.name` reads the attribute directly, i.e. no metaclass changes the lookup."""
     return type(cls) in (type, abc.ABCMeta)
 
 
 def _is_key(x: Any) -> bool:
-    """Check whether a dict's key can be compared with what it was."""
+    """Check whether a guard can compare a dict's key."""
     return is_plain(x) or isinstance(x, type) or Identity().match(type(x))
 
 
 def _differ_if_not_identical(items: tuple[Any, ...]) -> bool:
-    """Check whether elements of a set are equal only where they are the same: strings and classes."""
+    """Check whether all elements of a set are strings or classes, whose equality needs no comparison of types."""
     return all(type(x) is str or (isinstance(x, type) and has_plain_lookup(x)) for x in items)
 
 
 def _all_plain(items: tuple[Any, ...], pairs: bool) -> bool:
-    """Check whether there is nothing but plain values in them."""
+    """Check whether all items are plain values."""
     if pairs:
         return all(is_plain(k) and is_plain(v) for k, v in items)
     return all(is_plain(i) for i in items)
 
 
 def _frozen(x: Any) -> Any:
-    """Return what `same_contents` compares a container with."""
+    """Return the value with which `same_contents` compares a container."""
     if isinstance(x, (set, frozenset)):
         return frozenset(x)
     return x if type(x) is tuple else items_of(x)

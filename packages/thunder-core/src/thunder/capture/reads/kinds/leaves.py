@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of values through which nothing is read: plain values, those compared by identity, generators, tensors."""
+"""Kinds of values with nothing to read through them: plain values, values guarded by identity, generators, tensors."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)
 
 
 class Plain(Kind):
-    """Numbers, strings, dtypes and the like: immutable, and compared by type and value."""
+    """Immutable values compared by type and value: numbers, strings, dtypes and similar."""
 
     is_shared = False
     is_leaf = True
 
     def match(self, cls: type) -> bool:
-        """Check for Python's and torch's plain types, and NumPy's numbers."""
+        """Match plain types of Python and torch, and NumPy's numbers."""
         if cls in _PLAIN:
             return True
         return module_of(cls) == "numpy" and issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ()))
@@ -47,7 +47,7 @@ class Plain(Kind):
     def record(
         self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
     ) -> None:
-        """Guard the value; a number that is symbolic is an input instead, and its symbol stands in its holder."""
+        """Guard the value. A symbolic number becomes an input instead, and its symbol replaces it in its holder."""
         symbol = recorder.symbolic_number(source, value) if holder is not None else None
         if symbol is None:
             recorder.add(Equals(source, value))
@@ -55,22 +55,22 @@ class Plain(Kind):
             recorder.substitute(holder, value, symbol)  # type: ignore[arg-type]
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
-        """Write it as it is."""
+        """Write the value itself."""
         return epilogue.constant(value)
 
     def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name it by its literal."""
+        """Name the value by its literal."""
         return SavedName("literal", repr(value))
 
 
 def is_plain(x: Any) -> bool:
-    """Check whether a value is compared by type and value, with all that is in it."""
+    """Check whether a value and all values in it are compared by type and value."""
     return PLAIN.match(type(x)) or isinstance(x, enum.Enum) or (type(x) is tuple and all(is_plain(i) for i in x))
 
 
 PLAIN = Plain()
 
-# Immutable, or (locks, streams) of a state that no computation depends on.
+# Immutable objects, or objects whose state does not affect computations (locks, streams).
 _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
              types.MethodWrapperType,
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
@@ -81,17 +81,17 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
 
 
 class Identity(Kind):
-    """Objects that do not change, or whose state no computation depends on: it has to be the same object."""
+    """Objects that do not change, or whose state does not affect computations: guarded to be the same object."""
 
     is_shared = False
     is_leaf = True
 
     def match(self, cls: type) -> bool:
-        """Check for sentinels, what typing makes, and the listed classes."""
+        """Match sentinels (`object()`), objects of `typing`, and the listed classes."""
         return cls is object or issubclass(cls, _IDENTITY) or module_of(cls).partition(".")[0] == "typing"
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is this object."""
+        """Guard that the value is the same object."""
         recorder.add(IsObject(source, value))
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
@@ -99,7 +99,7 @@ class Identity(Kind):
         return epilogue.constant(value)
 
     def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name a module or a function written in C by its path, a member of an enumeration by its own name."""
+        """Name a module or a C function by its path, and an enumeration's member by its name."""
         if isinstance(value, types.ModuleType):
             return SavedName("module", value.__name__)
         if isinstance(value, enum.Enum):
@@ -110,31 +110,31 @@ class Identity(Kind):
 
 
 class Generator(Identity):
-    """Random generators: those that exist before the run may be drawn from, but not seeded by the program."""
+    """Random generators. The program may draw from a generator that exists before the run, but not seed it."""
 
     def match(self, cls: type) -> bool:
-        """Check for torch's generators."""
+        """Match torch's generators."""
         return cls is torch.Generator
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is this generator, and note its state."""
+        """Guard that the value is the same generator, and save its state."""
         recorder.add(IsObject(source, value))
         recorder.generator_found(value)
 
 
 class TensorKind(Kind):
-    """Tensors: they become inputs where the program uses them, and their metadata is compared all at once."""
+    """Tensors. Those that the program uses become inputs, and one check compares the metadata of all tensors."""
 
     is_shared = False
 
     def match(self, cls: type) -> bool:
-        """Check for tensors and their subclasses."""
+        """Match tensors and their subclasses, except causal masks."""
         return issubclass(cls, torch.Tensor) and not is_mask_class(cls)
 
     def record(
         self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
     ) -> None:
-        """Note where it was found; what the user has set on it is read, too, as a whole."""
+        """Record the tensor's source, and read all attributes that the user has set on the tensor."""
         if is_handle(value):
             return
         first = recorder.tensor_found(source, value)
@@ -143,9 +143,9 @@ class TensorKind(Kind):
         elif id(value.__dict__) not in recorder.reached:
             if value.__dict__:
                 recorder.value(source.variables, value.__dict__)
-            else:  # the program may give it attributes
+            else:  # without attributes, but the program may add some
                 recorder.register(source.variables, value.__dict__, self.snapshot(source, value, recorder))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return what attributes it has of the user's."""
+        """Return a snapshot of the attributes that the user has set on the tensor."""
         return [container_snapshot(source.variables, value.__dict__)]

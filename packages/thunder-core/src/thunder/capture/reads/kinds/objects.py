@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of objects with attributes: those of the user's classes, namespaces, and jitted callables."""
+"""Kinds of objects with attributes: instances of user classes, namespaces, and jitted callables."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from thunder.capture.reads.libraries import is_library_class
 __all__ = ["Jitted", "Namespace", "Object", "read_whole"]
 
 _MODULE = torch.nn.Module
-# Classes of Python's library whose instances are data that programs keep their options in.
+# Modules of the standard library whose classes store data, e.g. a program's options.
 _DATA_LIBRARIES = ("argparse", "collections", "types", "dataclasses")
 
 
 class Object(Kind):
-    """Instances of the user's classes and torch.nn.Modules: what is read of them is seen by hooks of their classes."""
+    """Instances of user classes and torch.nn.Modules. Hooks on their classes see which attributes are read."""
 
     def match(self, cls: type) -> bool:
-        """Check for classes that are written in Python, and not by a library but for modules and holders of data."""
+        """Match classes written in Python. Of library classes, match only modules and classes that store data."""
         if not can_hook(cls):
             return False
         if issubclass(cls, _MODULE) or not is_library_class(cls):
@@ -48,8 +48,8 @@ class Object(Kind):
         return module_of(cls).partition(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__")
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard the class, and its bases."""
-        if isinstance(value, _MODULE):  # tensors that it holds are named after it
+        """Guard the class and its bases."""
+        if isinstance(value, _MODULE):  # its tensors are named after it
             if root:
                 source.label = "t"
             elif not source.label.startswith("t"):
@@ -58,26 +58,26 @@ class Object(Kind):
         recorder.classes.know(type(value))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return its variables, slots, tables and, where its class is a container's, its contents."""
+        """Return snapshots of its variables, slots and tables, and of its items if it is a container."""
         return snapshots_of(source, value)
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Watch what is read of it; where its class cannot be watched, read everything."""
+        """Watch reads of its attributes. If its class cannot be watched, read all attributes now."""
         if isinstance(value, CONTAINERS):
             read_contents(source, value, recorder)
         if not recorder.watch(type(value)):
             read_whole(source, value, recorder)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
-        """Make another one with the same attributes."""
+        """Build a new object with the same attributes."""
         return epilogue.new_object(value) if variables(value) is not None else epilogue.not_rebuilt(value)
 
 
 class Namespace(Kind):
-    """Objects that are what is in them: `SimpleNamespace`, containers of Python's library as os.environ, masks."""
+    """Objects that consist of their contents: `SimpleNamespace`, library containers (`os.environ`), causal masks."""
 
     def match(self, cls: type) -> bool:
-        """Check for these, where they are written in Python."""
+        """Match these classes, if they are written in Python."""
         if cls is types.SimpleNamespace or is_mask_class(cls):
             return True
         of_python = module_of(cls).partition(".")[0] not in ("torch", "thunder", "numpy")
@@ -88,44 +88,44 @@ class Namespace(Kind):
         recorder.add(HasType(source, type(value)))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return its attributes."""
+        """Return snapshots of its attributes."""
         return snapshots_of(source, value)
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read all of it."""
+        """Read all attributes and items."""
         read_whole(source, value, recorder)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
-        """Make another one with the same attributes."""
+        """Build a new object with the same attributes."""
         if is_mask(value):
             return epilogue.new_mask(value)
         return epilogue.new_object(value) if variables(value) is not None else epilogue.not_rebuilt(value)
 
 
 class Jitted(Kind):
-    """A jitted callable that the program calls: what it wraps is a part of the program."""
+    """A jitted callable that the program calls. The wrapped callable is part of the program."""
 
     def match(self, cls: type) -> bool:
-        """Check for what `thunder.jit` returns."""
+        """Match the results of `thunder.jit`."""
         return module_of(cls) in ("thunder.frontend.jit", "thunder.frontend.module")
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is this one."""
+        """Guard that the value is the same object."""
         if not root:
             recorder.add(IsAlive(source, weakref.ref(value)))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return nothing: programs do not assign to it."""
+        """Return no snapshot: programs do not assign to a jitted callable."""
         return []
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read what it wraps."""
+        """Read the wrapped callable."""
         name = "_model" if isinstance(value, _MODULE) else "_fn"
         recorder.value(source.variable(name), value.__dict__[name])
 
 
 def read_whole(source: Source, obj: Any, recorder: Recorder) -> None:
-    """Read an object whose class cannot be watched: everything that it has."""
+    """Read all attributes of an object whose class cannot be watched."""
     names = slot_names(type(obj))
     for snapshot in recorder.reached[id(obj)].snapshots:
         if isinstance(snapshot, AttributesSnapshot):
@@ -144,7 +144,7 @@ def read_whole(source: Source, obj: Any, recorder: Recorder) -> None:
 
 
 def _is_table(source: Source) -> bool:
-    """Check whether a source is one of the dicts that a module keeps its parameters, buffers and modules in."""
+    """Check for one of the dicts in which a module stores its parameters, buffers and submodules."""
     return isinstance(source, Item) and source.key in TABLES
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of values that stand for others: classes, context variables, weak references."""
+"""Kinds of values that refer to others: classes, context variables and weak references."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["ClassKind", "ContextVariable", "WeakReference"]
 
 
 class ClassKind(Kind):
-    """Classes: what a program reads of them is found by the recorder of classes."""
+    """Classes. The recorder of classes records which of their attributes the program reads."""
 
     def match(self, cls: type) -> bool:
-        """Check for classes of classes."""
+        """Match classes and metaclasses."""
         return issubclass(cls, type)
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is this class."""
+        """Guard that the value is the same class."""
         recorder.add(IsObject(source, value))
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Let the recorder of classes know that the program may have it in a variable."""
+        """Report to the recorder of classes that a variable of the program may contain this class."""
         recorder.classes.is_value(value)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
@@ -37,27 +37,27 @@ class ClassKind(Kind):
         return epilogue.kept(value)
 
     def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name it by its path, unless a function made it."""
+        """Name the class by its path, unless a function defines it."""
         return None if "<" in value.__qualname__ else SavedName("class", f"{value.__module__}.{value.__qualname__}")
 
 
 class ContextVariable(Kind):
-    """Context variables: their value is what was set when they were reached."""
+    """Context variables. The snapshot stores the value at the first read."""
 
     def match(self, cls: type) -> bool:
-        """Check for context variables."""
+        """Match context variables."""
         return cls is contextvars.ContextVar
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is this variable."""
+        """Guard that the value is the same context variable."""
         recorder.add(IsObject(source, value))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
-        """Return what it is set to."""
+        """Return a snapshot of its value."""
         return [VariableSnapshot(source, value, value.get(ABSENT), recorder.context)]
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read its value, which has to be plain."""
+        """Read its value, which must be a plain value."""
         inner = source.to(ContextValue)
         found = value.get(ABSENT)
         if found is ABSENT:
@@ -66,25 +66,25 @@ class ContextVariable(Kind):
             recorder.value(inner, found)
         else:
             recorder.refuse(
-                f"the context variable `{value.name}` holds a {type(found).__name__}, which thunder cannot guard"
+                f"the context variable `{value.name}` contains a {type(found).__name__}, which thunder cannot guard"
             )
 
 
 class WeakReference(Kind):
-    """Weak references: what they refer to is read."""
+    """Weak references. The referenced object is read."""
 
     is_shared = False
 
     def match(self, cls: type) -> bool:
-        """Check for references themselves, and not for classes built on them."""
+        """Match `weakref.ref` itself, but not its subclasses."""
         return cls is weakref.ref
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Guard that it is a reference."""
+        """Guard that the value is a weak reference."""
         recorder.add(HasType(source, type(value)))
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read what it refers to."""
+        """Read the referenced object."""
         found = value()
         if found is None:
             recorder.add(IsObject(source.call(), None))

@@ -104,8 +104,8 @@ class DerivedScalars:
         symbolic = self._tracer.symbolic
         return {} if symbolic is None else {number.leaf.name: number.value for number in symbolic.numbers}
 
+    def _leading_to(self, wanted: str) -> list[BoundSymbol] | None:
         """Return the operations that compute `wanted`, or None if they need more than integer and boolean inputs."""
-        """Return the operations that compute `wanted` from inputs, or None if it depends on floating-point inputs."""
         tracer = self._tracer
         inputs, numbers = {x.proxy.name: x.proxy for x in tracer.inputs}, self._numbers()
         sizes = {} if tracer.symbolic is None else {size.leaf.name: size for size in tracer.symbolic.sizes}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions under `functools.lru_cache`, called by a program that is traced.
+"""Functions under `functools.lru_cache` that a traced program calls.
 
-Such a function is not a part of the program. It is called as in eager, now and by the prologue of each call: what it
-returns is an input of the program where it is a tensor, and guarded where it is anything else. Only where it is given a
-tensor of the program does its Python become a part of that.
+A memoized function is not traced as part of the program. The function is called as in eager mode, both while tracing
+and by the prologue of each call. A tensor that it returns becomes an input of the program, and any other result is
+guarded. The exception is a call with a tensor of the program: this call's Python code is traced.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["MEMOIZED", "memoized_stand_in"]
 
 MEMOIZED = type(functools.lru_cache(lambda: None))
 
-# Modules whose memoized functions compute from sizes alone, so that they may be traced with symbolic ones.
+# Modules whose memoized functions compute only from sizes, so they can be traced with symbolic sizes.
 _OF_NUMBERS = ("einops.einops",)
 
 
 def memoized_stand_in(recorder: Recorder, source: Source, memoized: Any) -> Callable[..., Any]:
-    """Return what stands in for a memoized function, found at a source, while the program is traced."""
+    """Return the replacement of a memoized function, found at `source`, while the program is traced."""
 
     @functools.wraps(memoized)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -57,14 +57,14 @@ def memoized_stand_in(recorder: Recorder, source: Source, memoized: Any) -> Call
 
 
 def _as_it_is(x: Any) -> Any:
-    """Return an argument with the symbolic numbers in it as they are in this call."""
+    """Return an argument in which symbolic numbers are replaced with their values in this call."""
     return torch.Size(specialized(tuple(x))) if type(x) is torch.Size else specialized(x)
 
 
 def _record(
     recorder: Recorder, source: Source, memoized: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
-    """Guard what a call has returned, where a prologue can repeat the call."""
+    """Guard the result of a call. If a prologue cannot repeat the call, refuse to cache the trace."""
     try:
         given = tuple([_argument(recorder, x) for x in args])
         named = {name: _argument(recorder, x) for name, x in kwargs.items()}
@@ -76,10 +76,10 @@ def _record(
 
 
 def _argument(recorder: Recorder, x: Any) -> Any:
-    """Return an argument as a prologue gives it: a literal, a tuple of such, or the source of the same value."""
+    """Return the prologue's form of an argument: a literal, a tuple of such arguments, or the source of the value."""
     if is_literal(x) or type(x) is float:
         return x
-    if type(x) is tuple or type(x) is torch.Size:  # which are equal
+    if type(x) is tuple or type(x) is torch.Size:  # these compare as equal
         return tuple([_argument(recorder, i) for i in x])
     reached = recorder.reached.get(id(x))
     if reached is not None and reached.thing is x:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture: one native run of a program on proxy tensors gives its computation, its guards and its epilogue."""
+"""Capture: run a program once on handles, and return its computation trace, its prologue and its epilogue."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture: one native run of a program gives its computation trace, its prologue and its epilogue."""
+"""Capture: run a program once on handles, and return its computation trace, its prologue and its epilogue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Captured", "capture", "parameter_names", "trace_name"]
 
 
 class Captured:
-    """What a capture gives: the traces, the real inputs of this call, and why it may not be kept."""
+    """The result of a capture: the traces, the inputs of this call, and why the program may not be cached."""
 
     def __init__(self, computation: Trace, inputs: list[Lifted], numbers: list[Number], epilogue: Epilogue | None):
         self.computation = computation
@@ -45,7 +45,7 @@ class Captured:
 
 
 def trace_name(fn: Any) -> str:
-    """Return the function's own name, where it can name a function."""
+    """Return the function's own name if it is a valid identifier, else "computation"."""
     name = getattr(fn, "__name__", "")
     return name if name.isidentifier() else "computation"
 
@@ -62,12 +62,14 @@ def capture(
     dynamic: Dynamic | None = None,
     trusted: bool = False,
 ) -> Captured:
-    """Run `fn` once on handles and return what was recorded. The user's objects are left as they were.
+    """Run `fn` once on handles and return the captured program. The user's objects are restored afterwards.
 
-    With `trusted` the prologue does not check what the user promises; `CaptureSession` has the other options.
+    With `trusted`, the prologue does not check the properties that the user guarantees. `CaptureSession` explains the
+    other options.
 
-    A tensor that is given for several arguments is an input for each of them where the program cannot tell: it neither
-    writes to it nor asks for identities (`q is k`). Where it can, it runs once more, with one input.
+    A tensor passed for several arguments becomes a separate input for each of them, if the program cannot detect the
+    sharing: it neither writes to the tensor nor compares identities (`q is k`). Otherwise `fn` runs a second time, and
+    the tensor becomes one input.
     """
 
     def run(distinct: frozenset[int]) -> Captured:
@@ -82,13 +84,13 @@ def capture(
 
     repeated = frozenset() if independent or dynamic else _repeated(pytree.tree_leaves((args, kwargs)))
     if repeated:
-        with contextlib.suppress(Exception):  # among them IsShared; any other error is raised again below
+        with contextlib.suppress(Exception):  # IsShared, or an error that the second run raises again
             return run(repeated)
     return run(frozenset())
 
 
 def _repeated(leaves: Sequence[Any]) -> frozenset[int]:
-    """Return the ids of tensors that are given more than once, and that no gradients are taken for."""
+    """Return the ids of tensors that are passed more than once and do not require grad."""
     counts = Counter(id(x) for x in leaves if type(x) is torch.Tensor and not x.requires_grad)
     return frozenset(key for key, count in counts.items() if count > 1)
 
@@ -109,7 +111,7 @@ def _capture(session: CaptureSession, trusted: bool) -> Captured:
 
 
 def _captured(session: CaptureSession, trusted: bool) -> Captured:
-    """Run the program and make the result of what was recorded."""
+    """Run the program and build the result from the recorded trace, reads and writes."""
     tracer, recorder, arguments = session.tracer, session.recorder, session.arguments
     epilogue = _finish(session, session.run())
     session.leave_contexts()
@@ -130,12 +132,12 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
 
 
 def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
-    """End the trace with the program's result or, where it has effects, with the tensors that the epilogue needs."""
+    """End the trace. It returns the program's result or, if there are side effects, the tensors for the epilogue."""
     tracer, writes, independent = session.tracer, session.writes, session.independent
     epilogue, values = None, result
     if Epilogue.needed(result, writes):
         epilogue = Epilogue(session.recorder.reached, writes, session.aliases)
-        # A transform makes something else of the result, but does not touch what the program keeps.
+        # A transform such as grad changes the result, but not the values that the program stores.
         epilogue.build(result, whole=independent)
         values = tuple(epilogue.tensors)
         if independent:
@@ -150,37 +152,37 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
 
 
 def _refuse_overlaps(tracer: Tracer) -> None:
-    """Refuse writes to an input that shares memory with another: they would have to reach that too."""
+    """Raise an error if the program writes to an input that shares memory with another input."""
     written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
     found = overlap([x.tensor for x in tracer.inputs], written) if written else None
     if found is not None:
         one, other = (tracer.inputs[i].proxy.name for i in found)
         raise TracingError(
-            f"the function writes to {one}, which shares memory with {other}: give each memory of its own (.clone()), "
-            "or pass what both are views of and take the views inside"
+            f"the function writes to {one}, which shares memory with {other}. Copy one of them (.clone()) before the "
+            "call, or pass their common base and take the views inside the function"
         )
 
 
 def _refuse_shared_writes(tracer: Tracer) -> None:
-    """Refuse writes to an argument that is the same tensor as others: they would have to reach those too."""
+    """Raise an error if the program writes to a tensor that is passed for several arguments."""
     for x in tracer.inputs:
         shared = [y.proxy.name for y in tracer.inputs if y.tensor is x.tensor]
         if len(shared) > 1 and x.handle._storage.written:
             raise TracingError(
-                f"gradients are taken for the arguments {', '.join(shared)}, which are one tensor, and the function "
-                f"writes to {x.proxy.name}: give each a tensor of its own"
+                f"gradients are taken for the arguments {', '.join(shared)}, which are the same tensor, and the "
+                f"function writes to {x.proxy.name}. Pass a copy (.clone()) for each argument"
             )
 
 
 def _refuse_leftovers(tracer: Tracer) -> None:
-    """Refuse handles that are alive after the run: whoever stored one would keep a tensor without data."""
+    """Raise an error if a handle is alive after the run: a stored handle would be a tensor without data."""
 
     def left() -> list[Any]:
         own = {id(x.handle) for x in tracer.inputs}
         return [h for h in tracer.handles if id(h) not in own]
 
     if left():
-        gc.collect()  # one may be part of a cycle that nobody can reach
+        gc.collect()  # a handle may be part of an unreachable cycle
     found = left()
     if found:
         raise TracingError(
@@ -190,5 +192,5 @@ def _refuse_leftovers(tracer: Tracer) -> None:
 
 
 def trace_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
-    """Return the trace of `fn` under its own name, before any executor has been chosen."""
+    """Return the computation trace of `fn` under its own name, before claiming by executors."""
     return capture(fn, args, kwargs, name=trace_name(fn), executors=()).computation

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All handlers of torch's functions, and the tracer that calls torch by way of them.
+"""Import of all handlers of torch functions, and construction of a tracer that uses them.
 
-Each module of `dispatch/` and `higher_order/` registers its own handlers where it is imported (`dispatch/registry.py`).
+Each module of `dispatch/` and `higher_order/` registers its own handlers on import (`dispatch/registry.py`).
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ __all__ = ["make_tracer"]
 
 
 def make_tracer(name: str, executors: Sequence[Executor] = (), *, lift: bool = True) -> Tracer:
-    """Return a tracer that knows all handlers; unless `lift`, it takes no tensors but arguments."""
+    """Return a tracer with all handlers. Unless `lift`, the tracer accepts only arguments as tensor inputs."""
     return Tracer(name, call_torch_function, executors, lift=lift)

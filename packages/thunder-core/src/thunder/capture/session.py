@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One native run of a program: who records it, and whose code runs."""
+"""The capture session: one run of a program, with its tracer, its recorder of reads and its substitutions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["CaptureSession", "IsShared", "keep_thread", "parameter_names"]
 
 
 def keep_thread(substitutions: Substitutions) -> None:
-    """Take the lock of tracing, and have what tracing changes on this thread put back."""
+    """Acquire the tracing lock, and register restoring of the thread state that tracing changes."""
     substitutions.hold(tracing_lock)
     substitutions.callback(langctx.set_language, langctx.current_language())
     substitutions.callback(set_compilation, current_compilation())
@@ -50,16 +50,16 @@ def _keep_state(substitutions: Substitutions) -> None:
 
 
 class IsShared(Exception):
-    """The program can tell that several of its arguments are one tensor."""
+    """Signals that the program can detect that several of its arguments are the same tensor."""
 
 
 class CaptureSession:
-    """The run: its tracer, the recorder of its reads, its symbolic numbers and the board of what it swaps.
+    """One run of a program: its tracer, its recorder of reads, its symbolic numbers and its board of substitutions.
 
-    With `independent` each argument is an input of its own, though the same tensor may be given for several of them:
-    what gradients are taken for. So are the tensors with an id in `distinct`; where the program can tell that they are
-    one tensor, `IsShared` is raised. `dynamic` says which sizes and numbers are symbolic. The contexts that `around`
-    makes are entered for the run.
+    With `independent`, each argument is a separate input, even if several arguments are the same tensor. Transforms
+    that take gradients need this. Tensors with an id in `distinct` are separate inputs, too, but `IsShared` is raised
+    if the program can detect that they are the same tensor. `dynamic` determines which sizes and numbers are symbolic.
+    The contexts that the functions in `around` return are entered for the run.
     """
 
     def __init__(
@@ -99,23 +99,23 @@ class CaptureSession:
             self.numbers.source_of = self.source_of
             self.numbers.source_of_list, self.numbers.guarded_number = recorder.source_of_list, recorder.number
             tracer.derived_scalars = DerivedScalars(tracer) if dynamic.derives_scalars else None
-        substitutions.callback(self.release)  # once what the program assigned has been undone
+        substitutions.callback(self.release)  # runs after the program's assignments have been undone
         self._around = len(substitutions)
-        substitutions.enter(without_modes())  # the user's see what runs
+        substitutions.enter(without_modes())  # the user's modes see the compiled program instead
         for context in around:
             substitutions.enter(context())
 
     @property
     def phase(self) -> Phase:
-        """Whose code runs."""
+        """Whether the program's code or thunder's code is running."""
         return active.phase if active.reader is self.recorder.reader else Phase.OFF
 
     def source_of(self, tensor: torch.Tensor) -> Source | None:
-        """Return where a tensor was found: among the arguments, or where the program reached it."""
+        """Return the source of a tensor, among the arguments or among the values that the program read."""
         return self.arguments.source_of(tensor) or self.recorder.source_of(tensor)
 
     def run(self) -> Any:
-        """Call the function on handles and return its result; `writes` is what it assigned, which is undone."""
+        """Call the function on handles and return its result. `writes` stores its assignments, which are undone."""
         tracer, arguments = self.tracer, self.arguments
         leaves = [
             tracer.add_input(leaf, source.label, independent=self.independent or id(leaf) in self.distinct)
@@ -134,20 +134,20 @@ class CaptureSession:
             refusal = tracer.refusal
             if refusal is None or error is refusal or isinstance(error, ModuleFallback):
                 raise
-            raise _located(refusal) from error  # which it has made something else of
+            raise _located(refusal) from error  # the program caught the refusal and raised another error
         if tracer.partly_eager is not None:
-            raise tracer.partly_eager  # the program has caught it
+            raise tracer.partly_eager  # the program caught this exception
         if tracer.refusal is not None:
             raise _located(tracer.refusal)
         self._read_of_inputs()
         return result
 
     def leave_contexts(self) -> None:
-        """Leave the contexts that were entered for the run: guards are on what is around the call."""
+        """Exit the contexts that were entered for the run, because guards check the modes around the call."""
         self.substitutions.restore(self._around)
 
     def release(self) -> None:
-        """Let go of the user's objects."""
+        """Release references to the user's objects."""
         self.recorder.release()
         self.writes, self.aliases = [], {}
 
@@ -162,11 +162,11 @@ class CaptureSession:
         converts = self.numbers is not None and self.numbers.dynamic.overrides_builtins
         replace_torch_functions(substitutions, numbers=converts)
         substitutions.assign(active, thread=0)
-        _keep_state(substitutions)  # the steps before these find it as it is around the program
+        _keep_state(substitutions)  # steps pushed earlier run later, and need the state from outside the program
         with self.tracer.user_code():
             recorder.watch_code()
             result = recorder.context.run(_result, self.fn, *copies)
-            pause_reads()  # the program has ended: what leaves the contexts is none of it
+            pause_reads()  # the program has ended; exiting the contexts must not be recorded
         recorder.finish()
         return result
 
@@ -191,7 +191,7 @@ class CaptureSession:
 
 
 def parameter_names(fn: Any) -> list[str]:
-    """Return the names of a callable's positional parameters, without self."""
+    """Return the names of a callable's positional parameters, without `self`."""
     target = fn.forward if isinstance(fn, torch.nn.Module) else fn
     try:
         params = inspect.signature(target).parameters.values()
@@ -214,17 +214,17 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except RuntimeError as error:
         if "TorchScript interpreter" not in str(error):
             raise
-        fall_back("the program calls what torch.jit has compiled, into which nobody sees")
+        fall_back("the program calls a function compiled by torch.jit, which thunder cannot trace")
 
 
 def _located(error: Exception) -> Exception:
-    """Return an error with the line of the user's that it comes from."""
+    """Add the user's line that raised `error` to the error, and return it."""
     annotate(error, _line_of(error))
     return error
 
 
 def _line_of(error: BaseException) -> SourceLine | None:
-    """Return the user's line that an error comes from."""
+    """Return the innermost user line in an error's traceback, or None."""
     found, entry = None, error.__traceback__
     while entry is not None:
         found = line_of_user(entry.tb_frame.f_code.co_filename, entry.tb_lineno) or found

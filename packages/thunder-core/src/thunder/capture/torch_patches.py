@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch that no torch function override reaches, replaced while a program is traced.
+"""Replacements of torch functions that torch's function overrides do not intercept, while a program is traced.
 
-A replacement asks whether the program that is traced calls it, and is torch's own function for everybody else: other
-threads, and thunder and torch themselves.
+A replacement calls the original function of torch unless the traced program calls it. Other threads, thunder and torch
+itself therefore see no change.
 """
 
 from __future__ import annotations
@@ -33,14 +33,12 @@ __all__ = ["replace_torch_functions"]
 
 
 def _tracer() -> Any:
-    """Return the tracer of the program that is running."""
+    """Return the tracer of the running program."""
     return state.frontend
 
 
 def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
-    """Return a function that is `ours` where the program that is traced calls it, and torch's own for everybody
-    else.
-    """
+    """Return a function that calls `ours` for the traced program, and `original` for all other callers."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return (ours if state.frontend is not None else original)(*args, **kwargs)
@@ -49,7 +47,7 @@ def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
 
 
 class _CompilingHere:
-    """Stands for `torch.compiler`'s flag: true on the thread that traces."""
+    """Replaces `torch.compiler`'s flag: true on the tracing thread."""
 
     def __init__(self, thread: int, before: Any):
         self.before = before
@@ -58,7 +56,7 @@ class _CompilingHere:
     def __bool__(self) -> bool:
         return threading.get_ident() == self.thread or bool(self.before)
 
-    # Programs treat what `torch.compiler.is_compiling()` gives as the boolean that it is elsewhere.
+    # Programs use the result of `torch.compiler.is_compiling()` as a boolean, so the operators of booleans must work.
     def __or__(self, other: Any) -> Any:
         return bool(self) | other
 
@@ -84,22 +82,22 @@ class _CompilingHere:
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
-    """Compute `torch.compile` in a traced program, which gives the function as it is."""
+    """Replace `torch.compile` in a traced program: return the function uncompiled."""
     return (lambda model: model) if model is None else model
 
 
 def _custom_apply() -> Any:
-    """Compute `torch.autograd.Function.apply`, else the gradient that the user wrote is lost."""
+    """Return a replacement of `torch.autograd.Function.apply` that keeps the user's gradient function."""
     apply = next(c.__dict__["apply"] for c in torch.autograd.Function.__mro__ if "apply" in c.__dict__)
 
     def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply.__get__(None, cls)(*args, **kwargs)  # a class method, in some versions of torch one written in C
+        return apply.__get__(None, cls)(*args, **kwargs)  # a class method; in some versions of torch it is in C
 
     return classmethod(_here(lambda cls, *args, **kwargs: apply_traced(_tracer(), cls, args, kwargs), original))
 
 
 def _left_to_python() -> list[tuple[Any, str, Any]]:
-    """Return what no program can say."""
+    """Return replacements that fall back, for functions that no trace can express."""
 
     def left(name: str, fn: Any) -> Any:
         return _here(lambda *args, **kwargs: fall_back(f"the program calls {name}"), fn)
@@ -113,10 +111,10 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
 
 
 def _checkpointed() -> list[tuple[Any, str, Any]]:
-    """Compute `torch.utils.checkpoint.checkpoint`, which programs hold under names of their own.
+    """Return replacements of `torch.utils.checkpoint.checkpoint`, which programs may have imported under other names.
 
-    torch wraps it in a function that looks up, at each call, what to run: that is replaced too. (A private part of
-    torch: without it only calls through its module are seen.)
+    torch wraps `checkpoint` in a function that looks up the function to run at each call. This lookup, a private part
+    of torch, is replaced too. Without it only calls through the module would be intercepted.
     """
     module = sys.modules["torch.utils.checkpoint"]
     original = module.checkpoint
@@ -132,7 +130,7 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
 
 
 def _sharded() -> list[tuple[Any, str, Any]]:
-    """Return what FSDP calls before a module runs: it gathers parameters in ways that no trace can say."""
+    """Return replacements of FSDP's functions that run before a module; they gather parameters, so they fall back."""
 
     def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
         private.forward_not_begun(sharded)
@@ -142,10 +140,10 @@ def _sharded() -> list[tuple[Any, str, Any]]:
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:
-    """Return the transforms of `torch.func`, and those of torch's functions that do their work.
+    """Return replacements of the transforms of `torch.func`, and of the torch functions that implement them.
 
-    Programs hold transforms, and functions that were made by them, under names of their own: these are seen through the
-    latter.
+    Programs may have imported transforms, or results of transforms, under other names. Calls of these are intercepted
+    in the implementing functions.
     """
     public = function_transforms.public
     found = [(torch.func, name, ours) for name, ours in public.items()]
@@ -158,9 +156,7 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
 
 
 def _control_flow() -> list[tuple[Any, str, Any]]:
-    """Compute `torch.cond`, and what torch's operations with functions in them have in common (a private part of
-    torch).
-    """
+    """Return replacements of `torch.cond` and of the private function that torch's higher-order operators call."""
     utils = cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
     found: list[tuple[Any, str, Any]] = [
         (torch, "cond", _here(lambda *args, **kwargs: cond_traced(_tracer(), *args, **kwargs), torch.cond))
@@ -171,8 +167,9 @@ def _control_flow() -> list[tuple[Any, str, Any]]:
 
 
 def _mask_detectors() -> list[tuple[Any, str, Any]]:
-    """Return what looks whether a mask's values are those of the causal mask, which is a hint: without it the mask is
-    used.
+    """Return replacements of the functions that check whether a mask's values are causal.
+
+    Their result is only a hint. Without the hint, attention uses the mask.
     """
 
     def without_looking(mask: Any, is_causal: bool | None = None, *args: Any, **kwargs: Any) -> bool:
@@ -182,25 +179,26 @@ def _mask_detectors() -> list[tuple[Any, str, Any]]:
 
 
 def _flex_attention() -> list[tuple[Any, str, Any]]:
-    """Flex attention as its mathematics, in which the user's functions of scores are seen."""
+    """Return replacements that run flex attention as plain operations, so the user's score functions are traced."""
     found = private.flex_attention()
     if found is None:
         return []
     module, name, mathematics = found
 
-    # torch's vmap needs another operation for a tensor that is indexed by its examples, thunder's does not.
+    # torch's vmap needs another operation if a batched index selects from a tensor; thunder's vmap does not.
     modes = private.modes_that_replace_indexing()
     replaced = [(module, name, _here(mathematics, getattr(module, name)))]
     replaced += [(owner, mode, _here(nullcontext, getattr(owner, mode))) for owner, mode in modes]
-    if hasattr(module, "_validate_device"):  # devices for which torch's kernels have gradients
+    if hasattr(module, "_validate_device"):  # it checks for devices whose kernels support gradients
         replaced.append((module, "_validate_device", _here(lambda *tensors: None, module._validate_device)))
     return replaced
 
 
 def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
-    """Compute `torch.nn.attention.bias.CausalBias`, made with sizes that are symbolic.
+    """Return a replacement of `torch.nn.attention.bias.CausalBias.__new__` that accepts symbolic sizes.
 
-    As a tensor it is as large as the mask that it says, with nothing in it. torch asks symbolic sizes for their values.
+    A `CausalBias` is a tensor with the mask's shape and no data. torch would convert symbolic sizes to values, so with
+    symbolic sizes the tensor is created without a shape.
     """
     found: Any = sys.modules.get("torch.nn.attention.bias")
     if found is None:
@@ -214,7 +212,7 @@ def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
 
 
 def _initializers() -> list[tuple[Any, str, Any]]:
-    """Compute `trunc_normal_`, which draws again until it likes what it has drawn: torch runs it whole."""
+    """Return a replacement of `trunc_normal_` as one operation, because it draws again until values are in range."""
     name = "_no_grad_trunc_normal_"
     original = getattr(torch.nn.init, name, None)
     if original is None:
@@ -227,11 +225,10 @@ def _initializers() -> list[tuple[Any, str, Any]]:
 
 
 def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = False) -> None:
-    """Give what torch's overrides do not reach to the tracer of the program that calls it, until the board is restored.
+    """Replace torch functions that overrides do not intercept, until the board is restored.
 
-    With `numbers` functions of Python's take data-dependent numbers, too.
-
-    The replacements hold no tracer: what is imported meanwhile may keep them.
+    With `numbers`, functions of Python that accept data-dependent numbers are replaced, too. The replacements do not
+    reference a tracer, because modules imported meanwhile may keep them.
     """
     flag = torch.compiler._is_compiling_flag
     owners: list[tuple[Any, str, Any]] = [
@@ -239,7 +236,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
         (torch, "compile", _here(_uncompiled, torch.compile)),
         (torch.nn.modules.module, "BackwardHook", module_hook_class()),
-        # A cumulative average is made with the number of batches.
+        # The cumulative average of batch norm converts the number of batches with `float`.
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
     owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
@@ -247,9 +244,9 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)
-    if "torch._dynamo" in sys.modules:  # else nobody has compiled anything
-        # Callables that `torch.compile` made run their own Python, so that it is traced. The stance is set as soon as
-        # the object is made, so how to undo that is noted before.
+    if "torch._dynamo" in sys.modules:  # otherwise nothing has been compiled by torch.compile
+        # With this stance, callables made by `torch.compile` run their own Python, so that it is traced. Creating the
+        # context already sets the stance, so the step that undoes it is pushed first.
         for owner, name in private.compile_stance():
             substitutions.set(owner, name, getattr(owner, name))
         substitutions.enter(torch.compiler.set_stance("force_eager"))

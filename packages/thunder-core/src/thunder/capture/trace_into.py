@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing a function of the user's into a program that is there already, on values of that program."""
+"""Tracing of a user function into an existing trace, on proxies of that trace."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["trace_into"]
 
 
 def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """Return the operations that `fn` makes of values of `trace`, with fresh names of it, and its result in proxies.
+    """Trace `fn` on values of `trace`. Return the new operations, whose names are new in `trace`, and the result.
 
-    The function is written as any that is jitted: with torch's functions, on tensors. It reads nothing but its
-    arguments, and writes to none of them.
+    The function calls torch functions on tensors, like any jitted function. It may read only its arguments, and may not
+    write to them. The result contains proxies.
     """
     tracer = make_tracer(trace.name, lift=False)
     tracer.trace = trace
@@ -49,8 +49,8 @@ def trace_into(trace: Trace, fn: Callable[..., Any], arguments: Sequence[Any]) -
     written = next((h for h in handles if h._storage.written), None)
     if written is not None:
         raise TracingError(
-            f"{getattr(fn, '__name__', 'a function')} writes to its argument {written._value.name}: a replacement "
-            "returns what it computes"
+            f"{getattr(fn, '__name__', 'a function')} writes to its argument {written._value.name}. A function that is "
+            "traced into another program must return its results instead"
         )
     with tracer.proxies():
         return operations, tracer.unwrap(out)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbolic numbers of a program: which inputs are symbolic, and what is substituted for them while tracing."""
+"""Symbolic numbers of a program: which inputs are symbolic, and how symbols replace them while tracing."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements of Python's functions in programs with data-dependent numbers.
+"""Replacements of Python's built-in functions in programs with data-dependent numbers.
 
-Those of `math`, and `max` and the like, are in `core/symint/functions.py`; the conversions (`int`, `float`, `bool`) ask
-tensors too, and are registered by `dispatch/builtin_overrides.py`.
+The replacements for `math`, `max` and similar functions are in `core/symint/functions.py`. The conversions `int`,
+`float` and `bool` also accept tensors. `dispatch/builtin_overrides.py` registers them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from thunder.core.symint.functions import FUNCTIONS
 
 __all__ = ["BUILTINS", "override_of"]
 
-# What stands in for a built-in, by name.
+# Replacements of built-ins, by name.
 BUILTINS: dict[str, Any] = dict(FUNCTIONS["builtins"])
 
 _OVERRIDES = {id(getattr(math, name)): fn for name, fn in FUNCTIONS["math"].items()}
 
 
 def override_of(x: Any) -> Any:
-    """Return what stands in for a function of `math`, under whatever name a program has it; None for anything else."""
+    """Return the replacement of a function of `math`, whatever its name in the program; None for other values."""
     return _OVERRIDES.get(id(x))

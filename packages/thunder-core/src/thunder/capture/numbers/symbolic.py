@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which numbers and sizes of a program's inputs are symbolic, and how they get into the program.
+"""Symbolic inputs: which sizes and numbers of a program's inputs are symbolic, and how symbols enter the program.
 
-A jitted callable has one `Dynamic`. With `cache="symbolic values"` the sizes of argument tensors and the numbers among
-the arguments are symbolic from the start; else, and for everything that is reached in another way, a size or number
-becomes symbolic when the guard on it has failed twice.
+A jitted callable has one `Dynamic`. With `cache="symbolic values"`, the sizes of argument tensors and the numeric
+arguments are symbolic from the start. Otherwise, and for values other than arguments, a size or number becomes symbolic
+when its guard has failed twice.
 
-While a program is traced its `Inputs` make the symbols. A number that an object, a dict, a list, a global or a closure
-holds is replaced there by its symbol for as long as the program runs, so that native Python reads it.
+While a program is traced, its `Inputs` create the symbols. A number in an object, a dict, a list, a global or a closure
+is replaced there with its symbol until the program has run, so that native Python code reads the symbol.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 __all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
 
-# So many failures of its guard make a number or size symbolic.
+# A number or size becomes symbolic when its guard has failed this many times.
 FAILURES = 2
 
 
 class Dynamic:
-    """What is symbolic in the programs of one callable."""
+    """The sizes and numbers that are symbolic in the programs of one callable."""
 
     def __init__(self, everything: bool = False):
         self.everything = everything  # arguments are symbolic from the start
         self.sizes: dict[str, set[int]] = {}
         self.numbers: set[str] = set()
         self.lengths = False  # whether some of the numbers are lengths of lists
-        self.containers: set[str] = set()  # of numbers, which are looked at one by one
+        self.containers: set[str] = set()  # containers of numbers whose items are guarded one by one
         self.overrides_builtins = False  # the program computes with unbacked numbers (`builtin_overrides.py`)
-        self.derives_scalars = False  # it needs values of unbacked numbers that inputs determine (`derived_scalars.py`)
-        self.given_up: str | None = None  # why nothing is symbolic any more
+        self.derives_scalars = False  # tracing needs values of unbacked numbers (`derived_scalars.py`)
+        self.given_up: str | None = None  # why nothing is symbolic any more, or None
         self._failures: Counter[tuple[str, Any]] = Counter()
 
     def __bool__(self) -> bool:
@@ -54,9 +54,7 @@ class Dynamic:
         )
 
     def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:
-        """Return the dimensions of a tensor whose sizes are symbolic. Those of size 0 and 1 never are: they
-        broadcast.
-        """
+        """Return the dimensions of a tensor with symbolic sizes. Sizes 0 and 1 stay constant: they may broadcast."""
         if source is None:
             return frozenset()
         if self.everything and isinstance(source.root, Argument):
@@ -73,18 +71,18 @@ class Dynamic:
 
     # -- failures -----------------------------------------------------------------------------------------------------
     def size_changed(self, source: Source, dim: int) -> None:
-        """Note that a guard found another size."""
+        """Count a guard failure because a size differs."""
         if self._counted((str(source), dim)):
             self.sizes.setdefault(str(source), set()).add(dim)
 
     def number_changed(self, source: Source) -> None:
-        """Note that a guard found another number."""
+        """Count a guard failure because a number differs."""
         if self._counted((str(source), None)):
             self.numbers.add(str(source))
             self.lengths |= isinstance(source, Length)
 
     def contents_changed(self, source: Source) -> None:
-        """Note that a guard found other numbers in a container."""
+        """Count a guard failure because numbers in a container differ."""
         if self._counted((str(source), "contents")):
             self.containers.add(str(source))
 
@@ -93,12 +91,12 @@ class Dynamic:
         return self._failures[key] >= FAILURES
 
     def forget(self) -> None:
-        """Start anew."""
+        """Reset all symbolic sizes, numbers and counts of failures."""
         self.__init__(self.everything)  # type: ignore[misc]
 
 
 class Size(NamedTuple):
-    """A symbolic size of an input: a leaf, the name of the input in the program, its dimension."""
+    """A symbolic size of an input: its leaf, the name of the input in the trace, and the dimension."""
 
     leaf: NumberProxy
     tensor: str
@@ -106,7 +104,7 @@ class Size(NamedTuple):
 
 
 class Number(NamedTuple):
-    """A number that is an input: a leaf, what it is in this call, where it is found."""
+    """A number that is an input: its leaf, its value in this call, and its source."""
 
     leaf: NumberProxy
     value: Any
@@ -114,7 +112,7 @@ class Number(NamedTuple):
 
 
 class Inputs:
-    """The symbolic inputs of one run."""
+    """The symbolic inputs of one trace."""
 
     def __init__(self, trace: Trace, dynamic: Dynamic):
         self._trace = trace
@@ -135,7 +133,7 @@ class Inputs:
         return found
 
     def shape(self, name: str, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """Return the shape of a new input with symbols for the sizes that are symbolic."""
+        """Return the shape of a new input, with symbols for its symbolic sizes."""
         shape: list[Any] = list(tensor.shape)
         for dim in sorted(self.dims_of(tensor)):
             shape[dim] = symbols_of(self._trace).size(shape[dim])
@@ -154,7 +152,7 @@ class Inputs:
         return found
 
     def stands_for(self, name: str) -> Any:
-        """Return what takes the place of a built-in while the program runs, as it may be given symbolic numbers."""
+        """Return the replacement of a built-in that may be called with symbolic numbers, or None."""
         if name == "type":
             return TypeOf
         if name == "len" and (self.dynamic.overrides_builtins or self.dynamic.lengths):
@@ -162,9 +160,10 @@ class Inputs:
         return BUILTINS.get(name) if self.dynamic.overrides_builtins else None
 
     def _length(self, x: Any) -> Any:
-        """Compute `len(x)` for the program: of some lists a number that is an input, and what the program has added.
+        """Compute `len(x)` for the program.
 
-        Of a tensor it may be a data-dependent number.
+        If the length of a list is an input, return its symbol plus the number of items that the program has added. The
+        length of a tensor may be a data-dependent number.
         """
         if isinstance(x, torch.Tensor) and x.dim() and is_unbacked(x.shape[0]):
             return x.shape[0]
@@ -181,7 +180,7 @@ class Inputs:
         return state.frontend is not None and state.trace is self._trace
 
     def owns(self, number: Any) -> bool:
-        """Check whether a symbolic number is one of this run's."""
+        """Check whether a symbolic number belongs to this trace."""
         return number.symbols is self._trace.info.get("symbols")
 
 
@@ -194,7 +193,7 @@ class _LikeType(type):
 
 
 def _as_the_program_sees(kind: type) -> Any:
-    """Return a built-in type, in a program for which something else stands for it."""
+    """Return the replacement of a built-in type in this program, or the type itself."""
     if kind in (int, float, bool, complex):
         symbolic = getattr(state.frontend, "symbolic", None)
         return kind if symbolic is None else symbolic.stands_for(kind.__name__) or kind
@@ -202,7 +201,7 @@ def _as_the_program_sees(kind: type) -> Any:
 
 
 class TypeOf(type, metaclass=_LikeType):
-    """`type` for programs with symbolic numbers: those are of the type `int` or `float`."""
+    """`type` for programs with symbolic numbers, whose type is `int` or `float`."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Compute `type(x)` and `type(name, bases, namespace)`."""

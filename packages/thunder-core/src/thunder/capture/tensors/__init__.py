@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traced tensors: handles, their storage and aliases, layout, leaf tensors."""
+"""Traced tensors: handles, their storage and aliases, their layout, and leaf tensors."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-place writes and views, made functional.
+"""Functional form of in-place writes and views.
 
-Writing to a handle gives its storage a new value; other handles on the same storage are seen from it anew when they are
-next read. A write through a view puts the view's new elements back into the base, step by step.
+Writing to a handle sets a new value of its storage. Other handles of the same storage recompute their values from it at
+their next read. A write through a view puts the view's new elements back into the base, step by step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["read", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
-    """Return the present value of a handle."""
+    """Return the current value of a handle."""
     _follow(handle)
     storage = handle._storage
     if handle._version_seen != storage.version:
@@ -46,22 +46,22 @@ def read(handle: Handle) -> TensorProxy:
 
 
 def _follow(handle: Handle) -> None:
-    """Make the handle a view of its base's new memory, where the base has got memory of its own."""
+    """Update a view whose base has got its own memory: make the handle a view of this memory."""
     parent = handle._parent
     if parent is None:
         return
     _follow(parent)
     if handle._storage is not parent._storage:
         handle._storage, handle._views = parent._storage, (*parent._views, handle._views[-1])
-        handle._version_seen = 0  # what it was seen as when that memory was made
+        handle._version_seen = 0  # the version when that memory was created
         if handle._views[-1].certain and parent._parent is None:
             handle._parent = None
 
 
 def _part(handle: Handle) -> None:
-    """Find out, now that it matters, whether a `reshape`, `contiguous` … on the way to it copied.
+    """Determine whether `reshape`, `contiguous` or a similar step copied, because a write or read now depends on it.
 
-    What was copied has memory of its own, with its old value, which the views of it share.
+    A copy gets its own memory, with the old value. Views of the copy share this memory.
     """
     parent = handle._parent
     if parent is None:
@@ -77,7 +77,7 @@ def _part(handle: Handle) -> None:
 
 
 def write(handle: Handle, new: TensorProxy, name: str) -> None:
-    """Return a handle, and all that shares its memory, a new value."""
+    """Set a new value of a handle, and of all handles that share its memory."""
     for part in handle._tracer.parts:
         part.check_write(handle, name)
     old = read(handle)
@@ -108,15 +108,13 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
         if not handle._views:
             new = storage.value
         elif not torch.is_grad_enabled():
-            return  # seen anew from there when it is next read
+            return  # the next read recomputes the value from the storage
     handle._value = new
     handle._version_seen = storage.version
 
 
 def _overlaps(view: View) -> bool:
-    """Check whether elements of what a view gives may be in the same place: then what it gives cannot be put back
-    whole.
-    """
+    """Check whether elements of a view may overlap in memory. Then a write cannot put the view back as a whole."""
     if view.sym.name == "unfold":
         _, size, step = view.args
         return bool(step < size)
@@ -132,13 +130,13 @@ def _overlaps(view: View) -> bool:
 
 
 def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy) -> TensorProxy:
-    """Compute `base` with the elements that `views` of it lead to replaced by `new`."""
+    """Compute `base` with the elements of its last view replaced by `new`."""
     shape = specialized(base.shape)
     found = torch.arange(math.prod(shape)).reshape(shape)
     with torch.no_grad(), DisableTorchFunction():
         for view in views:
             if any(isinstance(p, TensorProxy) for p in proxies_in((view.args, view.kwargs))):
-                fall_back("the program writes through windows that overlap, at positions that a tensor tells")
+                fall_back("the program writes through overlapping windows whose positions are data-dependent")
             found = function_of(view)(found, *specialized(view.args), **specialized(view.kwargs))
             found = found if view.part is None else found[view.part]
     if found.unique().numel() < found.numel():
@@ -154,7 +152,7 @@ def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy
 
 
 def _hidden_from_autograd(handle: Handle) -> bool:
-    """Check whether a write to `handle` now leaves the gradient of what it shares memory with as it was."""
+    """Check whether autograd ignores a write to `handle` now, so that gradients of the shared memory do not change."""
     off = not torch.is_grad_enabled() and handle._tracer.detaching
     return off or any(view.hides_writes for view in handle._views)
 
@@ -172,12 +170,12 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
             raise RuntimeError(
                 f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} (in {name})"
             )
-        new = prims.clone(expand(new, old.shape))  # in memory of its own, in which no two elements are one
+        new = prims.clone(expand(new, old.shape))  # a copy, so that no two elements share memory
     return new  # type: ignore[no-any-return]
 
 
 def twin(handle: Handle) -> Handle:
-    """Another handle of the same value and memory, as a view that looks no different is in torch."""
+    """Return another handle with the same value and memory, like torch's view with the same shape."""
     out = Handle.make(
         handle._tracer,
         handle._value,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autocast: the casts that torch makes, by the policy that each operation declares (`Facts.autocast`).
+"""Autocast: insert the casts that torch makes, by the policy that each operation declares (`Facts.autocast`).
 
-A trace says every type itself, so the casts that torch would make when autocast is on become operations of the trace,
-where common subexpressions make each weight's cast once.
+A trace has explicit dtypes, so the casts of autocast become operations of the trace. Common subexpression elimination
+then casts each weight only once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["autocast_arguments"]
 
 
 def autocast_arguments(sym: Symbol, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return a call's arguments with the casts that torch makes for it when autocast is on."""
+    """Return a call's arguments with autocast's casts applied."""
     tensors = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)]
     kind = next((p.device.type for p in tensors if p.ndim), tensors[0].device.type if tensors else "")
     policy = sym.facts.autocast.get(kind)
@@ -44,7 +44,7 @@ def autocast_arguments(sym: Symbol, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _target(policy: AutocastPolicy, kind: str, tensors: list[TensorProxy]) -> dtypes.dtype | None:
-    """Return the dtype that inputs are cast to, if any."""
+    """Return the dtype to which the inputs are cast, or None."""
     if policy == "lower":
         return dtypes.to_dtype(torch.get_autocast_dtype(kind))
     if policy == "float32":

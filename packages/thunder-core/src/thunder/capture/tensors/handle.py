@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles: what user code holds while it is traced.
+"""Handles: the tensors that user code holds while it is traced.
 
-A handle is a real `torch.Tensor` (a wrapper subclass, so C++ code that trusts `isinstance` is safe) that has the
-metadata of a tensor and no data. It points at a `TensorProxy`. Views and in-place writes are kept track of here:
-handles that share memory share a `Storage`, and each remembers how it is seen from there.
+A handle is a real `torch.Tensor` (a wrapper subclass, so it is safe for C++ code that relies on `isinstance`). It has a
+tensor's metadata, but no data, and refers to a `TensorProxy`. Handles also track views and in-place writes: handles
+that share memory share a `Storage`, and each handle stores the view steps from the storage to itself.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "n
 
 
 class View(NamedTuple):
-    """One step from a storage's base to a view of it: `sym(base, *args, **kwargs)[part]`."""
+    """One step from a base to its view: `sym(base, *args, **kwargs)[part]`."""
 
     sym: Symbol
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     part: int | None
-    certain: bool  # False where torch answers a view or a copy, depending on strides
-    detached: bool = False  # made under no_grad of something that requires grad
+    certain: bool  # False if torch returns a view or a copy, depending on strides
+    detached: bool = False  # created under no_grad from a tensor that requires grad
 
     def apply(self, base: TensorProxy) -> TensorProxy:
         """Return the view of `base`."""
@@ -47,54 +47,54 @@ class View(NamedTuple):
 
     @property
     def hides_writes(self) -> bool:
-        """Whether autograd does not see, on the base, what is written through it."""
+        """Whether autograd misses writes to the base through this view."""
         return self.detached or not self.sym.differentiable
 
     def put_back(self, base: TensorProxy, new: TensorProxy) -> TensorProxy:
         """Compute `base` with the view's elements replaced by `new`."""
         rule: Callable[..., Any] | None = getattr(self.sym, "view_scatter_rule", None)
         if rule is None:
-            fall_back(f"the program writes through a view that {self.sym.name} makes")
+            fall_back(f"the program writes through a view created by {self.sym.name}, which thunder does not support")
         extra = {} if self.part is None else {"index": self.part}
         return rule(base, new, *self.args, **self.kwargs, **extra)  # type: ignore[no-any-return]
 
 
 class Storage:
-    """The memory that a tensor and its views share: its present value, and how often it has been written."""
+    """The memory that a tensor and its views share: its current value and its number of writes."""
 
     __slots__ = ("needs_grad", "origin", "source", "value", "version", "visible", "written")
 
     def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
         self.value = value
-        self.origin = value  # what it held first: has the layout of the memory
+        self.origin = value  # the first value, which determines the memory's layout
         self.version = 0
         self.source = source  # the input of the program whose memory this is
         self.written = False
-        self.visible = False  # whether autograd saw a write to it
-        self.needs_grad = False  # whether anything that shares it has required grad
+        self.visible = False  # whether autograd saw a write to the memory
+        self.needs_grad = False  # whether any handle of the memory has required grad
 
 
 class Handle(torch.Tensor):
-    """A tensor that only records."""
+    """A tensor without data that records operations instead of computing them."""
 
     _tracer: HandleOwner
     _storage: Storage
     _views: tuple[View, ...]
-    _parent: Handle | None  # what it is a view of, as long as it is not certain that it is
+    _parent: Handle | None  # the base, while it is not certain that this handle is a view of the base
     _value: TensorProxy
     _version_seen: int
-    _needs_grad: bool  # what `requires_grad` says, without going through torch's dispatch
+    _needs_grad: bool  # the value of `requires_grad`, readable without torch's dispatch
 
     @staticmethod
     def make(
         tracer: HandleOwner, value: TensorProxy, *, requires_grad: bool, storage: Storage | None = None,
         views: tuple[View, ...] = (),
     ) -> Handle:  # fmt: skip
-        """Return the handle of `value`, with memory of its own or as a view of `storage`."""
+        """Return a handle of `value`, with its own memory or as a view of `storage`."""
         shape: Any = value.shape
         options: dict[str, Any] = {}
         if any(type(n) is not int for n in shape):
-            # C++ has some size, but asks `__torch_dispatch__` for it.
+            # C++ stores a concrete size for each symbolic one, and calls `__torch_dispatch__` for the actual sizes.
             shape = tuple([n if type(n) is int else getattr(n, "hint", None) or 2 for n in shape])
             options["dispatch_sizes_strides_policy"] = "sizes"
         handle: Handle = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ class Handle(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Nothing may reach the dispatcher but questions of symbolic sizes: anything else was not recorded.
+        # Only queries of symbolic sizes may use the dispatcher. No other operation that arrives here was recorded.
         if isinstance(args[0], Handle):
             if func is torch.ops.aten.detach.default:
                 return args[0]
@@ -130,11 +130,11 @@ class Handle(torch.Tensor):
             if answer is not None:
                 return answer(args[0]._value.shape)
         if func is torch.ops.aten.alias.default:  # as_subclass
-            fall_back("the program makes a tensor of a class that says itself what torch's functions do with it")
+            fall_back("the program creates a tensor of a subclass with its own __torch_function__")
         return fall_back(f"the program calls {func} in a way that no trace can record")
 
     def __getattr__(self, name: str) -> Any:
-        """Attributes that the user has given to the tensor that it stands for."""
+        """Return an attribute that the user has set on the real tensor of this handle."""
         own = object.__getattribute__(self, "__dict__")
         if "_tracer" in own and not name.startswith("__"):
             found = own["_tracer"].attribute_of(self, name)
@@ -144,7 +144,7 @@ class Handle(torch.Tensor):
 
     @property
     def given_attributes(self) -> dict[str, Any]:
-        """Attributes that the program has given it."""
+        """Attributes that the program has set on the handle."""
         own = _OWN if self._storage.source is None or self._views else _OF_INPUTS
         return {k: v for k, v in object.__getattribute__(self, "__dict__").items() if k not in own}
 
@@ -161,7 +161,7 @@ class Handle(torch.Tensor):
 
 
 class Lifted:
-    """A real tensor that became an input of the program because the program reached for it."""
+    """A real tensor that became an input of the program because the program used it."""
 
     __slots__ = ("handle", "proxy", "tensor")
 
@@ -172,14 +172,14 @@ class Lifted:
 
 
 class WriteObserver(Protocol):
-    """A part of the program that is traced by itself, to be transformed."""
+    """A part of the program that is traced separately, because a transform is applied to it."""
 
     def check_write(self, handle: Handle, name: str) -> None:
-        """Refuse an in-place operation that the transform does not allow."""
+        """Raise an error for an in-place operation that the transform does not support."""
 
 
 class HandleOwner(Protocol):
-    """What handles, and the modules about their memory, layout and gradients, need of the tracer that made them."""
+    """The tracer's interface for handles and for the modules about their memory, layout and gradients."""
 
     trace: Trace
     handles: WeakSet[Handle]
@@ -190,24 +190,24 @@ class HandleOwner(Protocol):
     stand_ins: dict[str, tuple[TensorProxy, int | None]]
 
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
-        """Return the operation that made a value, None for an input."""
+        """Return the operation that computed a value, or None for an input."""
 
     def attribute_of(self, handle: Handle, name: str) -> Any:
-        """Return an attribute that the user has given to an input, or `ABSENT`."""
+        """Return an attribute that the user has set on an input, or `ABSENT`."""
 
     def recording(self) -> AbstractContextManager[None]:
-        """Record operations on proxies; user code is not running."""
+        """Return a context in which operations on proxies are recorded and no user code runs."""
 
 
 def needs_grad(tensor: torch.Tensor) -> bool:
-    """Return a tensor's `requires_grad`, asked of a handle without going through torch's dispatch."""
+    """Return a tensor's `requires_grad`. For a handle, torch's dispatch is not called."""
     return tensor._needs_grad if type(tensor) is Handle else tensor.requires_grad
 
 
 _ASKED = {
     f"_{kind}_capsule{length}" for kind in ("sizes", "strides", "sym_sizes", "sym_strides") for length in ("", "_len")
 }
-_OWN = frozenset({*Handle.__annotations__, "_backward_hooks", *_ASKED})  # what C++ keeps of what it was answered, too
+_OWN = frozenset({*Handle.__annotations__, "_backward_hooks", *_ASKED})  # with attributes in which C++ caches sizes
 _OF_INPUTS = _OWN | {"_is_param", "_is_buffer"}
 
 
@@ -216,8 +216,8 @@ def _contiguous_strides(shape: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _aten = torch.ops.aten
-# What C++ asks of a handle whose sizes are symbolic. Its own idea of strides is that nothing is transposed, and it is
-# only asked where nobody sees the answer: programs that ask get theirs from `layout.py`.
+# Answers to C++ queries of a handle with symbolic sizes. The strides are always contiguous. This is safe because
+# programs that query strides get them from `layout.py` instead of these functions.
 _SIZES: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     _aten.dim.default: len,
     _aten.sym_size.default: lambda shape: shape,
@@ -234,5 +234,5 @@ _SIZES: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
 
 
 def is_handle(x: Any) -> bool:
-    """Check whether a tensor is one that the trace made."""
+    """Check for a handle."""
     return type(x) is Handle

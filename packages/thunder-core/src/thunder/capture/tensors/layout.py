@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strides, found when somebody asks.
+"""Strides of proxies, computed on demand.
 
-Proxies have no strides. Where the program observes them (`stride()`, `is_contiguous()`, `view`, a write through
-`reshape`), the operations that led to the value are run by torch on the meta device, which gives torch's strides; those
-whose kernels choose how their results are laid out are run as fake tensors of their device.
+Proxies have no strides. If the program observes strides (`stride()`, `is_contiguous()`, `view`, or a write through
+`reshape`), torch runs the operations that led to the value on the meta device, which computes torch's strides. If the
+layout of an operation's results depends on the kernel, torch runs the operation on fake tensors of its device instead.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ __all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor"]
 
 
 class _UnknownSizes(Exception):
-    """What is asked for depends on tensors whose sizes are symbolic."""
+    """Signals that a layout depends on tensors with symbolic sizes."""
 
 
 def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
     """Return a tensor on the meta device with the strides that torch gives `value`.
 
-    They are told of a program for these sizes: symbolic ones become constants, unless not `specializing`.
+    The strides are valid only for the current sizes. Symbolic sizes therefore become constants, or `_UnknownSizes` is
+    raised if not `specializing`.
     """
     known = tracer.meta_tensors
-    # A stack of our own, so that a long program needs no recursion: what an operation takes is found before its result.
+    # An explicit stack instead of recursion, for long programs. Arguments are computed before results.
     stack: list[tuple[TensorProxy, bool]] = [(value, False)]
     while stack:
         p, has_arguments = stack.pop()
@@ -62,7 +63,7 @@ def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool =
 
 
 def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
-    """Check whether the result is contiguous whatever the arguments' strides are: nothing before it need be known."""
+    """Check whether the result is contiguous for all strides of the arguments, which then need not be computed."""
     return sym.facts.layout == "contiguous" and kwargs.get("memory_format") in (None, torch.contiguous_format)
 
 
@@ -88,7 +89,7 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
         known.update((p.name, _contiguous(p)) for p in outs)
         return
     fn = _torch_function(bsym)
-    if fn is None and bsym.subsymbols:  # what torch has no function for, such as the property x.T
+    if fn is None and bsym.subsymbols:  # torch has no function for it, e.g. for the property x.T
         for sub in bsym.subsymbols:
             _run(sub, known)
         for p in outs:
@@ -102,7 +103,7 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
         for p, t in zip(outs, found):
             known[p.name] = t if tuple(t.shape) == p.shape else _contiguous(p)
     except Exception:
-        # Torch cannot run it on the meta device: its result is taken to be laid out in the usual way.
+        # torch cannot run it on the meta device. Assume that its results are contiguous.
         for p in outs:
             known[p.name] = _contiguous(p)
 
@@ -110,13 +111,13 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
 def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     args, kwargs = (_on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in (bsym.args, bsym.kwargs))
     if not bsym.tensors():
-        kwargs["device"] = torch.device("meta")  # a factory, where the user did not say so
+        kwargs["device"] = torch.device("meta")  # a factory without an explicit device
     with torch.no_grad(), DisableTorchFunction():
         return [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
 
 
 def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Run an operation as its device would: slower than on the meta device by far, and told of its kernels."""
+    """Run an operation on fake tensors of its device: much slower than the meta device, but with kernels' layouts."""
 
     def fake(p: Any) -> Any:
         if not isinstance(p, TensorProxy):
@@ -132,7 +133,7 @@ def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> lis
 
 
 def _torch_function(bsym: BoundSymbol) -> Any:
-    """Return the function that runs an operation on real tensors, for a primitive that of the torch executor."""
+    """Return the function that runs an operation on real tensors; for a primitive, the torch executor's function."""
     sym = bsym.sym
     if sym.reference is not None or sym.fn is not None or not sym.is_prim:
         return sym.reference or sym.fn
@@ -156,9 +157,7 @@ def _on_meta(x: Any) -> Any:
 
 
 def meta_of(handle: Handle) -> torch.Tensor:
-    """Return a tensor on the meta device with the strides of a handle's memory, whatever has been written to it
-    since.
-    """
+    """Return a tensor on the meta device with the strides of a handle. Later writes do not affect the strides."""
     value = _base(handle)
     for view in handle._views:
         value = _apply(handle, view, value)
@@ -166,9 +165,7 @@ def meta_of(handle: Handle) -> torch.Tensor:
 
 
 def is_view(handle: Handle) -> bool:
-    """Check whether the last step to a handle, a `reshape`, `contiguous` or the like, gave it its base's memory or a
-    copy.
-    """
+    """Check whether the last step to a handle (e.g. `reshape` or `contiguous`) returned a view and not a copy."""
     value = _base(handle)
     for view in handle._views[:-1]:
         value = _apply(handle, view, value)
@@ -177,16 +174,16 @@ def is_view(handle: Handle) -> bool:
 
 
 def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:
-    """Raise torch's error where `view`, a function of torch, cannot see the memory of a handle so without a copy.
+    """Raise torch's error if `view`, a function of torch, cannot view the handle's memory without a copy.
 
-    Where sizes are symbolic torch says so itself, at the call.
+    For symbolic sizes torch itself raises the error at the call.
     """
     origin = handle._storage.origin
     steps = [(step.args, step.kwargs) for step in handle._views]
     if any(not isinstance(p, TensorProxy) for p in proxies_in((origin.shape, steps))):
         return
     if any(_is_dense(step.sym, step.kwargs) for step in handle._views):
-        with contextlib.suppress(RuntimeError):  # then how what is copied is laid out need not be known
+        with contextlib.suppress(RuntimeError):  # if this succeeds, the layout of the origin does not matter
             _see(handle, _contiguous(origin), view, args)
             return
     try:
@@ -218,6 +215,6 @@ def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
 
 
 def function_of(view: View) -> Any:
-    """Return the function of torch that takes a step; of a property (`x.T`) what reads it."""
+    """Return the torch function of a view step. For a property such as `x.T`, return the property's getter."""
     found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
     return found if callable(found) else found.__get__

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves: tensors of a program's own making that require grad (`x.detach().requires_grad_()`, `torch.zeros(…,
-requires_grad=True)`, `nn.Parameter(…)`).
+"""Leaf tensors that a program creates with requires_grad, e.g. by `x.detach().requires_grad_()`,
+`torch.zeros(…, requires_grad=True)` or `nn.Parameter(…)`.
 
-Inside of the program `torch.autograd.grad` takes gradients by them as by any value. A leaf that outlives the call is
-different: torch's autograd would fill in its `.grad`, and what is computed of it requires grad though no input does. A
-compiled program has no such tensors, so one that returns them runs partly eager (`frontend/per_module.py`), as does one
-that changes whether a tensor of the caller's requires grad.
+Inside the program, `torch.autograd.grad` differentiates with respect to a leaf like any other value. A leaf that
+outlives the call is different: torch's autograd would set its `.grad`, and values computed from it require grad even if
+no input does. A compiled program cannot provide this, so a program that returns such a leaf runs partly eager
+(`frontend/per_module.py`). So does a program that changes `requires_grad` of one of the caller's tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Leaves", "set_requires_grad"]
 
 
 def set_requires_grad(handle: Handle, value: bool) -> None:
-    """Make a handle require grad, or not."""
+    """Set `requires_grad` of a handle."""
     if handle._needs_grad is not value:
         handle._needs_grad = value
         handle._storage.needs_grad |= value
@@ -38,18 +38,18 @@ def set_requires_grad(handle: Handle, value: bool) -> None:
 
 
 class Leaves:
-    """The leaves that one run of a program makes."""
+    """The leaf tensors that one run of a program creates."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Handle]] = []
         self._values: set[str] = set()
-        self._line: SourceLine | None = None  # where the first was made
+        self._line: SourceLine | None = None  # the user line that created the first leaf
 
     def __contains__(self, handle: Handle) -> bool:
         return any(made() is handle for made in self._made)
 
     def seen_through(self, handle: Handle) -> bool:
-        """Check whether a handle is a leaf or a view of one, so that autograd sees what is written to it."""
+        """Check whether autograd sees writes to a handle, because it is a leaf or a view of a leaf."""
         for made in self._made:
             leaf = made()
             if leaf is not None and leaf._needs_grad and leaf._storage is handle._storage:
@@ -64,7 +64,7 @@ class Leaves:
         if handle._needs_grad is value:
             return
         if any(lifted.handle is handle for lifted in tracer.inputs):
-            fall_back("the program changes whether a tensor that it does not make requires grad")
+            fall_back("the program changes requires_grad of a tensor that it did not create")
         if not value and handle not in self:
             raise RuntimeError(
                 "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in "
@@ -76,14 +76,14 @@ class Leaves:
         with tracer.recording():
             value_made = aliasing.read(handle)
         self._made.append(weakref.ref(handle))
-        if not tracer.parts:  # a function that is transformed gives none away
+        if not tracer.parts:  # a leaf inside a transformed function cannot leave it
             self._values.add(value_made.name)
             self._line = self._line or user_line()
 
     def stay_inside(self, tracer: HandleOwner, results: Sequence[torch.Tensor], hook: Any) -> None:
-        """Leave a program to Python whose results are leaves or require grad by them alone.
+        """Fall back if a result of the program is a leaf, or requires grad only because of a leaf.
 
-        So does one with hooks (operations `hook`) that gradients on their way to leaves go through, and nowhere else.
+        Also fall back if the program has gradient hooks (operations `hook`) on values that affect only such leaves.
         """
         if not self._values:
             return
@@ -93,14 +93,15 @@ class Leaves:
         by_them_alone = by_leaves - by_inputs
         hooked = any(op.sym is hook and not by_them_alone.isdisjoint(op.arg_names) for op in operations)
         if hooked or any(type(x) is Handle and x._needs_grad and x._value.name not in by_inputs for x in results):
+            line = f", in {self._line}" if self._line is not None else ""
             fall_back(
-                "the program returns or keeps a tensor that requires grad by itself (requires_grad_(), "
-                f"requires_grad=True or nn.Parameter, in {self._line}), or what is computed of it"
+                "the program returns or stores a tensor that requires grad and was created in the program "
+                f"(requires_grad_(), requires_grad=True or nn.Parameter{line}), or a value computed from this tensor"
             )
 
 
 def _flows(operations: Sequence[BoundSymbol], sources: set[str], stops: set[str]) -> set[str]:
-    """Return the values that gradients flow from to `sources`, and not by way of `stops`."""
+    """Return the values from which gradients flow to `sources` without passing through `stops`."""
     found = set(sources)
     for op in operations:
         if op.sym.differentiable:

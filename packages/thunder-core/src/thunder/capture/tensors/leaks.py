@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds a tensor that should be gone: what an error names, found by asking the garbage collector."""
+"""Description of the object that keeps a leaked tensor alive, found with the garbage collector, for error messages."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _IN_THE_WAY = (types.FrameType, types.TracebackType)
 
 
 def describe_referrer(thing: Any, besides: Iterable[Any] = ()) -> str:
-    """Return the place that keeps `thing` alive, in words. What is in `besides` does not count."""
+    """Describe the object that keeps `thing` alive. Objects in `besides` do not count."""
     ignored = {id(x) for x in besides}
     named = _named(thing, ignored, 3)
-    return named or "a place that cannot be named"
+    return named or "an unknown place"
 
 
 def _named(thing: Any, ignored: set[int], depth: int) -> str | None:
@@ -38,7 +38,7 @@ def _named(thing: Any, ignored: set[int], depth: int) -> str | None:
 
 
 def _suspended(holder: Any) -> Any:
-    """Return the generator whose frame it is: before Python 3.11 that is what has its variables."""
+    """Return the generator that owns a frame (before Python 3.11 it also owns the variables), else `holder`."""
     if not isinstance(holder, types.FrameType):
         return holder
     owners = (r for r in gc.get_referrers(holder) if isinstance(r, types.GeneratorType) and r.gi_frame is holder)
@@ -46,8 +46,8 @@ def _suspended(holder: Any) -> Any:
 
 
 def _is_by_thread(x: dict[Any, Any]) -> bool:
-    """Check whether it is where a threading.local keeps a dict for each thread."""
-    keys = [k() if isinstance(k, weakref.ref) else k for k in x]  # since Python 3.13 without a reference in between
+    """Check whether a dict is the internal dict in which `threading.local` stores one dict for each thread."""
+    keys = [k() if isinstance(k, weakref.ref) else k for k in x]  # since Python 3.13 keys are not weak references
     return any(type(k).__name__ == "_localdummy" for k in keys)
 
 
@@ -56,7 +56,7 @@ def _is_own(holder: Any) -> bool:
 
 
 def _name(holder: Any, thing: Any, ignored: set[int], depth: int) -> str | None:
-    """Return what a holder is called, if it is something that a user knows by a name."""
+    """Return a description of a holder, if users know the holder by a name."""
     if isinstance(holder, types.ModuleType):
         return f"the module {holder.__name__}"
     if isinstance(holder, types.CellType):
@@ -74,7 +74,7 @@ def _name(holder: Any, thing: Any, ignored: set[int], depth: int) -> str | None:
         if any(isinstance(owner, dict) and _is_by_thread(owner) for owner in gc.get_referrers(holder)):
             return f"the attribute {key} of a threading.local"
     if not isinstance(holder, (dict, type)) and not _is_own(holder):
-        # Attributes are kept in the object itself, until somebody asks for its dict.
+        # Python stores attributes inside the object until some code accesses its `__dict__`.
         for key, value in (getattr(holder, "__dict__", None) or {}).items():
             if value is thing:
                 return f"the attribute {key} of a {type(holder).__name__}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tracer: stands between user code and the trace while the program runs natively, once.
+"""The tracer: it runs the program natively once, and records the program's operations into a trace.
 
-It turns handles and real tensors into proxies and results into handles, keeps the inputs of the program (arguments,
-then tensors that the program reaches by itself), and at the end writes back what was changed in place.
+The tracer converts handles and real tensors to proxies, and results to handles. It stores the inputs of the program:
+first the arguments, then other tensors that the program uses (lifted inputs). At the end it writes values that were
+changed in place back to the inputs.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ __all__ = ["Lifted", "Tracer", "needs_grad", "tensors_in"]
 
 
 class DerivedScalars(Protocol):
-    """What computes numbers that derive from integers among the inputs, and the prologue's program for them."""
+    """Computes numbers that derive from integer inputs, and builds the prologue's function that computes them."""
 
     def __contains__(self, name: str) -> bool: ...
     def program(self, leaves: Sequence[NumberProxy]) -> Any: ...
 
     def resolve(self, number: Any) -> None:
-        """Give an unbacked number its value in this call, if it derives from inputs."""
+        """Set an unbacked number's value in this call, if the number derives from inputs."""
 
 
-#: What calls a function of torch for user code: it is given the tracer, the function and the call's arguments.
+#: Calls a torch function for user code. Parameters: the tracer, the function, and the call's arguments.
 Dispatch = Callable[["Tracer", Any, "tuple[Any, ...]", "dict[str, Any]"], Any]
 
 
@@ -70,24 +71,24 @@ class Tracer:
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
         self._producers: dict[str, BoundSymbol] = {}
-        self._indexed: list[tuple[list[BoundSymbol], int]] = []  # how far the scopes are in it
+        self._indexed: list[tuple[list[BoundSymbol], int]] = []  # each scope, and how much of it `_producers` covers
         self.leaves = Leaves()
-        self.derived_scalars: DerivedScalars | None = None  # where numbers that derive from inputs are computed
-        self.unknown: dict[Any, Any] = {}  # what has been asked of values already (`dispatch/scalars.py`)
-        self.has_regions = False  # whether a part of the program is to be computed again for backward
+        self.derived_scalars: DerivedScalars | None = None  # set if numbers that derive from inputs are computed
+        self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
+        self.has_regions = False  # whether backward recomputes a part of the program
         self.kernels_around = modes.settled_attention_kernels()
-        self.attention_kernels: tuple[Any, ...] | None = None  # which there are, where the program has attention
+        self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention
         self.uncacheable: str | None = None  # why this trace cannot be cached
-        self.refusal: Exception | None = None  # what the program was told that it cannot do, and may have caught
-        self.partly_eager: Exception | None = None  # the program calls a function that stays Python
-        self.symbolic: Inputs | None = None  # where sizes or numbers of inputs are symbolic
-        self.generators: list[torch.Generator] = []  # those that operations of the program are given
-        self.detaching = True  # whether what runs under no_grad is cut off from gradients
-        self.parts: list[WriteObserver] = []  # subtraces: what is being traced to be transformed
-        self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # their inputs: of what, and where it is batched
+        self.refusal: Exception | None = None  # an error that thunder raised and the program may have caught
+        self.partly_eager: Exception | None = None  # set if the program calls a function that runs as Python
+        self.symbolic: Inputs | None = None  # set if sizes or numbers of inputs are symbolic
+        self.generators: list[torch.Generator] = []  # generators passed to operations of the program
+        self.detaching = True  # whether gradients stop at operations under no_grad
+        self.parts: list[WriteObserver] = []  # the subtraces that are being traced, for transforms
+        self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # subtrace inputs: outer value, batch dimension
         self._known: dict[int, Lifted] = {}
         self._lift = lift
-        self.reader: Reader | None = None  # who records what the program reads
+        self.reader: Reader | None = None  # records the program's reads
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., bool] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
@@ -96,7 +97,7 @@ class Tracer:
     def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:
         """Make a real tensor an input of the program.
 
-        The same tensor is one input however often it is given, unless `independent` says that this is another variable.
+        A tensor that is added several times is one input, unless `independent` is set for a separate variable.
         """
         known = self._known.get(id(tensor))
         if known is not None and not independent:
@@ -114,8 +115,8 @@ class Tracer:
         handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
         for mark, kind in (("_is_param", torch.nn.Parameter), ("_is_buffer", torch.nn.Buffer)):
             if isinstance(tensor, kind):
-                handle.__dict__[mark] = True  # isinstance() goes by it
-        with DisableTorchFunction():  # a tensor may first be met where the tracer's mode is on
+                handle.__dict__[mark] = True  # used by isinstance()
+        with DisableTorchFunction():  # the tracing mode may be active here
             self.meta_tensors[proxy.name] = torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
             )
@@ -126,7 +127,7 @@ class Tracer:
         return handle
 
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
-        """Return the operation that made a value, None for an input."""
+        """Return the operation that computed a value, or None for an input."""
         if value.name not in self._producers:
             for i, scope in enumerate(self.trace.scopes):
                 if i == len(self._indexed) or self._indexed[i][0] is not scope:
@@ -138,11 +139,11 @@ class Tracer:
         return self._producers.get(value.name)
 
     def forget_producers(self) -> None:
-        """Say that operations that were recorded have been replaced."""
+        """Clear the index of producers, because recorded operations have been replaced."""
         self._indexed, self._producers = [], {}
 
     def sizes_are_symbolic(self, x: Any) -> bool:
-        """Check whether some size of a tensor that user code asks about is not known."""
+        """Check whether a tensor that user code queries has a symbolic size."""
         if type(x) is Handle:
             return any(type(n) is not int for n in x._value.shape)
         if is_mask(x):
@@ -150,44 +151,47 @@ class Tracer:
         return self.symbolic is not None and isinstance(x, torch.Tensor) and bool(self.symbolic.dims_of(x))
 
     def shape_of(self, x: Any) -> tuple[Any, ...]:
-        """Return the shape of a tensor that user code asks about."""
+        """Return the shape of a tensor that user code queries."""
         if is_mask(x):
             return int(x.variant), x.seq_len_q, x.seq_len_kv
         return self.handle_of(x)._value.shape
 
     def attribute_of(self, handle: Handle, name: str) -> Any:
-        """Return an attribute that the user has given to an input, or `ABSENT`."""
+        """Return an attribute that the user has set on an input, or `ABSENT`."""
         lifted = next((x for x in self.inputs if x.handle is handle), None)
         return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
 
     def is_leaf(self, tensor: torch.Tensor) -> bool:
-        """Return whether a real tensor is a leaf of autograd's graph; it is guarded."""
+        """Return whether a real tensor is a leaf of autograd's graph, and guard the result."""
         return self.guarded_of(tensor, Attr, "is_leaf")
 
     def input_of(self, value: TensorProxy) -> Lifted | None:
-        """Return the input that a value is, as it was given."""
+        """Return the input whose original value is `value`, or None."""
         return next((x for x in self.inputs if x.proxy.name == value.name), None)
 
     def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
-        """Say how tensors that the program reaches by itself are called."""
+        """Set the function that names lifted inputs."""
         self._names_of = names_of
 
     def handle_of(self, tensor: torch.Tensor) -> Handle:
-        """Return the handle of a tensor that user code gave to an operation."""
+        """Return the handle of a tensor that user code passed to an operation."""
         if isinstance(tensor, Handle):
             if tensor._tracer is not self:
                 raise TracingError(
-                    f"a tensor of another trace ({tensor!r}) was used: it was kept from an earlier call of a traced "
-                    "function, or from a function under vmap. Return it from that function instead of storing it"
+                    f"a tensor of another trace was used ({tensor!r}). It was stored in an earlier call of a traced "
+                    "function, or in a function under vmap. Return it from that function instead of storing it"
                 )
             return tensor
         if not self._lift:
-            raise TracingError("a tensor that is not an argument was used where only arguments may be")
+            raise TracingError(
+                "a tensor was used that is not an argument, but this function may use only its arguments. Pass the "
+                "tensor as an argument"
+            )
         return self.add_input(tensor, self._names_of(tensor))
 
     # -- values -------------------------------------------------------------------------------------------------------
     def unwrap(self, x: Any) -> Any:
-        """Return arguments with each tensor replaced by its present value."""
+        """Return arguments in which each tensor is replaced by the proxy of its current value."""
         if isinstance(x, torch.Tensor):
             return aliasing.read(self.handle_of(x))
         kind = type(x)
@@ -209,15 +213,15 @@ class Tracer:
             self.generators.append(x)
             return x
         if kind.__module__ == "numpy" and hasattr(x, "item") and getattr(x, "ndim", None) == 0:
-            return x.item()  # a number of NumPy's
+            return x.item()  # a NumPy number
         if kind is torch.SymInt or kind is torch.SymFloat:
-            x = x.node  # what C++ has made of a symbolic number
+            x = x.node  # C++ wraps symbolic numbers in these types
         if isinstance(x, SymbolicNumber) and x.symbols is not self.trace.info.get("symbols"):  # type: ignore[attr-defined]
-            return x.hint  # left behind by another program: what it was there
+            return x.hint  # a symbol that another program left behind: use its value there
         return x
 
     def wrap(self, x: Any, *, requires_grad: bool = False) -> Any:
-        """Return results with each proxy replaced by a handle of its own."""
+        """Return results in which each proxy is replaced by a new handle."""
         if isinstance(x, TensorProxy):
             return Handle.make(self, x, requires_grad=requires_grad and is_inexact_dtype(x.dtype))
         if isinstance(x, NumberProxy) and x.symbol is not None:
@@ -238,7 +242,7 @@ class Tracer:
     # -- operations ---------------------------------------------------------------------------------------------------
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record operations on proxies, within it; user code is not running."""
+        """Return a context in which operations on proxies are recorded and no user code runs."""
         before = state.frontend, state.source
         state.frontend = None
         paused = pause_reads()
@@ -256,7 +260,7 @@ class Tracer:
 
     @contextmanager
     def proxies(self) -> Iterator[None]:
-        """Allow proxies to be made for this trace, within it."""
+        """Return a context in which proxies can be created for this trace."""
         before = state.trace, state.frontend
         state.trace, state.frontend = self.trace, None
         try:
@@ -266,7 +270,7 @@ class Tracer:
 
     @contextmanager
     def without_gradients(self) -> Iterator[None]:
-        """Run user code whose gradients are defined elsewhere: grad mode is off, and nothing is detached."""
+        """Return a context for user code whose gradients are defined elsewhere: no_grad, but without detaching."""
         before, self.detaching = self.detaching, False
         try:
             with torch.no_grad():
@@ -275,7 +279,7 @@ class Tracer:
             self.detaching = before
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch for user code."""
+        """Call a torch function for user code."""
         return self._dispatch(self, func, args, kwargs)
 
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -298,7 +302,7 @@ class Tracer:
             return self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
-        """Return what an operation under no_grad gives: no gradient flows back through it."""
+        """Return the results of an operation under no_grad, detached so that no gradient flows through them."""
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
             return type(out)(self.detached(o, args, kwargs) for o in out)
@@ -310,7 +314,7 @@ class Tracer:
 
     def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
         if isinstance(out, TensorProxy):
-            # An operation that returns its input gives the user the same tensor, as torch does.
+            # Like torch, return the same tensor to user code if an operation returns its input.
             for t in tensors:
                 handle = self.handle_of(t)
                 if handle._value is out:
@@ -340,7 +344,7 @@ class Tracer:
     # -- running user code --------------------------------------------------------------------------------------------
     @contextmanager
     def user_code(self) -> Iterator[None]:
-        """Run user code, within it: operations go through this tracer into the trace."""
+        """Return a context in which user code runs and this tracer records its operations into the trace."""
         before = state.trace, state.frontend, state.source
         recorded = self.reader is not None and self.reader is active.reader
         phase = begin_reads() if recorded else None
@@ -362,13 +366,13 @@ class Tracer:
         else:
             storage.value = prims.copy_(value, lifted.proxy)
         storage.version += 1
-        # Whoever returns the input itself returns the caller's tensor.
+        # A program that returns this input must return the caller's tensor, which the proxy refers to.
         lifted.handle._value, lifted.handle._version_seen = lifted.proxy, storage.version
 
     def finish(self, output: Any) -> Any:
-        """Write inputs that were changed in place back to their memory; returns the output in proxies.
+        """Write inputs that were changed in place back to their memory, and return the output in proxies.
 
-        Views of a changed input are taken anew from its memory, so that what is returned shares it as in torch.
+        Views of a changed input are recomputed from its memory, so that results share memory as in torch.
         """
         before = state.trace, state.frontend
         state.trace, state.frontend = self.trace, None
@@ -393,7 +397,7 @@ class Tracer:
         return output
 
     def _sizes(self) -> list[BoundSymbol]:
-        """Return the lines that read the symbolic sizes off the inputs."""
+        """Return the operations that read the symbolic sizes from the inputs."""
         if self.symbolic is None:
             return []
         inputs = {p.name: p for p in self.trace.args}
@@ -401,7 +405,7 @@ class Tracer:
 
 
 def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
-    """Return a result with a value of the trace for each symbolic number in it."""
+    """Return a result in which each symbolic number is replaced by a value of the trace."""
     if isinstance(x, SymbolicNumber):
         text = x.text()
         if text not in known:
@@ -420,9 +424,9 @@ def _values_of_numbers(x: Any, known: dict[str, NumberProxy]) -> Any:
 
 
 def _share_memory(tensors: list[torch.Tensor]) -> None:
-    """Let results share memory here as they do in torch: views among them are taken again from their bases.
+    """Make results share memory as in torch, by recomputing views among the results from their bases.
 
-    (A view that was written to is known by the value that was written, and its base is made of that and the rest.)
+    Without this, a view that was written to keeps the written value, and its base is computed from this value.
     """
     groups: dict[int, list[Handle]] = {}
     for t in tensors:
@@ -431,13 +435,13 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
     for handles in groups.values():
         if len({id(h) for h in handles}) > 1:
             for handle in handles:
-                # A detached view that was assigned something is the only one that has the gradient of that.
+                # A detached view with an assigned value keeps it, because only this view has the value's gradient.
                 if handle._views and not (handle._needs_grad and any(view.hides_writes for view in handle._views)):
                     handle._version_seen = -1
 
 
 def _keep_apart(tensors: list[torch.Tensor], inputs: Sequence[Lifted]) -> None:
-    """Make results that look like what they are views of tensors of their own, as torch does."""
+    """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""
     given = {x.handle._storage: x.handle for x in inputs}
     seen: dict[str, torch.Tensor] = {}
     for t in tensors:
@@ -452,7 +456,7 @@ def _unpacks(args: Sequence[Proxy]) -> list[Any]:
 
 
 def tensors_in(*containers: Any) -> list[torch.Tensor]:
-    """Return the tensors in arguments, through tuples, lists and dicts."""
+    """Return all tensors in the arguments, including tensors in tuples, lists and dicts."""
     found: list[torch.Tensor] = []
     stack = list(containers)
     while stack:
@@ -475,7 +479,7 @@ def _check_kind(tensor: torch.Tensor) -> None:
     dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
     if dispatches or (overrides and not isinstance(tensor, torch.nn.Parameter)):
         fall_back(
-            f"the program is given a tensor of the class {kind.__qualname__}, which says itself what torch's functions "
-            "do with it"
+            f"the program gets a tensor of class {kind.__qualname__}, which defines its own __torch_function__ or "
+            "__torch_dispatch__"
         )
     refuse_kinds_of_memory(tensor)

@@ -67,9 +67,9 @@ def capture(
     With `trusted`, the prologue does not check the properties that the user guarantees. `CaptureSession` explains the
     other options.
 
-    A tensor passed for several arguments becomes a separate input for each of them, if the program cannot detect the
-    sharing: it neither writes to the tensor nor compares identities (`q is k`). Otherwise `fn` runs a second time, and
-    the tensor becomes one input.
+    A tensor passed for several arguments becomes a separate input for each of them. If the program could detect the
+    sharing, because it writes to the tensor or compares identities (`q is k`), `fn` runs a second time, and the tensor
+    becomes one input.
     """
 
     def run(distinct: frozenset[int]) -> Captured:

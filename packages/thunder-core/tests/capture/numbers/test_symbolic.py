@@ -286,7 +286,7 @@ def test_constraints_are_printed_as_a_program() -> None:
     for line in (
         "s0 = x.shape[0]",
         "if s0 < 2: raise GuardFailed('x.shape[0] was more than 1 and is', s0)",
-        "if not (s0 * 2 <= 40): raise GuardFailed('the program is for x.shape[0] * 2 <= 40')",
+        "if not (s0 * 2 <= 40): raise GuardFailed('the program requires x.shape[0] * 2 <= 40')",
     ):
         assert f"  {line}\n" in prologue
     computation = thunder.last_traces(jitted)[-1]

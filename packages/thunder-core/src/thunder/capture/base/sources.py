@@ -85,7 +85,7 @@ class Source:
 
     # -- steps from here ----------------------------------------------------------------------------------------------
     def to(self, step: type[S], *operands: Any) -> S:
-        """Return the source one `step` with these operands away from this source."""
+        """Return the source that is one `step` from this source; `operands` are the arguments of the step."""
         key = (step, *operands)
         found = self._children.get(key)
         if found is None:

@@ -271,7 +271,7 @@ class Prologue:
             condition = text(lambda p: f"{{{position[p.name]}}}")
             description = text(lambda p: self._leaves[p.name][1])
             operands = tuple(bound[p.name] for p in leaves)
-            _refuse_if(trace, f"not ({condition})", operands, Message(f"the program is for {description}"))
+            _refuse_if(trace, f"not ({condition})", operands, Message(f"the program requires {description}"))
         trace.record(last)
 
     def _derive(self, symbols: Symbols) -> BoundSymbol | None:

@@ -2,8 +2,8 @@
 """Corrections of the guards at the end of a run, for values that the program assigned.
 
 Two cases change the recorded guards. If the program only appended to a list (a log), the program did not read the old
-items, so their guards are dropped. If the program assigned a value that is identical to the old one, the old value
-matters, because the assignment has no visible effect only for this old value. It is guarded.
+items, so their guards are dropped. If the program assigned a value that is identical to the old one, the old value is
+guarded: with another old value, the assignment would be a change that an epilogue has to repeat.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def guard_what_was_assigned(reads: Recorder, ran: list[CodeType], scopes: list[A
         names = stored.union(assigned.get(id(reached.thing), ()))
         for snapshot in reached.snapshots if names else ():
             if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):
-                _guard_unchanged(reads, snapshot, names)  # snapshots of a container's items are handled elsewhere
+                _guard_unchanged(reads, snapshot, names)  # not a container's own items, which are guarded together
     for scope in scopes:
         for name in sorted(scope.stored.intersection(scope.before)):
             if scope.target.get(name, ABSENT) is scope.before[name]:

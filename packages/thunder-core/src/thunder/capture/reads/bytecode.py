@@ -83,7 +83,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     imported: set[str] = set()
     measured = 0  # 1 right after the load of the built-in `len`, 2 after the load of its argument
     taken: set[tuple[str, ...]] = set()  # attributes of globals that are used for more than `in` or further attributes
-    identity = False  # whether `is` compares two values neither of which is a constant or a global
+    identity = False  # whether `is` compares two values, excluding constants and globals
     before = -1  # the previous opcode
     names = code.co_names
     instructions = [*_instructions(code)]

@@ -127,7 +127,7 @@ class CodeReads:
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
-            return  # since Python 3.14 annotations are evaluated on access; the program did not call this code
+            return  # since Python 3.14 annotations are evaluated on access, and no longer at definition
         if code.co_filename == "<string>" and is_library_scope(frame.f_globals):
             return  # the library generated this code, e.g. a dataclass's __init__
         functions = self._functions.get(id(code))
@@ -245,7 +245,7 @@ class CodeReads:
     def _read_of_module(
         self, source: Source, module: types.ModuleType, name: str, code: CodeType
     ) -> tuple[Source, Any] | None:
-        """Read an attribute of a module; return None if the attribute does not exist or cannot be read through."""
+        """Read an attribute of a module; return None if the attribute does not exist."""
         recorder = self._recorder
         found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
         reason = nondeterminism_of(module, name, found)

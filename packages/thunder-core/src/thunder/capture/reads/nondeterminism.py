@@ -15,8 +15,8 @@ __all__ = ["READERS", "draws_or_reads_clock", "imported_nondeterminism", "nondet
 
 # Built-in functions that read values without a source.
 READERS = {
-    "globals": "the program reads globals()", "dir": "the program lists attributes (dir)",
-    "open": "the program opens a file", "input": "the program asks for input",
+    "globals": "the program reads globals()", "dir": "the program lists attributes with dir()",
+    "open": "the program opens a file", "input": "the program calls input()",
     "__import__": "the program imports a module by a computed name",
 }  # fmt: skip
 

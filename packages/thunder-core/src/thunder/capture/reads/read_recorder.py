@@ -38,7 +38,7 @@ from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["ReadRecorder"]
 
-UNREACHABLE = "is neither an argument nor reachable from the function's module, closure or globals"
+UNREACHABLE = "which thunder cannot find again from the arguments, or from the function's module, closure or globals"
 
 
 class ReadRecorder:
@@ -119,7 +119,7 @@ class ReadRecorder:
         guard_what_was_assigned(self, ran, [*self.code.scopes.values()])
         self._unguardables.finish(ran)
         for obj in self._attributes.unreachable(new_objects):
-            self.refuse(f"a {type(obj).__name__} was read that {UNREACHABLE}")
+            self.refuse(f"the program reads a {type(obj).__name__}, {UNREACHABLE}")
 
     def _guard_names_not_on_tensors(self, ran: list[types.CodeType]) -> None:
         """Guard that tensors lack the names that code queries but no object was seen to be queried for."""
@@ -167,7 +167,7 @@ class ReadRecorder:
             return
         if isinstance(value, SymbolicNumber):
             if self.symbolic is None or not self.symbolic.owns(value):
-                self.refuse(f"`{source}` is a symbolic number that another trace left there")
+                self.refuse(f"`{source}` contains a symbolic number of another trace")
             return
         self._guarded.add(source)
         kind = classify(value)
@@ -275,7 +275,7 @@ class ReadRecorder:
         """Return an attribute that user code has set on a tensor, or `ABSENT`, and guard the result."""
         found = tensor.__dict__.get(name, ABSENT)
         if source is None:
-            self.refuse(f"the attribute `{name}` was read of a tensor that {UNREACHABLE}")
+            self.refuse(f"the program reads the attribute `{name}` of a tensor, {UNREACHABLE}")
         elif found is ABSENT:
             self.absent(source.variables, name)
         else:
@@ -288,7 +288,7 @@ class ReadRecorder:
         with TracerPhase():
             found = bool(condition.read(tensor))
         if source is None:
-            self.refuse(f"`{condition}` was read, where x is a tensor that {UNREACHABLE}")
+            self.refuse(f"the program reads `{condition}` of a tensor x, {UNREACHABLE}")
         else:
             self.value(condition, found)
         return found
@@ -296,7 +296,7 @@ class ReadRecorder:
     def given_attributes(self, source: Source | None, tensor: torch.Tensor, given: dict[str, Any]) -> list[Write]:
         """Return the writes that set the attributes of an input's handle on the input itself."""
         if source is None:
-            self.refuse(f"an attribute was set on a tensor that {UNREACHABLE}")
+            self.refuse(f"the program sets an attribute of a tensor, {UNREACHABLE}")
             return []
         return [Write("set_attribute", source, tensor, name, value) for name, value in given.items()]
 
@@ -304,7 +304,7 @@ class ReadRecorder:
         """Return why a trace that uses these tensors cannot be cached, or None if all tensors have sources."""
         for tensor in tensors:
             if id(tensor) not in self.tensors:
-                return f"a tensor of shape {tuple(tensor.shape)} was used that {UNREACHABLE}"
+                return f"the program uses a tensor of shape {tuple(tensor.shape)}, {UNREACHABLE}"
         return None
 
     def attention_kernels(self, kernels: tuple[Any, ...]) -> None:

@@ -63,7 +63,7 @@ def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
     if not items:
         recorder.add(IsEmpty(source))
     elif len(items) > (MAX_PLAIN if plain else MAX_ITEMS):
-        recorder.refuse(f"`{source}` has {len(items)} items, more than thunder guards one by one")
+        recorder.refuse(f"`{source}` has {len(items)} items, which is more than thunder can guard")
     elif isinstance(x, (set, frozenset)) and _differ_if_not_identical(items):
         recorder.add(HasMembers(source, frozenset(items)))
     elif plain and not by_item:

@@ -16,11 +16,11 @@ __all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "refuse_kinds_of_memory
 
 
 class RunsEagerly(Exception):
-    """Tracing ends because the program has a one-time effect that a trace cannot repeat; the call runs eagerly."""
+    """Raised if the program has a one-time effect that a trace cannot repeat. The call then runs eagerly."""
 
 
 class ModuleFallback(RunsEagerly):
-    """Tracing ends at a module or function that has to run as Python (`frontend/per_module.py`)."""
+    """Raised at a module or function that has to run as Python (`frontend/per_module.py`)."""
 
 
 def fall_back(why: str) -> NoReturn:

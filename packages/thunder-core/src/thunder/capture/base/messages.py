@@ -16,7 +16,7 @@ __all__ = ["Message", "name_of"]
 
 
 class Message(NamedTuple):
-    """Texts alternating with Python expressions; in these, `{0}` is the guarded value and `{1}` the expected value."""
+    """Texts and Python expressions in turn. In expressions, `{0}` is the guarded value and `{1}` the expected value."""
 
     text: str
     found: str = ""
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 
 def name_of(source: Source) -> str:
-    """Return the name of a source in messages. The traced callable is called by its own name."""
+    """Return the name of a source in messages. For the traced callable this is its own name."""
     if isinstance(source, Root):
         if isinstance(source.value, types.ModuleType):
             return f"the module {source.value.__name__}"

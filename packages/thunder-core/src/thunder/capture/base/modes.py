@@ -123,7 +123,7 @@ _settled: list[bool] = []
 
 
 def settled_attention_kernels() -> tuple[Any, ...]:
-    """Return the same tuple, but after torch has sorted the kernels for this GPU (at its first choice of a kernel)."""
+    """Return `attention_kernels()` after torch has sorted them for this GPU, which its first choice of a kernel does."""
     if not _settled and torch.cuda.is_initialized():
         _settled.append(True)
         with contextlib.suppress(RuntimeError), DisableTorchFunction(), without_modes():  # maybe no kernel is enabled
@@ -133,7 +133,7 @@ def settled_attention_kernels() -> tuple[Any, ...]:
 
 @contextmanager
 def with_attention_kernels(kernels: tuple[Any, ...]) -> Iterator[None]:
-    """Enable `kernels` inside the context, and restore kernels and order after it. `sdpa_kernel` loses the order."""
+    """Enable `kernels` inside the context, and restore kernels and order after it. `sdpa_kernel` does not."""
     before = attention_kernels()
     try:
         try:

@@ -101,7 +101,7 @@ def end_reads(before: Any) -> None:
 
 
 class TracerPhase:
-    """A context for thunder's own code, in which no read and no call is recorded."""
+    """A context for thunder's own code, whose reads and calls are not recorded."""
 
     __slots__ = ("_frontend", "_paused")
 

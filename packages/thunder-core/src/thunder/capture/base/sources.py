@@ -56,7 +56,7 @@ class Source:
     __slots__ = ("_children", "_description", "label", "parent")
 
     label: str
-    operands: tuple[Source, ...] = ()  # other sources whose values the step needs, besides its parent's
+    operands: tuple[Source, ...] = ()  # other sources whose values the step needs, in addition to its parent
 
     def __init__(self, parent: Source | None, label: str = ""):
         self.parent = parent
@@ -268,7 +268,7 @@ class BaseItem(Source):
 
 
 class DictValue(Source):
-    """A value in a dict whose key has no literal, found by the position of the key."""
+    """A value in a dict, found by the position of its key because the key has no literal."""
 
     __slots__ = ("position",)
 
@@ -304,7 +304,7 @@ class Length(Source):
 
 # -- variables of functions -------------------------------------------------------------------------------------------
 class Scope(Source):
-    """The globals of a module, reached through the module (`__dict__`) or a function of it (`__globals__`)."""
+    """The globals of a module, found through the module (`__dict__`) or one of its functions (`__globals__`)."""
 
     __slots__ = ("attribute", "title")
 

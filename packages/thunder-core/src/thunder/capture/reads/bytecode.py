@@ -82,7 +82,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     last: tuple[str, str] | None = None  # the variable or attribute that the previous instruction loaded
     imported: set[str] = set()
     measured = 0  # 1 right after the load of the built-in `len`, 2 after the load of its argument
-    taken: set[tuple[str, ...]] = set()  # attributes of globals that are used for more than `in` or further attributes
+    taken: set[tuple[str, ...]] = set()  # attributes of globals with uses other than `in` and further attributes
     identity = False  # whether `is` compares two values, excluding constants and globals
     before = -1  # the previous opcode
     names = code.co_names

@@ -177,7 +177,7 @@ class ClassReads:
         return id(code) in self._methods
 
     def method_ran(self, code: CodeType) -> None:
-        """Guard a method that ran although no read had found it, in each class that has it, decorated or not."""
+        """Guard a method that ran without a recorded read, in each class that has it, decorated or not."""
         for cls, name in self._methods.get(id(code), ()):
             self.attribute_read(cls, name, cls.__dict__.get(name))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorder of the functions and code that a program runs: their code, defaults, closures and globals.
 
-A frame does not reference its function. The recorder therefore matches running code with the functions that reads
-found.
+A frame does not reference its function. The recorder therefore matches running code with the functions that were read
+before.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Guard:
 
     __slots__ = ("operand", "source")
 
-    #: The condition under which the guard fails, if the same for all instances.
+    #: The condition under which the guard fails, if it is the same for all instances.
     fails_if = ""
     #: Functions that the condition calls, by their names in the condition.
     helpers: ClassVar[dict[str, Callable[..., Any]]] = {}

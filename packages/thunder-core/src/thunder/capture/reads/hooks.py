@@ -168,8 +168,8 @@ class CodeWatch:
                 self._seen[id(code)] = code
                 with TracerPhase():
                     self._reader.code_ran(code, frame)
-                # Before Python 3.11, after this callback the interpreter writes its copy of the frame's variables
-                # (closure variables included) back. The reader may have changed them, so refresh the copy here.
+                # Before Python 3.11, the interpreter writes its copy of the frame's variables (and closure variables)
+                # back after this callback. The reader may have changed the variables, so refresh the copy here.
                 frame.f_locals  # noqa: B018
 
 

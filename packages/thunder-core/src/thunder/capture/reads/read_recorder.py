@@ -122,7 +122,10 @@ class ReadRecorder:
             self.refuse(f"the program reads a {type(obj).__name__}, {UNREACHABLE}")
 
     def _guard_names_not_on_tensors(self, ran: list[types.CodeType]) -> None:
-        """Guard that tensors lack the names that code queries but no object was seen to be queried for."""
+        """Guard that tensors lack attributes that code queries by name (e.g. with `hasattr`), unless a hook saw the query.
+
+        Without a hook that saw it, the queried object may have been a tensor.
+        """
         if not self.tensors_read:
             return
         seen = {name for _, name in self._attributes.seen}

@@ -76,7 +76,7 @@ class Leaves:
         with tracer.recording():
             value_made = aliasing.read(handle)
         self._made.append(weakref.ref(handle))
-        if not tracer.parts:  # a leaf inside a transformed function cannot leave it
+        if not tracer.parts:  # leaf tensors do not leave a transformed function
             self._values.add(value_made.name)
             self._line = self._line or user_line()
 

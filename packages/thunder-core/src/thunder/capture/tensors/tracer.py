@@ -184,7 +184,7 @@ class Tracer:
             return tensor
         if not self._lift:
             raise TracingError(
-                "a tensor was used that is not an argument, but this function may use only its arguments. Pass the "
+                "a tensor that is not an argument was used, but this function may use only its arguments. Pass the "
                 "tensor as an argument"
             )
         return self.add_input(tensor, self._names_of(tensor))

@@ -106,7 +106,7 @@ class Kind:
     guarded by identity.
     """
 
-    #: Whether a value is recorded once, with guards that other sources have the same object.
+    #: Whether a value is recorded once, and guards check that other sources have the same object.
     is_shared = True
     #: Whether the program cannot read other values through it.
     is_leaf = False

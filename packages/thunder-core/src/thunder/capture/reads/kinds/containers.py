@@ -17,7 +17,7 @@ from thunder.runtime.containers import base_of, items_of
 __all__ = ["Container", "has_plain_lookup", "item_source", "read_contents"]
 
 EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
-# The largest number of items that are read one by one, and the largest number if all items are plain values.
+# Limits on the number of items: for containers that are read item by item, and for those with only plain values.
 MAX_ITEMS, MAX_PLAIN = 1024, 4096
 
 

@@ -42,7 +42,6 @@ TRUSTED: dict[str, str] = {
     "torch.distributions.constraints": "a condition on values, whose operations the tracer sees",
     "torch.distributions.transforms": "a function of values, whose operations the tracer sees",
     # Settings of torch, whose effects the tracer sees.
-    # Settings of torch, which are seen where they act.
     "torch.amp.autocast_mode": "a context: the tracer sees the mode that it sets",
     "torch.autograd.grad_mode": "a context: the tracer sees the mode that it sets",
     "torch.autograd.profiler": "a context: it does not change results",

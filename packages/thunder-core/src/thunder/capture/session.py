@@ -36,7 +36,7 @@ __all__ = ["CaptureSession", "IsShared", "keep_thread", "parameter_names"]
 
 
 def keep_thread(substitutions: Substitutions) -> None:
-    """Acquire the tracing lock, and register restoring of the thread state that tracing changes."""
+    """Acquire the tracing lock, and register steps that restore the state of this thread after tracing."""
     substitutions.hold(tracing_lock)
     substitutions.callback(langctx.set_language, langctx.current_language())
     substitutions.callback(set_compilation, current_compilation())

@@ -123,7 +123,7 @@ _settled: list[bool] = []
 
 
 def settled_attention_kernels() -> tuple[Any, ...]:
-    """Return `attention_kernels()` after torch has sorted them for this GPU, which its first choice of a kernel does."""
+    """Return `attention_kernels()`, sorted by torch for this GPU. torch sorts them when it first chooses a kernel."""
     if not _settled and torch.cuda.is_initialized():
         _settled.append(True)
         with contextlib.suppress(RuntimeError), DisableTorchFunction(), without_modes():  # maybe no kernel is enabled

@@ -122,9 +122,9 @@ class ReadRecorder:
             self.refuse(f"the program reads a {type(obj).__name__}, {UNREACHABLE}")
 
     def _guard_names_not_on_tensors(self, ran: list[types.CodeType]) -> None:
-        """Guard that tensors lack attributes that code queries by name (e.g. with `hasattr`), unless a hook saw the query.
+        """Guard that tensors lack attributes that code queries by name, e.g. with `hasattr`.
 
-        Without a hook that saw it, the queried object may have been a tensor.
+        Names that a hook has seen are left out. For other names, the queried object may have been a tensor.
         """
         if not self.tensors_read:
             return

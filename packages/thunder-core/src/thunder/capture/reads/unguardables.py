@@ -66,7 +66,7 @@ class Unguardables:
 
 
 def _is_same_object(source: Source, value: Any) -> IsAlive | IsObject:
-    """Return a guard that the value is the same object. The guard keeps it alive only if it has no weak references."""
+    """Return a guard that the value is the same object. It stores a weak reference to the value where possible."""
     try:
         return IsAlive(source, weakref.ref(value))
     except TypeError:

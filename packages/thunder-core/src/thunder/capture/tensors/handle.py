@@ -122,7 +122,7 @@ class Handle(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Only queries of symbolic sizes may use the dispatcher. No other operation that arrives here was recorded.
+        # Only queries of symbolic sizes may use the dispatcher. The tracer has missed any other operation.
         if isinstance(args[0], Handle):
             if func is torch.ops.aten.detach.default:
                 return args[0]

@@ -109,7 +109,7 @@ _QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and c
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function of torch that thunder does not look into."""
     if isinstance(func, SCRIPTED):
-        fall_back("the program calls what torch.jit has compiled, into which nobody sees")
+        fall_back("the program calls a function compiled by torch.jit, which thunder cannot trace")
     if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # by its name, or before torch 2.13
         leave_loop(func.__name__)
     if func in _QUANTIZING:

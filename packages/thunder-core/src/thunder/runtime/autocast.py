@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`no_autocast`, which decorates every compiled program: a trace has its casts already."""
+"""`no_autocast`, the decorator of every compiled program, because a trace already contains the casts of autocast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def no_autocast(fn: F) -> F:
-    """Decorate `fn` so that it runs with autocast switched off."""
+    """Decorate `fn` so that it runs with autocast disabled."""
 
     @functools.wraps(fn)
     def without(*args: Any, **kwargs: Any) -> Any:

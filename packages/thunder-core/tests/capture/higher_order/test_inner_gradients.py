@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "unused": (lambda x: torch.autograd.grad(x.sum(), x.clone()), "not have been used in the graph"),
     "a wrong shape": (lambda x: torch.autograd.grad(x * 2, x, torch.ones(2)), "Mismatch in shape"),
     "too few": (lambda x: torch.autograd.grad([x.sum(), x], x, [None]), "got 2 tensors and 1 gradients"),
-    "reaching back": (reaches_back, "reaches back to operations before that function"),
+    "reaching back": (reaches_back, "needs the gradient of operations before that function"),
 }
 
 

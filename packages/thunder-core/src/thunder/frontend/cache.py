@@ -52,7 +52,7 @@ class Refusal:
     def __str__(self) -> str:
         if isinstance(self.failure, GuardFailed):
             return str(self.failure)
-        return f"a value that the program read does not exist now ({type(self.failure).__name__}: {self.failure})"
+        return f"a value that the program read no longer exists ({type(self.failure).__name__}: {self.failure})"
 
 
 class Cache:
@@ -74,7 +74,7 @@ class Cache:
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
     ) -> tuple[Specialization, Any] | None:
-        """Return the specialization for a call, and its inputs. Add failed guards of other ones to `refused`."""
+        """Return the specialization for a call, and its inputs. Append the failures of others to `refused`."""
         epoch = implementations_epoch()
         tried = {id(refusal.specialization) for refusal in refused}
         key = _key(args, kwargs)

@@ -148,7 +148,7 @@ class DifferentiableProgram:
         return symbols.no_new_constraints() if symbols is not None and symbols.closed else nullcontext()
 
     def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
-        """Return the backward program as a differentiable program, or the error why it cannot be differentiated."""
+        """Return the backward program as a differentiable program, or the error if it cannot be differentiated."""
         with self._lock:
             found = self._recorded.get(key)
             if found is None:
@@ -308,9 +308,9 @@ def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
 
 
 def _unshared_views(program: Trace, results: dict[str, str]) -> set[str]:
-    """Return the results that are views of memory that no other output, input or saved value aliases.
+    """Return the results that are views, and whose memory no other output, input or saved value aliases.
 
-    `results` maps their names before compilation to those in `program`.
+    `results` maps names of results before compilation to names in `program`.
     """
     memory: dict[str, str] = {}  # the base of each view
     for op in program.bound_symbols:

@@ -243,7 +243,7 @@ class JitFunction(Generic[P, R]):
         If tracing with symbolic numbers fails, all numbers are static from then on: a few programs need plain Python
         numbers. A program that needs data-dependent numbers is traced again with overridden builtins
         (`builtin_overrides.py`). If it also needs the values of such numbers, it is traced once more with derived
-        scalars (`derived_scalars.py`). Both steps are skipped if the error excludes them.
+        scalars (`derived_scalars.py`). A step is skipped if the error says that it would not help.
         """
         dynamic = self._cache.dynamic
         failure: Exception

@@ -155,7 +155,7 @@ def has_legacy_hooks(fn: Any) -> bool:
 
 
 def _is_single(module: torch.nn.Module) -> bool:
-    """Check whether a module is one of torch without children: mostly one operation, so that compiling gains nothing."""
+    """Check whether a module is one of torch without children: mostly one operation, so compiling gains nothing."""
     return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
 
 

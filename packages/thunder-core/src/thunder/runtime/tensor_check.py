@@ -35,7 +35,7 @@ class TensorCheck:
         self._fast, self._rejects_duplicates = tensor_guards(
             [tensors[i] for i in self._distinct], [self.dims[i] for i in self._distinct]
         )
-        #: Whether the metadata matches. If torch's guards check all of it, they are called directly.
+        #: Checks whether the metadata matches. If torch's guards check all of it, this is torch's function.
         self.accepts: Callable[..., bool] = self._accepts
         if self._fast is not None and self._rejects_duplicates and not self._duplicates and not self.layouts:
             self.accepts = self._fast
@@ -118,7 +118,7 @@ def _layout(t: torch.Tensor, dims: frozenset[int]) -> Any:
 
 
 def _sameness(ids: list[int]) -> tuple[int, ...] | None:
-    """Return the index of the first identical object for each; None if all are distinct."""
+    """Return for each object the index of the first identical one, or None if all objects are distinct."""
     if len(set(ids)) == len(ids):
         return None
     first: dict[int, int] = {}

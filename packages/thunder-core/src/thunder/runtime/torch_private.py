@@ -36,7 +36,7 @@ __all__ = [
 
 
 def current_device() -> torch.device | None:
-    """Return the default device; None if none has been set."""
+    """Return the default device, or None if no default has been set."""
     try:
         return torch.utils._device.CURRENT_DEVICE
     except AttributeError:
@@ -51,7 +51,7 @@ def _never() -> bool:
     return False
 
 
-# Whether autocast is on for any device, in one call.
+# Returns whether autocast is enabled for any device, in one call.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _any_autocast)
 
 
@@ -71,7 +71,7 @@ def _function_modes() -> int:
 # The number of active torch function modes. `torch.set_default_device` adds one.
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", _function_modes)
 
-# True if a transform of torch.func is active.
+# Returns whether a transform of torch.func is active.
 functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 

@@ -33,7 +33,7 @@ __all__ = ["nonzero", "refuse_out", "run", "unknown_size", "with_sizes"]
 
 
 def unknown_size(low: int = 0, high: Any = None) -> Any:
-    """Return a new data-dependent size between `low` and `high`. A symbolic `high` is ignored."""
+    """Return a new data-dependent size between `low` and `high`. A symbolic `high` is no limit."""
     assert state.trace is not None
     known = high if isinstance(high, int) and not isinstance(high, SymbolicNumber) else None
     return symbols_of(state.trace).unbacked(int, low=low, high=known)

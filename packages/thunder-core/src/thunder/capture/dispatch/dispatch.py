@@ -103,7 +103,9 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if sym is not None:
         result = call_functional(tracer, sym, args, kwargs)
         if OpTags.ELEMENTWISE_OP in sym.tags and isinstance(result, (int, float, complex)):
-            result = tracer.call_symbol(ltorch.full, ((), result), {"device": "cpu"})  # of numbers alone, as torch does
+            result = tracer.call_symbol(
+                ltorch.full, ((), result), {"device": "cpu"}
+            )  # all arguments are numbers: torch returns a tensor
         # Fills such as `uniform_` have no functional form: their symbol returns the values to write.
         return assign(tracer, args[0], result, name) if writes_in_place(name) else result
     if name in METADATA_METHODS:

@@ -51,7 +51,7 @@ def _tensor(
         out = out.to(device=device or out.device, dtype=dtype or out.dtype).detach()
     else:
         if not _is_python_data(data):
-            tracer.uncacheable = f"a tensor was made from a {type(data).__name__}, which thunder cannot guard"
+            tracer.uncacheable = f"a tensor was created from a {type(data).__name__}, which thunder cannot guard"
         out = call_opaque(
             tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()}
         )

@@ -143,7 +143,7 @@ def _no_shape(func: Any, shape: bool) -> TracingError:
 
 
 def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = None) -> tuple[Any, bool]:
-    """Run a call on fake tensors. Those at the positions `places` require grad, or all floating point ones if None."""
+    """Run a call on fake tensors. Tensors at the positions `places` require grad, or all inexact ones if None."""
     number = itertools.count()
     gradients = places is None or bool(places)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -242,7 +242,7 @@ def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
         flowing = [get_grad(p) if is_inexact_dtype(p.dtype) and p.requires_grad else None for p in outs]
         places = _differentiable_places(func, args, kwargs)
         if not places and getattr(func, "is_gradient", False):
-            raise _no_further(func)  # a gradient is linear in its cotangent, so it has at least this derivative
+            raise _no_further(func)  # a gradient is linear in its cotangent, so torch should have this derivative
         if places and any(g is not None for g in flowing):
             tensors = _differentiated(args, kwargs)
             for i, g in zip(places, _vjp_symbol(func)(args, kwargs, flowing, places, states)):

@@ -48,10 +48,10 @@ MAX_NUMBERS = 1024
 def asks_for_value(what: str, *values: Proxy) -> DataDependentError:
     """Return the error for Python code that needs a data-dependent value, e.g. for a branch."""
     return DataDependentError(
-        f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
-        "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
-        "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
-        "put the line into a function that stays Python (thunder.disable)",
+        f"the program needs the value of a tensor ({what}), which is not known while tracing. To avoid this, compute "
+        "with tensors (torch.where, masks), select a branch with torch.cond, pass the number as an argument, call "
+        "thunder.jit on the parts before and after this line, or move the line into a function that stays Python "
+        "(thunder.disable). A number that is only an operand can be read with .item()",
         asked=tuple([value.name for value in values]),
     )
 
@@ -68,8 +68,8 @@ def _item(tracer: Tracer, x: Any) -> Any:
 def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
     """Return the element of the tensor `value` as a number.
 
-    The element of `t + 1` is computed from the element of `t`, so that the two numbers compare. The element of an
-    integer constant is a plain int.
+    The element of `t + 1` is computed from the element of `t`, so that thunder can compare the two numbers. The element
+    of an integer constant is a plain int.
     """
     made_by = tracer.producer(value)
     if made_by is not None and made_by.sym.name == "full" and value.dtype is int64 and type(made_by.args[1]) is int:

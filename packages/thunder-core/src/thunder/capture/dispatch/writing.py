@@ -71,7 +71,7 @@ def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
 def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
     """Make `result` require grad if `target` does, because an in-place write keeps `requires_grad` in eager mode.
 
-    The returned value selects `target` nowhere, so no gradient flows back to it.
+    The returned value is `where(False, target, result)`, so that no gradient flows to the old value.
     """
     if (
         not isinstance(result, Handle)

@@ -157,7 +157,10 @@ cond.joint_jvp_rule = cond_with_draws.joint_jvp_rule = _moving
 
 
 def _with_tangents(branch: Branch, moving: Sequence[int]) -> Branch:
-    """Return the branch with tangents of the operands `moving` as further inputs and of its results as outputs."""
+    """Return the branch in forward mode.
+
+    Its further inputs are the tangents of the operands `moving`, and its further outputs the tangents of the results.
+    """
     out = branch.trace.derive()
     with tracectx(out), set_langctx("torch"):
         given: Any = [branch.trace.args[i] for i in moving]
@@ -315,7 +318,7 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
 
 
 def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """Return the operations of one of the functions, and its result."""
+    """Trace one of the two functions, and return its operations and its result."""
     before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
     with tracer.trace.scope() as operations:
         result = fn(*operands)
@@ -347,7 +350,7 @@ def _branch(
 
 
 def _check_alike(true: Any, false: Any) -> None:
-    """Check that both functions return tensors of the same metadata in the same containers."""
+    """Check that both functions return tensors with the same metadata in the same containers."""
     one, other = proxies_in(true), proxies_in(false)
     shapes = repr(map_proxies(true, lambda p: None)) == repr(map_proxies(false, lambda p: None))
     if not shapes or len(one) != len(other):

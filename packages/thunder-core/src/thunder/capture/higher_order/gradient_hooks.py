@@ -238,7 +238,7 @@ node_of_input = Symbol(
 
 
 def hooked_gradient(tracer: Tracer, x: TensorProxy, gradient: Any) -> Any:
-    """Apply the hooks of `x` to its gradient. The hooks were registered in the program, or on the input before."""
+    """Apply the hooks of `x` to its gradient. They were registered in the program, or on an input before the call."""
     lifted = tracer.input_of(x)
     node = tracer.unknown.get(("hooked", x.name))
     if lifted is not None and tracer.guarded_of(lifted.tensor, HasGradientHooks):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.autograd.grad` inside a traced program, e.g. for forces of an energy or for gradient penalties.
 
-thunder differentiates the recorded operations in place, starting with the first that uses the inputs. Operations that
-also return the values needed for gradients replace them, under the same names, and the backward operations follow.
-Backward operations are ordinary operations, so with `create_graph=True` gradients propagate through them.
+thunder differentiates the recorded operations in place, starting with the first that uses the inputs. New operations
+replace them: these have results with the same names, and also return the values that backward needs. The backward
+operations follow. They are ordinary operations, so with `create_graph=True` gradients propagate through them.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def call_transformed(
     for transform in transforms:
         if transform.has("before_grad"):
             program = transform.apply(program, context)
-    tracer.trace.names |= program.names  # the names that the transforms added must stay unique
+    tracer.trace.names |= program.names  # names that the transforms added must not be used again
     *body, last = program.bound_symbols
     with part.transforming() as recorded:
         recorded += [op for op in body if OpTags.UNPACK_OP not in op.sym.tags]

@@ -54,7 +54,7 @@ class NodeLayout:
 
 
 class Programs(Protocol):
-    """The forward program's layout, and its backward programs by the gradients that arrive and are wanted."""
+    """The layout of a forward program, and its backward programs for each set of arriving and wanted gradients."""
 
     layout: NodeLayout
     ran: Any  # the key of the backward program that ran last, or the result of `recorded_backward`
@@ -63,7 +63,7 @@ class Programs(Protocol):
         """Return the key of the backward program for the gradients that arrive and are wanted."""
 
     def backward_program(self, key: Key) -> Callable[..., Any]:
-        """Return the function `(saved, *gradients) -> gradients` of a key; with stages, it is a generator."""
+        """Return the function `(saved, *gradients) -> gradients` of a key. With stages, the function is a generator."""
 
     def recorded_backward(self, key: Key) -> Any:
         """Return the backward program as a differentiable function of `(*saved, *gradients)`, or an exception."""

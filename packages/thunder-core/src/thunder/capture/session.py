@@ -214,7 +214,7 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except RuntimeError as error:
         if "TorchScript interpreter" not in str(error):
             raise
-        fall_back("the program calls what torch.jit has compiled, into which nobody sees")
+        fall_back("the program calls a function compiled by torch.jit, which thunder cannot trace")
 
 
 def _located(error: Exception) -> Exception:

@@ -3,8 +3,8 @@
 
 thunder knows nothing about a disabled function: its results, its side effects and its errors. A program that calls one
 is therefore not traced as a whole. It runs *partly eager*: the jitted function runs as Python, and each module that it
-calls is compiled separately. A module that calls the disabled function also runs partly eager, at every level. Only the
-functions between the jitted function and the disabled function thus stay Python.
+calls is compiled separately. A module that calls the disabled function runs partly eager in the same way. Thus, only
+the functions on the call path from the jitted function to the disabled function stay Python.
 
 In a partly eager run, a piece replaces each module. A piece is an instance of a subclass of the module's class, and
 shares the `__dict__` of the module. Reading and writing attributes therefore affects the module, but calling the piece

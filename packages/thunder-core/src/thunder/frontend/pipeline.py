@@ -58,7 +58,7 @@ class Specialization:
         differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
     ):
-        self.after = self  # the specialization of the call that followed the last call of this one
+        self.after = self  # the specialization that ran in the call after the last call of this one
         self.guarded = guarded
         self.prologue = prologue
         self.run = run
@@ -76,7 +76,7 @@ class Specialization:
 
     @property
     def reports(self) -> list[str]:
-        """The reports of operations that decide at run time how they run, such as CUDA graphs."""
+        """The reports of operations that choose at run time how they execute, such as CUDA graphs."""
         programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
         found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
         return [f"{name}: {report}" for name, report in found if isinstance(report, str)]

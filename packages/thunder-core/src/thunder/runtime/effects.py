@@ -46,7 +46,7 @@ def set_attribute(target: Any, name: str, value: Any) -> None:
 
 
 def delete_attribute(target: Any, name: str) -> None:
-    """Delete a slot's value, or an attribute of a class."""
+    """Delete the value of a slot, or an attribute of a class."""
     (type if isinstance(target, type) else object).__delattr__(target, name)
 
 

@@ -30,7 +30,7 @@ __all__ = [
 class GuardFailed(Exception):
     """A guard of a specialization does not hold in this call: a cache miss, not an error.
 
-    Its arguments alternate between texts and values: what was read, its value then, and its value now.
+    Its arguments alternate between texts and values, e.g. the guarded expression, the old value and the new value.
     """
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ def same_value(x: Any, expected: Any) -> bool:
 
 
 def same_contents(x: Any, expected: Any) -> bool:
-    """Check whether a container has the same plain values: `expected` is a tuple of its items, or a frozenset."""
+    """Check whether a container has the expected plain values. `expected` is a tuple of items, or a frozenset."""
     if isinstance(expected, frozenset):
         return len(x) == len(expected) and same_value(
             tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected)))
@@ -111,7 +111,7 @@ def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> N
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
-    """Flatten the arguments of a call; raise if their structure differs."""
+    """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if spec != structure:
         raise GuardFailed(f"the structure of the arguments was {structure} and is {spec}")

@@ -61,7 +61,7 @@ class CompileStats:
 
     @property
     def last_traces(self) -> list[Trace]:
-        """The computation's traces, from the captured one to the one that ran."""
+        """The traces of the computation, from the captured trace to the trace that ran."""
         return list(self._last().traces)
 
     @property
@@ -240,8 +240,8 @@ class JitFunction(Generic[P, R]):
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Specialization]:
         """Trace and compile a call.
 
-        If tracing with symbolic numbers fails, all numbers are static from then on: a few programs need plain Python
-        numbers. A program that needs data-dependent numbers is traced again with overridden builtins
+        If tracing with symbolic numbers fails, all numbers are static from then on, because a few programs need plain
+        Python numbers. A program that needs data-dependent numbers is traced again with overridden builtins
         (`builtin_overrides.py`). If it also needs the values of such numbers, it is traced once more with derived
         scalars (`derived_scalars.py`). A step is skipped if the error says that it would not help.
         """

@@ -72,7 +72,7 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
 
 
 def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
-    """Check whether `module.to(…)` reads `grad` of a parameter that needs no conversion. It then stays unchanged."""
+    """Check whether `module.to(…)` reads `grad` of a parameter that needs no conversion, e.g. has the right dtype."""
     converted = private.parameter_being_converted(lambda filename: line_of_user(filename, 0) is not None)
     return converted is tracer.handle_of(x)
 

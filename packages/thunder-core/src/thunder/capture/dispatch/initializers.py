@@ -20,7 +20,7 @@ __all__ = ["truncated_normal"]
 def truncated_normal(tracer: Tracer, original: Any, target: Any, args: Any, kwargs: Any) -> Any:
     """Record a call of `original` (`torch.nn.init.trunc_normal_`) as one opaque operation.
 
-    Tracing through it is impossible: it may draw again, depending on the values.
+    thunder cannot trace through this function, because it draws again if values are out of range.
     """
     with torch.no_grad():
         drawn = call_opaque(tracer, _truncated(original), (target, *args), kwargs)

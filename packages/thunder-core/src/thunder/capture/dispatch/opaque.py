@@ -169,7 +169,7 @@ def _without_tensors(x: Any) -> bool:
 
 
 def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
-    """Check whether a function called without tensors returns one. Other functions read or set state of torch."""
+    """Check whether a function called without tensors returns a tensor. Other functions read or set state of torch."""
     if func is torch.device:
         return False
     name = getattr(func, "__name__", "")

@@ -162,7 +162,7 @@ def _check_reach(
 
 # -- inputs that depend on each other ---------------------------------------------------------------------------------
 def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence[TensorProxy]) -> None:
-    """Check that no input was computed from another one before the call, because gradients would miss that path."""
+    """Check that no input was computed from another input before the call, because gradients would miss that path."""
     asked = [x for x in tracer.inputs if any(x.proxy.name == p.name for p in wrt)]
     if not asked:
         return

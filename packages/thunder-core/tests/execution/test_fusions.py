@@ -95,7 +95,7 @@ def test_backward_programs_have_theirs(fuser: Fuser) -> None:
 
 def test_what_has_no_traces() -> None:
     """Is refused, with what to give."""
-    with pytest.raises(TypeError, match=r"give what thunder\.jit returned"):
+    with pytest.raises(TypeError, match=r"Pass the object that thunder\.jit returned"):
         thunder.examine.fusions(abs)
-    with pytest.raises(RuntimeError, match="call it once first"):
+    with pytest.raises(RuntimeError, match="Call it once"):
         thunder.examine.fusions(thunder.jit(abs))

@@ -380,7 +380,7 @@ def test_the_graph_of_what_is_computed():
     for _ in range(2):
         y, node = jitted(torch.ones(2, requires_grad=True))
         assert y.grad_fn is node is not None
-    assert "asks for the grad_fn" in thunder.explain(jitted)
+    assert "reads the grad_fn" in thunder.explain(jitted)
 
 
 def test_scripted_functions():

@@ -107,5 +107,5 @@ def test_outputs_that_do_not_fit_the_gradients() -> None:
             return out
 
     f = thunder.jit(lambda a: a.sin(), transforms=[Twice()])
-    with pytest.raises(ThunderError, match=r"number, order .* do that in transform_computation"):
+    with pytest.raises(ThunderError, match=r"number, their order.* Make other changes in transform_computation"):
         f(torch.randn(3, requires_grad=True))

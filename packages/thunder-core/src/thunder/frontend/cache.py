@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of one callable: its specializations, and the lookup of the one for a call.
+"""The cache of one callable: its specializations, and the lookup of the specialization for a call.
 
-A specialization is for a call if its prologue accepts it. The first candidate is the one that followed the last used
-specialization the last time, so that calls that alternate hit at once. The next is the one that was last used for
-arguments of the same shapes, then the others, newest first.
+A specialization matches a call if its prologue accepts the call. Each specialization records which specialization ran
+after it. The first candidate is the recorded successor of the last used specialization, so that alternating calls hit
+immediately. The second candidate is the specialization that last ran for arguments of the same shapes. Then follow the
+others, newest first.
 
-Guards that fail in a cache miss are counted: numbers and sizes that keep changing become symbolic
+The cache counts guards that fail in a cache miss. Numbers and sizes that keep changing become symbolic
 (`capture/numbers/symbolic.py`).
 """
 
@@ -28,10 +29,10 @@ from thunder.runtime.guards import GuardFailed, TensorsDiffer
 
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 
-# What a prologue raises if its specialization is not for a call: a failed guard, or a source that does not exist now.
+# The exceptions of a prologue that does not accept a call: a guard failed, or a source does not exist in this call.
 NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)
 
-# With this many specializations, calls that none accepts run eagerly.
+# With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
 
 _MAX_KEYS = 64
@@ -51,7 +52,7 @@ class Refusal:
     def __str__(self) -> str:
         if isinstance(self.failure, GuardFailed):
             return str(self.failure)
-        return f"a value that the program read does not exist now ({type(self.failure).__name__}: {self.failure})"
+        return f"a value that the program read no longer exists ({type(self.failure).__name__}: {self.failure})"
 
 
 class Cache:
@@ -73,7 +74,7 @@ class Cache:
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
     ) -> tuple[Specialization, Any] | None:
-        """Return the specialization for a call, and its inputs; failed guards of others are added to `refused`."""
+        """Return the specialization for a call, and its inputs. Append the failures of others to `refused`."""
         epoch = implementations_epoch()
         tried = {id(refusal.specialization) for refusal in refused}
         key = _key(args, kwargs)
@@ -119,12 +120,12 @@ class Cache:
         self.__init__(symbolic=self.dynamic.everything)  # type: ignore[misc]
 
     def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
-        """Return refusals in the order of their specializations, the newest first."""
+        """Return refusals in the order of their specializations, newest first."""
         position = {id(s): i for i, s in enumerate(self._all)}
         return sorted(refused, key=lambda refusal: position.get(id(refusal.specialization), len(position)))
 
     def learn(self, refused: list[Refusal], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record the numbers and sizes that differ from those of the newest specialization that they made fail."""
+        """Record the numbers and sizes that made guards fail, for the newest specialization with such a failure."""
         for refusal in refused:
             guarded = refusal.specialization.guarded
             if guarded is not None and _is_about_numbers(refusal.failure, guarded):
@@ -175,7 +176,7 @@ def _is_number(x: Any) -> bool:
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a cheap lookup key of arguments: shapes of tensors, values of numbers, types of all else."""
+    """Return a cheap lookup key of arguments: shapes of tensors, values of numbers, and types of other values."""
     values = (*args, *kwargs, *kwargs.values()) if kwargs else args
     return tuple([
         x.shape if isinstance(x, torch.Tensor) else x if type(x) in _BY_VALUE else type(x) for x in values

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Differentiated programs: a forward program, and backward programs that are compiled when gradients first arrive.
 
-The forward program runs as a node of torch's graph (`runtime/autograd/node.py`). There is a backward program for each
-set of gradients that arrive and are wanted. With `create_graph=True` the backward program is differentiated too and
-runs as a node of its own, so derivatives of any order work.
+The forward program runs as a node of torch's graph (`runtime/autograd/node.py`). Each combination of arriving and
+wanted gradients has a separate backward program. With `create_graph=True`, the backward program is differentiated too
+and runs as another node, so derivatives of any order work.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from thunder.runtime.torch_private import any_autocast
 
 __all__ = ["DifferentiableProgram", "backward_stages"]
 
-# From this size of all gradients it is worthwhile to find out which of them autograd wants.
+# If all gradients together have fewer bytes, thunder does not check which of them autograd wants.
 MIN_BYTES_TO_PRUNE = 1 << 16
-# The most backward programs of one forward program, one for each set of gradients that arrive and are wanted.
+# The maximum number of backward programs of one forward program.
 MAX_BACKWARD_PROGRAMS = 16
 
-# The least bytes of gradients for a stage: on a CPU they are used again while in cache; on a GPU a stage saves only
-# memory, and costs the host as much time as about ten launches.
+# The minimum number of bytes of gradients in a stage. On a CPU, a stage uses its gradients again while they are in
+# cache. On a GPU, a stage saves only memory, and costs the host the time of about ten launches.
 MIN_STAGE_BYTES_CPU, MIN_STAGE_BYTES = 1 << 20, 1 << 28
 MAX_STAGES = 8
 
@@ -51,8 +51,9 @@ Compile = Callable[[Trace], list[Trace]]
 class DifferentiableProgram:
     """A program that torch's autograd can differentiate.
 
-    Its node returns a flat tuple: each tensor of the output once, except inputs, which the caller gets back unchanged,
-    then saved values. `guarded` says whether guards ensure that each of `wrt` requires grad.
+    Its node returns a flat tuple: each tensor of the output once, then saved values. Inputs in the output are not in
+    this tuple, because the caller gets them back unchanged. With `guarded`, guards ensure that all inputs in `wrt`
+    require grad.
     """
 
     def __init__(self, split: Split, compile: Compile, *, remat: str = "auto", guarded: bool = True):
@@ -66,13 +67,13 @@ class DifferentiableProgram:
         self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
         self.ran: Key | DifferentiableProgram | None = None  # the backward program that ran last
         self._native: Callable[..., Any] | None = None
-        # Finding out which gradients are wanted takes time itself.
+        # The check of which gradients are wanted takes time.
         worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= MIN_BYTES_TO_PRUNE
         prunes = worth and split.takes_less_for_less()
         layout, self._flatten_native = _layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded)
         self.layout = layout
         program = self.traces[-1].python_callable(decorators=False)
-        if not guarded or any_autocast():  # else the prologue guards that autocast is off
+        if not guarded or any_autocast():  # otherwise the prologue guards that autocast is off
             program = no_autocast(program)
         apply = autograd_function(self, program)
         self.run = apply if layout.plain else _then(apply, layout.build)
@@ -91,19 +92,19 @@ class DifferentiableProgram:
     # -- backward -----------------------------------------------------------------------------------------------------
     @property
     def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program that ran last; if none has run, of the one for all gradients."""
+        """The traces of the backward program that ran last, or of the one for all gradients if none has run."""
         return self.ran.traces if isinstance(self.ran, DifferentiableProgram) else self.unrecorded_traces
 
     @property
     def unrecorded_traces(self) -> list[Trace]:
-        """The same, among the backward programs that are not themselves differentiated."""
+        """Like `backward_traces`, but only for backward programs that are not themselves differentiated."""
         key = self.everything if self.ran is None or isinstance(self.ran, DifferentiableProgram) else self.ran
         self.backward_program(key)
         return self._backward_traces[key]
 
     @property
     def programs(self) -> list[Trace]:
-        """The final traces of all that has been compiled: the forward program and backward programs."""
+        """The final traces of all compiled programs: the forward program and the backward programs."""
         recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, DifferentiableProgram)]
         return [self.traces[-1], *[traces[-1] for traces in self._backward_traces.values()], *recorded]
 
@@ -114,9 +115,10 @@ class DifferentiableProgram:
         return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
 
     def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
-        """Return the key of the backward program for what arrives and is wanted; it may compute more gradients.
+        """Return the key of the backward program for the gradients that arrive and are wanted.
 
-        That limits the number of programs if the gradients of many inputs are computed one by one.
+        The program may compute more gradients, which limits the number of programs if user code computes the gradients
+        of many inputs one by one.
         """
         key = present, wanted
         known = key in self._backward or key in self._recorded
@@ -124,7 +126,7 @@ class DifferentiableProgram:
         return key if few else (present, (True,) * len(wanted))
 
     def backward_program(self, key: Key) -> Callable[..., Any]:
-        """Return the function `(saved, *gradients) -> gradients` of a key; with stages, it is a generator."""
+        """Return the function `(saved, *gradients) -> gradients` of a key. With stages, the function is a generator."""
         found = self._backward.get(key)
         if found is not None:
             return found
@@ -141,12 +143,12 @@ class DifferentiableProgram:
         return found
 
     def _constraints_closed(self) -> AbstractContextManager[None]:
-        """Forbid new constraints on symbolic numbers: the prologue, which would check them, is written already."""
+        """Forbid new constraints on symbolic numbers, because the prologue that checks constraints already exists."""
         symbols = self.split.forward.info.get("symbols")
         return symbols.no_new_constraints() if symbols is not None and symbols.closed else nullcontext()
 
     def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
-        """Return the backward program as a differentiable program, or the error why it cannot be differentiated."""
+        """Return the backward program as a differentiable program, or the error if it cannot be differentiated."""
         with self._lock:
             found = self._recorded.get(key)
             if found is None:
@@ -172,7 +174,7 @@ class DifferentiableProgram:
 def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> tuple[NodeLayout, Callable[..., Any]]:
     """Return the node's layout, and the function that flattens the output of `natively`."""
     output, saved = split.forward.output
-    # The compiled program returns its values in the same places, but transforms and executors may have renamed them.
+    # The compiled program returns values at the same positions, but transforms and executors may have renamed them.
     compiled = _compiled_names(split.forward, program)
     inputs = {p.name: i for i, p in enumerate(program.args)}
     names = {p.name: p for p in proxies_in(output) if p.name not in inputs}
@@ -181,7 +183,7 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
     hidden = [slot[split.saved_as(p).name] for p in split.outputs[split.returned :]]
     single = len(position) + len(hidden) == 1
     own = _unshared_views(program, {p.name: compiled[p.name] for p in split.outputs[: split.returned]})
-    # The node's outputs whose gradients a backward program takes.
+    # The positions of the node's outputs whose gradients are inputs of a backward program.
     arriving = [position[p.name] for p in split.outputs[: split.returned]]
     of_tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]
     order = {p.name: i for i, p in enumerate(split.wrt)}
@@ -217,10 +219,10 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
 
 
 def _stages(split: Split, program: Trace, wanted: Sequence[int], prunes: bool) -> StagedBackward | None:
-    """Return the chain of nodes for a staged backward; None if one node is enough."""
+    """Return the chain of nodes for a staged backward, or None if one node is enough."""
     found = backward_stages(split.forward, split.wrt) if prunes else [[*range(len(split.wrt))]]
     known = {p.name for p in split.wrt}
-    # Inputs without a gradient must have no edge in torch's graph, as their hooks would be called with None.
+    # Inputs without a gradient must have no edge in torch's graph: torch would call their hooks with None.
     without_edge = any(getattr(p, "requires_grad", False) and p.name not in known for p in program.args)
     if len(found) < 2 and not without_edge:
         return None
@@ -245,14 +247,14 @@ def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int
 
 
 class _NothingSaved:
-    """The saved values of a program that saves nothing: each is None."""
+    """The saved values of a program that saves nothing. Each item is None."""
 
     def __getitem__(self, i: int) -> None:
         return None
 
 
 def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
-    """Return the Python expression that rebuilds an output; `write` returns the expression of each value."""
+    """Return the Python expression that rebuilds an output. `write` returns the expression of a value."""
     if isinstance(output, Proxy):
         return write(output)
     if isinstance(output, (tuple, list)):
@@ -281,10 +283,10 @@ def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], sing
 
 
 def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
-    """Map the names of values that `forward` returns to those that the compiled `program` returns in their place.
+    """Map the names of values that `forward` returns to the names of values that the compiled `program` returns.
 
-    Transforms that run after differentiation may change values, but not which outputs there are: gradients are passed
-    by position.
+    Transforms that run after differentiation may change values, but not the number and order of outputs, because
+    gradients are passed by position.
     """
     before, after = forward.output, program.output
     if isinstance(after, tuple) and len(after) == 2 and len(after[1]) == len(before[1]):
@@ -299,19 +301,20 @@ def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
             return names
     raise ThunderError(
         f"a transform made the forward program return {after!r:.200} instead of {before!r:.200}. After differentiation "
-        "a transform may change the values that a program returns, but not their number, order or which of them are "
-        "the same value or an input: do that in transform_computation, before the program is differentiated"
+        "a transform may change the values that a program returns, but it must keep their number, their order, and "
+        "which of them are identical or inputs. Make other changes in transform_computation, which runs before "
+        "differentiation"
     )
 
 
 def _unshared_views(program: Trace, results: dict[str, str]) -> set[str]:
-    """Return the results that are views of memory that no other output, input or saved value aliases.
+    """Return the results that are views, and whose memory no other output, input or saved value aliases.
 
-    `results` maps their names before compilation to those in `program`.
+    `results` maps names of results before compilation to names in `program`.
     """
     memory: dict[str, str] = {}  # the base of each view
     for op in program.bound_symbols:
-        # An executor's operator may have tags of its own; the operation that it implements is its subsymbol.
+        # An executor's operator may have other tags. The operation that it implements is its subsymbol.
         if (OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in p.sym.tags for p in op.subsymbols)) and op.arg_names:
             base = op.arg_names[0]
             memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
@@ -325,8 +328,8 @@ def _flattener(
 ) -> Callable[[Any, Any], Any]:
     """Return the function that computes the node's outputs from the forward's output and saved values.
 
-    They are the tensors in the order of `position`, then the hidden ones; a single one is not in a tuple. Those of
-    `own` are unshared views, which are detached from their base, so that the user may write to them.
+    The outputs are the tensors in the order of `position`, then the hidden ones. A single output is not in a tuple. The
+    names in `own` are unshared views, which are detached from their base, so that user code may write to them.
     """
     paths: dict[str, str] = {}
 

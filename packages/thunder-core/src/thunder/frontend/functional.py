@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.grad`, `vjp`, `jvp`, `vmap` and the like, with the arguments and results of `torch.func`'s.
+"""Function transforms: `thunder.grad`, `vjp`, `jvp`, `vmap` and others, with the signatures of `torch.func`.
 
-The transform of a function is a jitted function that runs the function's transformed program. Called in a traced
-program it is inlined (`derivatives.py`, `vmap.py`), so transforms compose in any order, with each other and with
-`thunder.jit`.
+A transform returns a jitted function that runs the transformed program. If a traced program calls this function, it is
+inlined (`derivatives.py`, `vmap.py`). Transforms therefore compose in any order with each other and with `thunder.jit`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _jvp(fn: Any, strict: bool, has_aux: bool, /, primals: Any, tangents: Any) -
 
 # -- transforms -------------------------------------------------------------------------------------------------------
 def _unwrap(fn: Any) -> tuple[Any, Options]:
-    """Return the function inside `fn` if it is jitted, and the options to compile its transform with."""
+    """Return the function inside `fn` if it is jitted, else `fn`, and the options for compiling its transform."""
     if not callable(fn):
         raise TypeError(f"expected a function or a module, not {type(fn).__name__}: {fn!r}")
     jitted = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
@@ -73,7 +72,7 @@ def _unwrap(fn: Any) -> tuple[Any, Options]:
 
 
 def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: bool = True) -> JitFunction:
-    """Return the jitted function that runs `program(fn, *how, …)`."""
+    """Return the jitted function that runs `program(fn, *how, …)`, with the signature of `fn`."""
     plain, options = _unwrap(fn)
     call = functools.partial(program, plain, *how)
     functools.update_wrapper(call, plain, ("__module__", "__name__", "__qualname__", "__doc__"), ())
@@ -87,9 +86,10 @@ def _transformed(program: Callable[..., Any], fn: Any, *how: Any, signature: boo
 
 
 def grad(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> JitFunction[P, Any]:
-    """Return a function that computes the gradients of `func`, which returns a scalar, by the arguments `argnums`.
+    """Return a function that computes the gradients of `func` with respect to the arguments `argnums`.
 
-    With `has_aux`, `func` returns a pair, and the function returns `(gradients, aux)` with its second part.
+    `func` returns a scalar. With `has_aux`, `func` returns a pair `(scalar, aux)`, and the new function returns
+    `(gradients, aux)`.
     """
     return _transformed(_grad, func, argnums, has_aux)
 
@@ -116,11 +116,11 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> JitFunction[P, R]:
-    """Return a function that applies `func` to each example of a batch, all at once.
+    """Return a function that applies `func` to all examples of a batch together.
 
-    `in_dims` and `out_dims` are the batch dimensions of each argument and result; None if it is the same for all
-    examples. `randomness` says whether examples draw "different" random numbers, the "same", or none ("error").
-    `chunk_size` is the number of examples to compute at a time.
+    `in_dims` and `out_dims` are the batch dimensions of arguments and results. None means that a value is the same for
+    all examples. With `randomness`, examples draw "different" random numbers or the "same" ones, and "error" forbids
+    random numbers. `chunk_size` is the number of examples to compute at a time.
     """
     batching.check_vmap_options(randomness, chunk_size)
     return _transformed(_vmap, func, in_dims, out_dims, randomness, chunk_size)
@@ -134,7 +134,7 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> JitFunction[P, Any]:
-    """Return a function that computes the Jacobian of `func` by the arguments `argnums` in reverse mode.
+    """Return a function that computes the Jacobian of `func` with respect to `argnums` in reverse mode.
 
     `chunk_size` is the number of rows to compute at a time.
     """
@@ -150,25 +150,25 @@ def jacfwd(
     *,
     randomness: Randomness = "error",
 ) -> JitFunction[P, Any]:
-    """Return a function that computes the Jacobian of `func` by the arguments `argnums` in forward mode."""
+    """Return a function that computes the Jacobian of `func` with respect to `argnums` in forward mode."""
     batching.check_vmap_options(randomness, None)
     return _transformed(_jacfwd, func, argnums, has_aux, randomness)
 
 
 def hessian(func: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> JitFunction[P, Any]:
-    """Return a function that computes the second derivatives of `func` by the arguments `argnums`."""
+    """Return a function that computes the second derivatives of `func` with respect to the arguments `argnums`."""
     return jacfwd(jacrev(func, argnums), argnums)
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
-# The jitted functions of `jvp` and `vjp`, which run at once and return no function that could hold them.
+# The jitted functions of `jvp` and `vjp`. Both run immediately, so no returned function keeps the jitted function.
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, JitFunction]] = weakref.WeakKeyDictionary()
 
 
 def _program_of(fn: Any, key: Any, make: Callable[[], JitFunction]) -> JitFunction:
     try:
         known = _programs.setdefault(fn, {})
-    except TypeError:  # no weak reference to it is possible, so it is compiled for this call
+    except TypeError:  # `fn` supports no weak references, so it is compiled for this call only
         return make()
     if key not in known:
         known[key] = make()
@@ -176,7 +176,7 @@ def _program_of(fn: Any, key: Any, make: Callable[[], JitFunction]) -> JitFuncti
 
 
 def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
-    """Return `func(*primals)` and its directional derivative along `tangents`; with `has_aux` also the aux."""
+    """Return `func(*primals)` and its directional derivative along `tangents`. With `has_aux`, also return the aux."""
     if state.frontend is not None:
         return derivatives.jvp(func, primals, tangents, strict, has_aux)
     program = _program_of(
@@ -187,9 +187,9 @@ def jvp(func: Callable[..., Any], primals: Any, tangents: Any, *, strict: bool =
 
 @derivatives.located
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """Return `func(*primals)` and a function that maps cotangents of that result to gradients of the primals.
+    """Return `func(*primals)` and a function that maps cotangents of the result to gradients of the primals.
 
-    With `has_aux` the aux is the third result.
+    With `has_aux`, the third result is the aux.
     """
     if state.frontend is not None:
         return derivatives.vjp(func, primals, None, has_aux)
@@ -203,7 +203,7 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 
 
 def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: bool) -> Any:
-    """Compute `vjp` of a jitted function with torch's autograd, in whose graph the program is a node."""
+    """Compute `vjp` of a jitted function with torch's autograd, which sees the program as a node of its graph."""
     leaves: list[torch.Tensor] = []
 
     def leaf(x: Any) -> torch.Tensor:
@@ -229,7 +229,7 @@ def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: b
 
     @derivatives.located
     def vjp_fn(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
-        if state.frontend is not None:  # in a program, as a part of it
+        if state.frontend is not None:  # called in a traced program
             return derivatives.vjp(plain, primals, None, has_aux)[1](cotangents)
         given, structure = pytree.tree_flatten(cotangents)
         derivatives.check_cotangents(given, structure, outs, spec)
@@ -261,7 +261,7 @@ def _captures_differentiable(jitted: Any, leaves: list[torch.Tensor]) -> bool:
     return sum(getattr(p, "requires_grad", False) for p in program.traces[0].args) > len(set(map(id, leaves)))
 
 
-# What programs find as `torch.func.grad` and the others while they are traced.
+# These functions replace `torch.func.grad` and the others while a program is traced.
 function_transforms.public.update(
     grad=grad, grad_and_value=grad_and_value, vjp=vjp, jvp=jvp, vmap=vmap, jacrev=jacrev, jacfwd=jacfwd, hessian=hessian
 )

@@ -17,14 +17,14 @@ __all__ = ["grad"]
 
 def _gradients(trace: Trace, executors: Sequence[Executor]) -> Trace:
     out = differentiate(trace, executors)
-    out.info["inputs_at_first_use"] = True  # backward reads them, far from the top of the program
+    out.info["inputs_at_first_use"] = True  # backward reads some inputs far from the top of the program
     return out
 
 
 def grad(fn: Callable[..., Any]) -> JitFunction:
     """Return a function that returns a list of the gradients of `fn` for each floating point tensor argument, in order.
 
-    Outputs that are not scalars take ones as cotangents. `fn` is a jitted function, or one to be jitted.
+    The cotangent of an output that is not a scalar is a tensor of ones. `fn` is a jitted function or a plain function.
     """
     jitted = getattr(fn, "_jitted", fn)
     if not isinstance(jitted, JitFunction):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.jit` and its older sibling `thunder.compile`: callables that trace, compile, cache and run."""
+"""The callables that `thunder.jit` and the older `thunder.compile` return: they trace, compile, cache and run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from thunder.transforms.base import Transform, as_transforms
 __all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "trace"]
 
 P = ParamSpec("P")  # the parameters of the function that is jitted
-R = TypeVar("R")  # what it returns
+R = TypeVar("R")  # the type of its result
 Rest = ParamSpec("Rest")  # the parameters of a method after `self`
 Instance = TypeVar("Instance")
 
@@ -50,8 +50,8 @@ class CompileStats:
         # The failed guards of the cached specializations, newest first, in the last call that compiled.
         self.refused: list[str] = []
         self.eager: str | None = None  # why it falls back to eager
-        self.constant: str | None = None  # why numbers that change are static nevertheless
-        self.partly_eager: str | None = None  # why only the modules that it calls are compiled
+        self.constant: str | None = None  # why numbers that change are static although thunder tried symbolic ones
+        self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
         self.per_module: PerModule | None = None
 
     @property
@@ -61,7 +61,7 @@ class CompileStats:
 
     @property
     def last_traces(self) -> list[Trace]:
-        """The computation's traces, from the captured one to the one that ran."""
+        """The traces of the computation, from the captured trace to the trace that ran."""
         return list(self._last().traces)
 
     @property
@@ -71,12 +71,12 @@ class CompileStats:
 
     @property
     def last_backward_traces(self) -> list[Trace]:
-        """The backward program's traces; none if nothing required grad."""
+        """The traces of the backward program. The list is empty if no input required grad."""
         return list(self._last().backward_traces)
 
     @property
     def last_epilogue_traces(self) -> list[Trace]:
-        """The epilogue's traces; none if the program has no side effects and returns what it computes."""
+        """The traces of the epilogue. The list is empty if the program has no side effects and needs no epilogue."""
         return list(self._last().epilogue_traces)
 
     def explain(self) -> str:
@@ -110,8 +110,10 @@ class CompileStats:
     def _last(self) -> Specialization:
         if self.last is None:
             if self.partly_eager is not None:
-                raise RuntimeError(f"there are no traces, as it is partly eager: {self.partly_eager}")
-            raise RuntimeError("it has not been called yet, so there are no traces: call it once first")
+                raise RuntimeError(
+                    f"no traces are available, because the function is partly eager: {self.partly_eager}"
+                )
+            raise RuntimeError("no traces are available, because the function has not been called yet. Call it once")
         return self.last
 
 
@@ -181,7 +183,7 @@ class JitFunction(Generic[P, R]):
         return self if instance is None else functools.partial(self, instance)
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
-        if not any(t.is_needed for t in self._transforms):  # else eager would compute something else
+        if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
             if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
                 self._fall_back_to_eager(str(refused[0]))
             if self._stats.eager is not None:
@@ -192,7 +194,7 @@ class JitFunction(Generic[P, R]):
         if self._stats.per_module is not None:
             return self._stats.per_module(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
-            self._stats.uncacheable = "its parameters are made by its first call"
+            self._stats.uncacheable = "its first call creates its parameters"
             return self._run_eagerly(args, kwargs)
         found = undone(functools.partial(self._capture, args, kwargs, refused))
         if found is None:
@@ -206,13 +208,13 @@ class JitFunction(Generic[P, R]):
     def _capture(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], substitutions: Substitutions
     ) -> tuple[Specialization, Any] | None:
-        """Compile a call and cache the result; return it with its inputs, or None if the call has to run eagerly."""
+        """Compile a call, cache the specialization, and return it with its inputs. Return None to run eagerly."""
         keep_thread(substitutions)
         self._stats.cache_misses += 1
         self._stats.refused = [str(refusal) for refusal in refused]
         if refused and self._options.cache != "no caching":
             self._cache.learn(refused, args, kwargs)
-        refused.clear()  # they hold what was found in the call
+        refused.clear()  # they refer to values of the call
         try:
             captured, specialization = self._compile(args, kwargs)
         except ModuleFallback as reason:
@@ -232,16 +234,16 @@ class JitFunction(Generic[P, R]):
         if captured.epilogue is not None:
             inputs = inputs, captured.targets
         if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
-            inputs = specialization.prologue(*args, **kwargs)  # a transform says what the inputs are
+            inputs = specialization.prologue(*args, **kwargs)  # a transform may have changed the inputs
         return specialization, inputs
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Specialization]:
         """Trace and compile a call.
 
-        If that fails with symbolic numbers, which a few programs use as something else than numbers, they are static
-        from then on. A program that needs data-dependent numbers is traced again with overridden builtins
-        (`builtin_overrides.py`), and if it needs values of some, once more with derived scalars
-        (`derived_scalars.py`), unless the error says that this would not help.
+        If tracing with symbolic numbers fails, all numbers are static from then on, because a few programs need plain
+        Python numbers. A program that needs data-dependent numbers is traced again with overridden builtins
+        (`builtin_overrides.py`). If it also needs the values of such numbers, it is traced once more with derived
+        scalars (`derived_scalars.py`). A step is skipped if the error says that it would not help.
         """
         dynamic = self._cache.dynamic
         failure: Exception
@@ -283,7 +285,7 @@ class JitFunction(Generic[P, R]):
     ) -> tuple[Captured, Specialization]:
         executors = self._options.resolved_executors()
         try:
-            with compiling(self.compilation):  # capture compiles too, if a program differentiates a part of itself
+            with compiling(self.compilation):  # capture also compiles if a program differentiates a part of itself
                 captured = capture(
                     self._fn,
                     args,
@@ -317,7 +319,7 @@ class JitFunction(Generic[P, R]):
 
     @property
     def compilation(self) -> Compilation:
-        """The context in which its programs are compiled: the options for executors, and their state."""
+        """The context of compilations: the options for executors, and the state of executors."""
         return Compilation(self._options.extra, self._kept)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -337,7 +339,7 @@ class JitFunction(Generic[P, R]):
     def _run_per_module(self, reason: str) -> None:
         """Run the function eagerly from now on, and compile each module that it calls."""
         if not self._may_run_per_module:
-            raise TracingError(f"{self!r} is transformed as a whole, but {reason}: move that call out of it")
+            raise TracingError(f"{self!r} is transformed as a whole, but {reason}. Move that call out of the function")
         self._stats.partly_eager = reason
         self._stats.per_module = PerModule(self)
 
@@ -356,7 +358,7 @@ class JitFunction(Generic[P, R]):
 
     def _run_under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run eagerly under a mode that intercepts the program's calls of torch."""
-        reason = f"{mode}, which has to see the calls that the program makes"
+        reason = f"{mode}, which must intercept the program's calls of torch"
         if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
             raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
         self._stats.uncacheable = reason
@@ -365,8 +367,8 @@ class JitFunction(Generic[P, R]):
     def _fall_back_to_eager(self, reason: str) -> None:
         self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached, and their guards refuse this call ({reason})"
         warnings.warn(
-            f"{self!r} falls back to eager where no cached program applies: {self._stats.eager}. Pass what changes as "
-            "a tensor, or clear the cache with thunder.reset()",
+            f"{self!r} falls back to eager if no cached program accepts a call: {self._stats.eager}. Pass the changing "
+            "value as a tensor, or clear the cache with thunder.reset()",
             stacklevel=4,
         )
 
@@ -389,7 +391,7 @@ class JitFunction(Generic[P, R]):
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
         """Return a jitted callable that also applies `transform`, and whose program autograd does not differentiate.
 
-        Each argument is an input of its own, even if the same tensor is passed for several.
+        Each argument is a separate input, even if the same tensor is passed for several arguments.
         """
         return JitFunction(
             self._fn,
@@ -415,7 +417,7 @@ def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_s
 def compile_function(
     fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None
 ) -> JitFunction[P, R]:
-    """Compile like `thunder.jit`, but with exactly the executors listed; traces keep the function's name."""
+    """Compile like `thunder.jit`, but with exactly the executors listed. Traces keep the name of the function."""
     exact = None if executors_list is None else tuple(map(get_executor, named_executors(executors_list)))
     if exact is None:
         exact = resolve_executors(None)
@@ -435,5 +437,5 @@ def statistics(fn: Any) -> CompileStats:
     """Return the statistics of a jitted callable."""
     stats = getattr(fn, "_stats", None)
     if not isinstance(stats, CompileStats):
-        raise TypeError(f"{fn!r} is not a jitted function or module: give what thunder.jit returned")
+        raise TypeError(f"{fn!r} is not a jitted function or module. Pass the object that thunder.jit returned")
     return stats

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ThunderModule`, which `thunder.jit(module)` returns: it differs from the original only in how it runs."""
+"""`ThunderModule`, which `thunder.jit(module)` returns. It behaves like the module but runs compiled programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _rebuild(model: torch.nn.Module, options: Any, transforms: Any, extra_state:
 
 
 class _OfModel(type):
-    """The metaclass of jitted modules' classes (one per class of models), which looks up attributes in the model's."""
+    """The metaclass of the classes of jitted modules. It looks up class attributes in the model's class."""
 
     _model_class: weakref.ref[type]
 
@@ -32,12 +32,12 @@ class _OfModel(type):
         return getattr(model_class, name)
 
 
-# Weak in both directions, as such a class refers to its model's.
+# The class for each model class. Both references are weak, because the class itself refers to the model class.
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
 def _forward(model_class: Any) -> Any:
-    """Return a `forward` with the signature of the model's, which programs inspect for the arguments of a model."""
+    """Return a `forward` with the signature of the model's `forward`, because user code may inspect it."""
 
     @functools.wraps(model_class.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,10 +57,10 @@ def _class_for(model_class: type) -> type:
 
 
 class ThunderModule(torch.nn.Module):
-    """Runs `model` through compiled programs. Parameters, buffers, submodules and attributes are the model's own.
+    """Runs `model` through compiled programs. It shares parameters, buffers, submodules and attributes with the model.
 
-    Methods of the model are called with this module as `self`, so that `generate` and the like run compiled programs
-    too. It is an instance of the model's class, as `super()` in these methods requires.
+    Methods of the model receive this module as `self`, so that e.g. `generate` runs compiled programs too. `super()` in
+    these methods requires that `isinstance` accepts this module as an instance of the model's class.
     """
 
     def __new__(cls, model: torch.nn.Module, jitted: JitFunction) -> ThunderModule:
@@ -72,7 +72,7 @@ class ThunderModule(torch.nn.Module):
         d["_model"] = model
         d["_jitted"] = jitted
         d["_stats"] = jitted._stats
-        # Sharing the model's tables of tensors, children and hooks makes `named_parameters` and the like traverse it.
+        # Methods such as `named_parameters` traverse the model, because its tables of tensors and hooks are shared.
         tables = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
         for table, value in model.__dict__.items():
             if table in tables or table.endswith("_hooks"):
@@ -139,7 +139,7 @@ class ThunderModule(torch.nn.Module):
     def _extra_state(self) -> dict[str, Any]:
         """State of executors that persists between calls, such as fp8 scales: dicts of tensors, not in `state_dict()`.
 
-        Save it with `torch.save`, and assign what was loaded.
+        Save the state with `torch.save`. To restore it, assign the loaded state to this attribute.
         """
         return self.__dict__["_jitted"]._extra_state  # type: ignore[no-any-return]
 
@@ -153,7 +153,7 @@ class ThunderModule(torch.nn.Module):
 
     @property
     def stats(self) -> CompileStats:
-        """The statistics of its calls."""
+        """The statistics of the module's calls."""
         return self.__dict__["_stats"]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:

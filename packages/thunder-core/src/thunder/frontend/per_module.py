@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.disable`: functions that stay Python, and how a program that calls one runs.
+"""`thunder.disable`: functions that stay Python, and partly eager execution of programs that call such a function.
 
-Nothing is known of such a function: what it gives, what it changes, whether it fails. So a program that calls one is
-not traced as a whole. It runs *partly eager*: each call runs the jitted function as Python, and each module that it
-calls is compiled by itself. A module that calls a disabled function itself runs partly eager in turn, and so on down,
-so that what stays Python are the functions between the jitted one and the disabled one.
+thunder knows nothing about a disabled function: its results, its side effects and its errors. A program that calls one
+is therefore not traced as a whole. It runs *partly eager*: the jitted function runs as Python, and each module that it
+calls is compiled separately. A module that calls the disabled function runs partly eager in the same way. Thus, only
+the functions on the call path from the jitted function to the disabled function stay Python.
 
-A piece is the module but for how it is called: an instance of a subclass of the module's class that shares its
-`__dict__`. Reads and writes of attributes are the module's own.
+In a partly eager run, a piece replaces each module. A piece is an instance of a subclass of the module's class, and
+shares the `__dict__` of the module. Reading and writing attributes therefore affects the module, but calling the piece
+runs the compiled program.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def disable(fn: F) -> F: ...
 @overload
 def disable(fn: None = None) -> Callable[[F], F]: ...
 def disable(fn: Any = None) -> Any:
-    """Keep a function out of traces: eager PyTorch runs it, each time that it is called.
+    """Keep a function out of traces: eager PyTorch runs each call of it.
 
-    A decorator of functions, methods and classes of modules; `thunder.disable(fn)` is `fn` as it is to be called, and
-    `thunder.disable(module)` is the module, whose `forward` stays Python from now on. In a jitted function it may do
-    whatever Python may: branch on values, print, fail, change objects, return anything. Gradients flow through it.
-    The functions around it run as Python too, and the modules that they call are compiled each on its own
-    (`thunder.explain` says so).
+    `disable` is a decorator of functions, methods and module classes. `thunder.disable(fn)` returns a wrapper of `fn`.
+    `thunder.disable(module)` returns the same module, whose `forward` stays Python from now on. In a jitted function, a
+    disabled function may do anything that Python allows: branch on values, print, raise, change objects, and return any
+    object. Gradients flow through it. The functions that call it run as Python too, and the modules that these
+    functions call are compiled separately. `thunder.explain` reports this.
     """
     if fn is None:
         return disable
@@ -69,10 +70,10 @@ def disable(fn: Any = None) -> Any:
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
 class Jitted(Protocol):
-    """What is asked of the function that is jitted (`JitFunction`)."""
+    """The interface of the jitted function (`JitFunction`) that `PerModule` needs."""
 
     def program_of_module(self, module: torch.nn.Module) -> Any:
-        """Return the program of one of the modules that it calls."""
+        """Return the program of a module that the function calls."""
 
 
 class PerModule:
@@ -84,7 +85,7 @@ class PerModule:
         self.calls = 0
 
     def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute `fn(*args, **kwargs)`, whose modules are programs."""
+        """Compute `fn(*args, **kwargs)` with pieces in place of modules."""
         self.calls += 1
         if isinstance(fn, torch.nn.Module):
             return type(fn).__call__(fn if has_legacy_hooks(fn) else self.piece(fn), *args, **kwargs)
@@ -95,9 +96,7 @@ class PerModule:
         return self._that_finds_pieces(fn)(*given, **named)
 
     def _that_finds_pieces(self, fn: Any) -> Any:
-        """Return a function with pieces in place of the modules that it names: globals, and variables from around
-        it.
-        """
+        """Return a copy of `fn` with pieces in place of the modules in its global and closure variables."""
         if not isinstance(fn, types.FunctionType):
             return fn
         scope = fn.__globals__
@@ -117,7 +116,7 @@ class PerModule:
         return out
 
     def piece(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module as the Python around it is given it."""
+        """Return the piece of a module, or the module itself if it is not compiled separately."""
         if "_jitted" in module.__dict__ or isinstance(module, torch.jit.ScriptModule) or _is_single(module):
             return module
         piece = object.__new__(_class_of_pieces(type(module)))
@@ -134,21 +133,19 @@ class PerModule:
 
     @property
     def programs(self) -> list[Any]:
-        """Those of the modules, in the order in which they were first called."""
+        """The programs of the modules, in the order of the first calls."""
         return list(self._programs.values())
 
 
 @functools.lru_cache(maxsize=1024)
 def _assigned(code: types.CodeType) -> frozenset[str]:
-    """Return the variables of functions around it that code assigns to."""
+    """Return the closure variables that `code` assigns to."""
     found = dis.get_instructions(code)
     return frozenset(str(i.argval) for i in found if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
 def has_legacy_hooks(fn: Any) -> bool:
-    """Check whether it is a module with hooks that are given nodes of torch's graph: it runs as Python, with all below
-    it.
-    """
+    """Check whether `fn` is a module with legacy backward hooks. It runs as Python, together with its submodules."""
     if not isinstance(fn, torch.nn.Module):
         return False
     every: Any = torch.nn.modules.module
@@ -158,14 +155,12 @@ def has_legacy_hooks(fn: Any) -> bool:
 
 
 def _is_single(module: torch.nn.Module) -> bool:
-    """Check whether it is one of torch's own without children, mostly a single operation: as a program it gains
-    nothing.
-    """
+    """Check whether a module is one of torch without children: mostly one operation, so compiling gains nothing."""
     return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
 
 
 class _Children(dict[str, Any]):
-    """A module's table of children as the eager part sees it; writes go to the module."""
+    """The table of children of a module, with pieces as values. Writes also change the table of the module."""
 
     def __init__(self, pieces: PerModule, table: dict[str, Any]):
         super().__init__({k: pieces.piece(v) if isinstance(v, torch.nn.Module) else v for k, v in table.items()})
@@ -212,7 +207,7 @@ def _original(self: Any, *_: Any) -> Any:
     return object.__getattribute__(self, "_thunder_piece")[1]
 
 
-# Weak both ways: such a class leads to the one that it is made of.
+# The class of pieces for each module class. Both references are weak, because the piece class refers to its base class.
 _classes: weakref.WeakKeyDictionary[type, weakref.ref[type]] = weakref.WeakKeyDictionary()
 
 
@@ -244,5 +239,5 @@ def _copied(piece: Any, memo: Any) -> Any:
 
 
 def original_of(x: Any) -> Any:
-    """Return the module that a piece stands for; anything else is itself."""
+    """Return the module that a piece replaces, or `x` if it is not a piece."""
     return _original(x) if isinstance(getattr(type(x), "_thunder_piece", None), types.MemberDescriptorType) else x

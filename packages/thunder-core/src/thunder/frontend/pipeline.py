@@ -58,7 +58,7 @@ class Specialization:
         differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
     ):
-        self.after = self  # the specialization of the call that followed the last call of this one
+        self.after = self  # the specialization that ran in the call after the last call of this one
         self.guarded = guarded
         self.prologue = prologue
         self.run = run
@@ -76,13 +76,13 @@ class Specialization:
 
     @property
     def reports(self) -> list[str]:
-        """The reports of operations that decide at run time how they run, such as CUDA graphs."""
+        """The reports of operations that choose at run time how they execute, such as CUDA graphs."""
         programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
         found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
         return [f"{name}: {report}" for name, report in found if isinstance(report, str)]
 
     def call(self, accepted: Any) -> Any:
-        """Run it on what its prologue returned: the inputs, and with an epilogue also the targets of side effects."""
+        """Run the program on its prologue's result: the inputs, and with an epilogue the targets of side effects."""
         if self.epilogue is None:
             return self.run(*accepted)
         inputs, targets = accepted
@@ -90,7 +90,7 @@ class Specialization:
 
 
 def clean(trace: Trace) -> list[Trace]:
-    """Run the passes that every program goes through before transforms and claiming; return their traces."""
+    """Run the passes that every program needs before transforms and claiming, and return their traces."""
     traces = [verify_if_asked(dce(trace))]
     traces.append(verify_if_asked(cse(traces[-1])))
     traces.append(verify_if_asked(dce(traces[-1])))
@@ -106,7 +106,7 @@ class Passes:
         self.transforms = transforms
 
     def run(self, traces: list[Trace], phase: str) -> None:
-        """Run the passes of `phase`, first those of plugins, then the user's, and append their traces."""
+        """Run the passes of `phase`, first those of plugins and then those of the user, and append their traces."""
         options = self.compilation.options
         made = transformed(traces[-1], phase, options=options, executors=self.executors, trace_into=trace_into)
         traces.extend(verify_if_asked(trace) for trace in made)
@@ -121,7 +121,7 @@ class Passes:
                 traces.append(verify_if_asked(result))
 
     def around(self, trace: Trace | None, phase: str) -> list[Trace]:
-        """Run the passes of its phase on a prologue or epilogue, if there is one; return all traces."""
+        """Run the passes of `phase` on a prologue or epilogue, and return all traces. `trace` may be None."""
         traces = [] if trace is None else [trace]
         if traces:
             self.run(traces, phase)
@@ -129,9 +129,9 @@ class Passes:
 
     @collection_paused()
     def to_execution(self, trace: Trace) -> list[Trace]:
-        """Claim and optimize a program for execution; return the traces up to the one that runs."""
+        """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
-        with compiling(self.compilation):  # entered here, as backward programs are compiled lazily
+        with compiling(self.compilation):  # entered here because backward programs are compiled lazily
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
@@ -156,7 +156,7 @@ def compile_trace(
     """Compile a captured trace. `remat` selects what backward recomputes (`passes/remat.py`)."""
     passes = Passes(executors, compilation or Compilation(), transforms)
     traces = [verify_if_asked(captured.computation)]
-    # A program may enable gradients itself, even if they are disabled around it.
+    # A program may enable gradients although the caller disabled them.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     switched_on = off and captured.computation.info.get("requires_grad", False)
     flowing = autograd and (torch.is_grad_enabled() or switched_on)
@@ -171,7 +171,7 @@ def compile_trace(
         if split.returned:
             differentiable = DifferentiableProgram(split, passes.to_execution, remat=remat)
             if "symbols" in captured.computation.info:
-                # Its constraints on symbolic numbers have to be known before the prologue is written.
+                # The prologue needs the backward program's constraints on symbolic numbers.
                 differentiable.backward_program(differentiable.everything)
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
             return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
@@ -180,7 +180,7 @@ def compile_trace(
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
-    """Return the function of a program without gradients, without its decorators if they would have no effect."""
+    """Return the callable of a program without gradients. Decorators without effect are omitted."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
     return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
 
@@ -202,7 +202,7 @@ def _specialization(
 ) -> Specialization:
     if captured.prologue is None and any(t.has("prologue") for t in passes.transforms):
         raise ThunderError(
-            "a transform changes the prologue, but this program has none because it cannot be cached: "
+            "a transform changes the prologue, but this program has no prologue because it cannot be cached: "
             f"{captured.uncacheable}"
         )
     prologue = captured.prologue

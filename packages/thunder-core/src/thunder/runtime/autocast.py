@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`no_autocast`, which decorates every compiled program: a trace has its casts already."""
+"""`no_autocast`, the decorator of every compiled program, because a trace already contains the casts of autocast."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def no_autocast(fn: F) -> F:
-    """Decorate `fn` so that it runs with autocast switched off."""
+    """Decorate `fn` so that it runs with autocast disabled."""
 
     @functools.wraps(fn)
     def without(*args: Any, **kwargs: Any) -> Any:
         if not any_autocast():
             return fn(*args, **kwargs)
-        # torch has one switch per device type; entering its context managers would take microseconds.
+        # Set the flags directly, one per device type: torch's context managers would take microseconds.
         enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
         for device in enabled:
             torch.set_autocast_enabled(device, False)

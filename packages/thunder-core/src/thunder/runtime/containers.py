@@ -10,7 +10,7 @@ __all__ = ["base_of", "dict_type", "items_of"]
 
 
 def dict_type(x: Any) -> Any:
-    """Return the built-in class whose methods read and write a dict without running a subclass's."""
+    """Return the built-in class whose methods read and write a dict without running methods of a subclass."""
     return OrderedDict if isinstance(x, OrderedDict) else dict
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that epilogues call: they assign to the user's objects and construct objects of a result."""
+"""The functions that epilogues call to assign to objects of user code, and to construct the objects of a result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def set_item(target: Any, key: Any, value: Any) -> None:
 
 
 def delete_item(target: Any, key: Any) -> None:
-    """Delete an item, if it is there."""
+    """Delete an item if it exists."""
     dict_type(target).pop(target, key, None)
 
 
@@ -46,7 +46,7 @@ def set_attribute(target: Any, name: str, value: Any) -> None:
 
 
 def delete_attribute(target: Any, name: str) -> None:
-    """Delete a slot's value, or an attribute of a class."""
+    """Delete the value of a slot, or an attribute of a class."""
     (type if isinstance(target, type) else object).__delattr__(target, name)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that prologues call: they compare with what the program read and raise if a guard fails."""
+"""The functions that prologues call. They compare values with those of the traced call, and raise if a guard fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 class GuardFailed(Exception):
     """A guard of a specialization does not hold in this call: a cache miss, not an error.
 
-    Its arguments alternate between texts and values: what was read, its value then, and its value now.
+    Its arguments alternate between texts and values, e.g. the guarded expression, the old value and the new value.
     """
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class GuardFailed(Exception):
 
 
 class TensorsDiffer(GuardFailed):
-    """The metadata of tensors differs. The message is computed only when it is needed: most lookups just go on."""
+    """The metadata of tensors differs. The message is computed lazily, because most lookups do not need it."""
 
     def __str__(self) -> str:
         check, tensors = self.args
@@ -47,7 +47,7 @@ class TensorsDiffer(GuardFailed):
 
 # -- comparisons ------------------------------------------------------------------------------------------------------
 def same_value(x: Any, expected: Any) -> bool:
-    """Check whether a plain value is of the same type and equal, down to the sign of zeros; NaN equals NaN."""
+    """Check whether a plain value has the expected type and value. Here -0.0 differs from 0.0, and NaN equals NaN."""
     if x is expected:
         return True
     kind = type(expected)
@@ -63,7 +63,7 @@ def same_value(x: Any, expected: Any) -> bool:
 
 
 def same_contents(x: Any, expected: Any) -> bool:
-    """Check whether a container has the same plain values: `expected` is a tuple of its items, or a frozenset."""
+    """Check whether a container has the expected plain values. `expected` is a tuple of items, or a frozenset."""
     if isinstance(expected, frozenset):
         return len(x) == len(expected) and same_value(
             tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected)))
@@ -99,20 +99,20 @@ def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 def check_different(objects: Sequence[Any]) -> None:
-    """Raise if objects that were distinct are not any more: the program modifies one of them."""
+    """Raise if two of the objects, which were distinct during tracing, are identical. The program modifies one."""
     if len({*map(id, objects)}) != len(objects):
-        raise GuardFailed("objects that were different are the same object now, and the program changes it")
+        raise GuardFailed("objects that were different are the same object now, and the program changes this object")
 
 
 def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Raise if an input that the program writes to overlaps another in memory."""
+    """Raise if an input that the program writes to overlaps another input in memory."""
     if overlap(tensors, written) is not None:
-        raise GuardFailed("an input that is written in place overlaps another in memory")
+        raise GuardFailed("an input that is written in place overlaps another input in memory")
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
-    """Flatten the arguments of a call; raise if their structure differs."""
+    """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if spec != structure:
-        raise GuardFailed(f"the arguments were {structure} and are {spec}")
+        raise GuardFailed(f"the structure of the arguments was {structure} and is {spec}")
     return leaves

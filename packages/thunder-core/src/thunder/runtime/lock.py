@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tracing and compiling ask of the interpreter: one thread at a time, and no collection of garbage meanwhile."""
+"""State of the interpreter during tracing and compilation: one thread at a time, and no garbage collection."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ __all__ = ["collection_paused", "tracing_lock"]
 
 tracing_lock = threading.RLock()
 
-# Whoever freezes what is collected freezes thousands of objects; Python 3.12 does so with a few hundred of its own.
+# A user's `gc.freeze()` freezes thousands of objects. Python 3.12 itself freezes only a few hundred.
 _FROZEN = 1000
 
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Pause the garbage collection.
+    """Pause garbage collection.
 
-    Passes make many objects that live on and no cycles; a collection would walk through all of them, and through
-    everything else in the process, over and over. Neither does one right after it, as what was made counts as old.
+    Passes create many objects that stay alive, and no cycles. Each collection would traverse all of them, and all other
+    objects of the process. On exit, the new objects move to the oldest generation, so that the next collection does not
+    traverse them either.
     """
     enabled = gc.isenabled()
     try:
@@ -30,13 +31,13 @@ def collection_paused() -> Iterator[None]:
             yield
         finally:
             _collect_again(enabled)
-    finally:  # whatever has interrupted that
+    finally:  # in case an interrupt, e.g. Ctrl-C, skipped the call above
         _collect_again(enabled)
 
 
 def _collect_again(enabled: bool) -> None:
     if enabled and not gc.isenabled():
-        if gc.get_freeze_count() < _FROZEN:  # else what somebody froze would not stay so
+        if gc.get_freeze_count() < _FROZEN:  # otherwise `unfreeze` would undo a freeze by the user
             gc.freeze()
             gc.unfreeze()
         gc.enable()

@@ -13,7 +13,7 @@ __all__ = ["format_message", "format_value"]
 
 
 def format_message(parts: Sequence[Any]) -> str:
-    """Join texts and values, which alternate, to a sentence."""
+    """Join alternating texts and values to a sentence, e.g. `["the value of n was", 2, "and is", 3]`."""
     return " ".join([str(part) if i % 2 == 0 else format_value(part) for i, part in enumerate(parts)])
 
 

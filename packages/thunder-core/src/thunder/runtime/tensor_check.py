@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of a prologue on tensors: the metadata of all of them at once, and whether they overlap in memory."""
+"""The checks of a prologue on tensors: one check of the metadata of all tensors, and one for overlapping memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TensorCheck:
         names: Sequence[Any] = (),
         dims: Sequence[frozenset[int]] = (),
     ):
-        """Expect the metadata of `tensors`: `names` are for messages, `dims` are their dimensions of symbolic size."""
+        """Expect the metadata of `tensors`. `names` appear in messages, and `dims` are dimensions of symbolic size."""
         self.dims = dims or [frozenset()] * len(tensors)
         self.layouts = [(i, _layout(t, d)) for i, (t, d) in enumerate(zip(tensors, self.dims)) if d]
         self.names = names or [f"tensor {i}" for i in range(len(tensors))]
@@ -35,7 +35,7 @@ class TensorCheck:
         self._fast, self._rejects_duplicates = tensor_guards(
             [tensors[i] for i in self._distinct], [self.dims[i] for i in self._distinct]
         )
-        #: Whether the metadata matches. If torch's guards check all of it, they are called directly.
+        #: Checks whether the metadata matches. If torch's guards check all of it, this is torch's function.
         self.accepts: Callable[..., bool] = self._accepts
         if self._fast is not None and self._rejects_duplicates and not self._duplicates and not self.layouts:
             self.accepts = self._fast
@@ -66,7 +66,7 @@ class TensorCheck:
         return True
 
     def changed_sizes(self, tensors: Sequence[Any]) -> list[tuple[Any, int]]:
-        """Return the names and dimensions of tensors whose sizes have changed, if nothing else has."""
+        """Return the names and dimensions of tensors whose sizes have changed, or nothing if other metadata changed."""
         changed: list[tuple[Any, int]] = []
         for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
             if not isinstance(t, torch.Tensor):
@@ -100,7 +100,7 @@ _METADATA = ("class", "shape", "stride", "dtype", "device", "requires_grad")
 
 
 def _metadata(t: torch.Tensor, dims: frozenset[int] = frozenset()) -> tuple[Any, ...]:
-    """Return the metadata to compare; for a tensor with symbolic sizes they are left out, and strides are a layout."""
+    """Return the metadata to compare. Symbolic sizes are replaced by "any", and then strides by the layout."""
     shape, layout = tuple(t.shape), t.stride()
     if dims:
         shape = tuple(["any" if i in dims else n for i, n in enumerate(shape)])  # type: ignore[misc]
@@ -118,16 +118,16 @@ def _layout(t: torch.Tensor, dims: frozenset[int]) -> Any:
 
 
 def _sameness(ids: list[int]) -> tuple[int, ...] | None:
-    """Return the index of the first identical object for each; None if all are distinct."""
+    """Return for each object the index of the first identical one, or None if all objects are distinct."""
     if len(set(ids)) == len(ids):
         return None
     first: dict[int, int] = {}
     return tuple(first.setdefault(x, i) for i, x in enumerate(ids))
 
 
-# -- memory that tensors share -----------------------------------------------------------------------------------------
+# -- overlapping memory ------------------------------------------------------------------------------------------------
 def overlap(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> tuple[int, int] | None:
-    """Return the indices of a written tensor and of another that overlaps it; None if there are none."""
+    """Return the indices of a written tensor and of another tensor that overlaps it, or None."""
     storages = [t.untyped_storage()._cdata for t in tensors]
     if len(set(storages)) == len(storages):
         return None
@@ -139,7 +139,7 @@ def overlap(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> tuple[in
 
 
 def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Check whether two tensors of one storage may overlap: exact for equal strides, else by their byte ranges."""
+    """Check whether two tensors of one storage may overlap: exactly for equal strides, else by their byte ranges."""
     if not a.numel() or not b.numel():
         return False
     (first, last), (start, end) = _byte_range(a), _byte_range(b)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's private interfaces that compiled programs use, with a fallback for versions that lack them.
+"""Private interfaces of torch that compiled programs use, with a fallback for versions that lack them.
 
-Those that tracing and compiling use are in `torch/private.py`.
+The private interfaces that tracing and compilation use are in `torch/private.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def current_device() -> torch.device | None:
-    """Return the default device; None if none has been set."""
+    """Return the default device, or None if no default has been set."""
     try:
         return torch.utils._device.CURRENT_DEVICE
     except AttributeError:
@@ -51,11 +51,11 @@ def _never() -> bool:
     return False
 
 
-# Whether autocast is on for any device, in one call.
+# Returns whether autocast is enabled for any device, in one call.
 any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _any_autocast)
 
 
-# The C++ functions behind torch's public ones, which are several times as slow.
+# The C++ functions behind torch's public functions. The public functions are several times slower.
 deterministic: Callable[[], bool] = getattr(
     torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
 )
@@ -68,22 +68,22 @@ def _function_modes() -> int:
     return len(torch.overrides._get_current_function_mode_stack())
 
 
-# The number of active torch function modes; a default device, once it has been set, is one.
+# The number of active torch function modes. `torch.set_default_device` adds one.
 function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack", _function_modes)
 
-# Whether one of torch.func's transforms runs.
+# Returns whether a transform of torch.func is active.
 functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _never)
 
 
 def function_transform_active() -> bool:
-    """Check whether a transform of torch.func or torch's forward mode is active: they need torch's own operations."""
+    """Check whether a transform of torch.func or torch's forward mode is active. Both need torch's own operations."""
     return functorch_active() or forward_ad._current_level >= 0
 
 
 def direct_apply(function: type[torch.autograd.Function], fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function.apply` without its Python wrapper for torch.func's transforms, which takes most of the time.
+    """Return `function.apply` without its slow Python wrapper for transforms of torch.func.
 
-    Within these transforms, and in torch's forward mode, it calls `fallback`.
+    The returned function calls `fallback` inside these transforms and in torch's forward mode.
     """
     direct = getattr(super(torch.autograd.Function, function), "apply", None)
     if not isinstance(direct, types.BuiltinFunctionType):
@@ -96,7 +96,7 @@ def direct_apply(function: type[torch.autograd.Function], fallback: Callable[...
 
 
 def direct_backward(function: Any, backward: Callable[..., Any]) -> None:
-    """Make nodes of `function` call `backward` directly, without the Python that looks up the user's method."""
+    """Make nodes of `function` call `backward` directly, without the Python code that looks up the method."""
     node = getattr(function, "_backward_cls", None)
     if node is not None and hasattr(node, "apply"):
         node.apply = backward
@@ -106,7 +106,7 @@ def _keep(ctx: Any) -> None:
     pass
 
 
-# Frees a node's saved tensors while its backward runs, unless the graph is retained; torch frees them afterwards.
+# Frees a node's saved tensors while its backward runs, unless the graph is retained. torch would free them afterwards.
 clear_saved_tensors: Callable[[Any], None] = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", _keep)
 
 
@@ -114,7 +114,8 @@ def _always(node: Any) -> bool:
     return True
 
 
-# Whether the current backward pass executes a node; raises RuntimeError for leaves that are inputs of `autograd.grad`.
+# Returns whether the current backward pass executes a node. Raises RuntimeError for a leaf that is an input of
+# `autograd.grad`.
 executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node", _always)
 
 
@@ -136,8 +137,8 @@ def no_device() -> int:
     return -1
 
 
-# What torch's generated code uses, in a third of the public functions' time: the current stream of a device, the
-# current device, and an allocation there. Only for use where CUDA is initialized, as it is once a tensor exists.
+# Functions that torch's generated code calls: the current stream of a device, the current device, and an allocation on
+# it. They take a third of the time of the public functions. CUDA must be initialized, as it is once a tensor exists.
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
 current_cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", no_device)
 new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
@@ -151,15 +152,15 @@ _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")
 def tensor_guards(
     tensors: Sequence[torch.Tensor], dims: Sequence[frozenset[int]] = ()
 ) -> tuple[Callable[..., bool] | None, bool]:
-    """Return torch's C++ check of several tensors' metadata, and whether it rejects a tensor that is passed twice.
+    """Return torch's C++ check of the metadata of tensors, and whether it rejects a tensor that is passed twice.
 
-    Sizes of the dimensions in `dims` may differ, and the strides of tensors with such dimensions. The check is `None`
-    if torch has none that accepts these tensors.
+    The check accepts any size in the dimensions `dims`, and any strides of tensors with such dimensions. The check is
+    `None` if torch has no check that accepts these tensors.
     """
     try:
         from torch._C._dynamo.guards import TensorGuards
 
-        # Both keywords, with a list for each tensor: without them its check() reads out of bounds.
+        # Pass both keywords with a list for each tensor: otherwise its check() reads out of bounds.
         free = dims or [frozenset()] * len(tensors)
         sizes = [[None if i in d else n for i, n in enumerate(t.shape)] for t, d in zip(tensors, free)]
         strides = [[None] * t.ndim if d else list(t.stride()) for t, d in zip(tensors, free)]

@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "shapes": (lambda x: torch.cond(x[0] > 0, lambda y: y[:1], torch.sin, (x,)), "tensors that differ"),
     "types": (lambda x: torch.cond(x[0] > 0, lambda y: y > 0, torch.sin, (x,)), "tensors that differ"),
     "containers": (lambda x: torch.cond(x[0] > 0, lambda y: (y,), torch.sin, (x,)), "different containers"),
-    "numbers": (lambda x: torch.cond(x[0] > 0, lambda y: (y, 1), lambda y: (y, 2), (x,)), "numbers that differ"),
+    "numbers": (lambda x: torch.cond(x[0] > 0, lambda y: (y, 1), lambda y: (y, 2), (x,)), "different numbers"),
     "many values": (lambda x: torch.cond(x > 0, torch.sin, torch.cos, (x,)), "single-element tensor"),
     "operands": (lambda x: torch.cond(x[0] > 0, torch.sin, torch.cos, x), "tuple of tensors"),
 }

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of torch while tracing: what each becomes in the trace."""
+"""Dispatch: the handlers that turn each call of torch into operations of the trace."""

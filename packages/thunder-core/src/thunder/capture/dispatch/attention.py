@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention by the kernels that the user chooses, and with masks that are said and not there.
+"""Handler of attention, for kernels chosen by the user (`sdpa_kernel`) and for masks without data (`CausalBias`).
 
-`torch.nn.attention.bias` makes the latter: a `CausalBias` says which scores count, and is a tensor in name only.
+A `torch.nn.attention.bias.CausalBias` is a tensor subclass that describes a causal mask and stores no elements.
 """
 
 from __future__ import annotations
@@ -39,12 +39,10 @@ def _attention(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
 def _masked(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float = 0.0, is_causal: bool = False, **how: Any
 ) -> Any:
-    """Return attention with a `CausalBias`: causal where its triangle begins in the first corner, else with the
-    triangle.
-    """
+    """Call attention with a `CausalBias`: as `is_causal` for an upper left triangle, else with a materialized mask."""
     if is_causal:
         raise ValueError("CausalBias should not be used with causal=True")
-    with TracingMode():  # torch takes the mode off for the call that it hands over
+    with TracingMode():  # torch disables the mode while it calls `__torch_function__`
         top_left = attn_mask.variant.name == "UPPER_LEFT" or attn_mask.seq_len_q == attn_mask.seq_len_kv
         mask = None if top_left else attn_mask._materialize(query.device)
         return _ATTENTION(query, key, value, mask, dropout_p, top_left, **how)
@@ -52,7 +50,7 @@ def _masked(
 
 @functools.cache
 def _attention_by(kernels: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return attention with a choice of kernels that the program makes itself."""
+    """Return a function that calls attention with the kernels that user code selects."""
 
     def attention_by_choice(*args: Any, **kwargs: Any) -> Any:
         with with_attention_kernels(kernels):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`int(t)`, `math.sqrt(n)`, `max(n, 1)` and the like of data-dependent values.
+"""Replacements of `int`, `math.sqrt`, `max` and similar builtins that accept data-dependent values.
 
-Python itself insists that `int()` gives an int, so a program that asks for one is traced once more, with classes of the
-same names in the place of the built-in ones, and with functions in the place of those of `math`
-(`core/symint/functions.py`). These give a data-dependent number (`scalars.py`), which may be computed with,
-stored and returned; where it decides what the program does, that is an error. For everything else, and for everybody
-but the program that is traced, they are what they stand for.
+Python requires that `int()` returns a real int. A program that calls it on a data-dependent value is therefore traced a
+second time. In this second trace, classes of the same names replace the builtins, and other functions replace those of
+`math` (`core/symint/functions.py`). The replacements return a data-dependent number (`scalars.py`), which user code may
+compute with, store and return. A branch on this number raises an error. For other arguments, and for code that is not
+traced, the replacements behave like the originals.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class _Conversion(type):
-    """The classes that stand for `int`, `float`, `bool` and `complex`."""
+    """The metaclass of the classes that replace `int`, `float`, `bool` and `complex`."""
 
     plain: type
 
@@ -80,5 +80,5 @@ BUILTINS.update(CONVERSIONS)
 
 
 def functions_replaced() -> list[tuple[Any, str, Any]]:
-    """Return the functions of `math`, replaced in the module: programs import it themselves."""
+    """Return replacements for the functions of `math`, to set in the module itself because user code imports it."""
     return [(math, name, fn) for name, fn in FUNCTIONS["math"].items()]

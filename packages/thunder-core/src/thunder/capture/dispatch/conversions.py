@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions to another device, dtype or layout that are not simply an operation."""
+"""Handlers of conversions to another device, dtype or layout that do not correspond to one operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 @handles(torch.Tensor.to_dense)
 def _to_dense(tracer: Tracer, x: Any, dtype: Any = None, *, masked_grad: Any = None) -> Any:
-    return x if dtype is None else x.to(dtype)  # what is traced is dense
+    return x if dtype is None else x.to(dtype)  # traced tensors are always dense
 
 
 @handles(torch.Tensor.__deepcopy__)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results whose sizes depend on values, and calls that are given sizes read off tensors.
+"""Handlers of torch functions whose result has a data-dependent size, and of calls that pass tensors as sizes.
 
-A data-dependent size is a symbolic number without a hint, read off the result. All such sizes come from a few functions
-of torch: `nonzero`, `unique`, `unique_consecutive`, `bincount` and `repeat_interleave`; a boolean mask is the positions
-of its `True`s (`indexing.py`).
+A data-dependent size is a symbolic number without a hint. The trace reads it from the result with `prims.size`. Few
+torch functions return such results: `nonzero`, `unique`, `unique_consecutive`, `bincount` and `repeat_interleave`.
+Indexing with a boolean mask calls `nonzero` on the mask (`indexing.py`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ __all__ = ["nonzero", "refuse_out", "run", "unknown_size", "with_sizes"]
 
 
 def unknown_size(low: int = 0, high: Any = None) -> Any:
-    """Return a new data-dependent size."""
+    """Return a new data-dependent size between `low` and `high`. A symbolic `high` is no limit."""
     assert state.trace is not None
     known = high if isinstance(high, int) and not isinstance(high, SymbolicNumber) else None
     return symbols_of(state.trace).unbacked(int, low=low, high=known)
 
 
 def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = False, **kwargs: Any) -> Any:
-    """Run one of torch's functions whose result's sizes are read off it."""
+    """Record a call of the torch function `func`, and read the data-dependent sizes from its result.
+
+    Without `differentiable`, the call receives a detached `x`.
+    """
     value = aliasing.read(tracer.handle_of(x))
 
     def make() -> Any:
@@ -72,7 +75,7 @@ def _nonzero_result(input: TensorProxy) -> Any:
 
 def refuse_out(name: str, out: Any) -> None:
     if out is not None:
-        fall_back(f"{name} is given an out= for a result of unknown size")
+        fall_back(f"{name} is called with out=, but the size of its result is data-dependent")
 
 
 @handles(torch.nonzero, torch.Tensor.nonzero, traced=True)
@@ -91,9 +94,12 @@ def _argwhere(tracer: Tracer, input: Any) -> Any:
     return nonzero(tracer, input)
 
 
-# -- sizes that tensors hold ------------------------------------------------------------------------------------------
+# -- tensors as sizes -------------------------------------------------------------------------------------------------
 def with_sizes(func: Any) -> Callable[..., Any]:
-    """Return the handler of a function that may be given numbers in tensors of one element."""
+    """Return a handler for `func` that replaces tensors of one element among the sizes by their numbers.
+
+    For example, `x.reshape(t, -1)` becomes `x.reshape(t.item(), -1)`.
+    """
 
     def handler(tracer: Tracer, x: Any, *sizes: Any, **kwargs: Any) -> Any:
         if not _has_tensor((sizes, (*kwargs.values(),))):
@@ -127,7 +133,7 @@ def _arange(tracer: Tracer, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     return tracer.call_symbol(ltorch.arange, tuple([number_in(tracer, x) for x in args]), numbers)
 
 
-# -- different values -------------------------------------------------------------------------------------------------
+# -- distinct values and counts ---------------------------------------------------------------------------------------
 def _unique_result(
     input: TensorProxy, return_inverse: bool, return_counts: bool, dim: int | None, inverse: tuple[Any, ...]
 ) -> Any:
@@ -161,14 +167,16 @@ def _unique_consecutive_shapes(
 def _unique(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
     if is_empty(input):
         return NotImplemented
-    return run(tracer, torch.unique, input, *args, differentiable=True, **kwargs)  # in torch an error in backward
+    # The result requires grad, as in eager mode: torch raises an error only in backward.
+    return run(tracer, torch.unique, input, *args, differentiable=True, **kwargs)
 
 
 @handles(torch.unique_consecutive, torch.Tensor.unique_consecutive, traced=True)
 def _unique_consecutive(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
     if is_empty(input):
         return NotImplemented
-    return run(tracer, torch.unique_consecutive, input, *args, differentiable=True, **kwargs)  # likewise
+    # As for `torch.unique`, torch raises an error only in backward.
+    return run(tracer, torch.unique_consecutive, input, *args, differentiable=True, **kwargs)
 
 
 @gives(torch.bincount)
@@ -179,7 +187,8 @@ def _bincount_result(input: TensorProxy, weights: TensorProxy | None = None, min
 
 @handles(torch.bincount, torch.Tensor.bincount, traced=True)
 def _bincount(tracer: Tracer, input: Any, weights: Any = None, minlength: int = 0) -> Any:
-    return run(tracer, torch.bincount, input, weights, minlength, differentiable=True)  # likewise
+    # As for `torch.unique`, torch raises an error only in backward.
+    return run(tracer, torch.bincount, input, weights, minlength, differentiable=True)
 
 
 @gives(torch.repeat_interleave)

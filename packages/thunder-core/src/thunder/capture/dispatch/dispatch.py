@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From torch functions to operations: what happens when traced user code calls torch.
+"""Dispatch: turn each call of torch in traced user code into operations of the trace.
 
-Each call goes to the first that knows it: metadata of a handle (answered by torch from the handle itself), what thunder
-handles by hand (`registry.py`), an executor's replacement, the torch language's symbol, the functional form of an
-in-place method or of `out=`, the Python source of a torch function that thunder does not know (traced through), and
-last an opaque operation that torch runs.
+Dispatch tries these in order, and the first match runs the call:
+
+1. a handler (`registry.py`), or for a property its metadata, which torch reads from the handle;
+2. an executor's replacement of the function (`lookaside`);
+3. the function's symbol in the torch language;
+4. a metadata method such as `size`, which torch answers from the handle;
+5. for an in-place function or operator, the functional form, whose result is assigned;
+6. for a method or a torch function written in Python, its source, which is traced;
+7. an opaque operation, which torch runs.
 """
 
 from __future__ import annotations
@@ -37,7 +42,7 @@ from thunder.torch.private import DisableTorchFunctionSubclass
 
 __all__ = ["call_torch_function"]
 
-# Python's operators on tensors, by the name of torch's method.
+# Maps Python's operator methods to torch's method, and to whether the operands are swapped (`__radd__`).
 _DUNDER: dict[str, tuple[str, bool]] = {dunder: (method, False) for dunder, method in OPERATORS.items()}
 _DUNDER.update(
     {
@@ -53,7 +58,7 @@ _DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide"
 def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the torch function `func` for user code."""
     try:
-        if kwargs.get("requires_grad"):  # of a factory, say
+        if kwargs.get("requires_grad"):  # e.g. of a factory
             made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
             return made.requires_grad_()
         return _dispatch(tracer, func, args, kwargs)
@@ -98,8 +103,10 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if sym is not None:
         result = call_functional(tracer, sym, args, kwargs)
         if OpTags.ELEMENTWISE_OP in sym.tags and isinstance(result, (int, float, complex)):
-            result = tracer.call_symbol(ltorch.full, ((), result), {"device": "cpu"})  # of numbers alone, as torch does
-        # Fills such as `uniform_` have no form that does not write: the symbol gives what is written.
+            result = tracer.call_symbol(
+                ltorch.full, ((), result), {"device": "cpu"}
+            )  # all arguments are numbers: torch returns a tensor
+        # Fills such as `uniform_` have no functional form: their symbol returns the values to write.
         return assign(tracer, args[0], result, name) if writes_in_place(name) else result
     if name in METADATA_METHODS:
         if any(map(tracer.sizes_are_symbolic, args)):
@@ -147,7 +154,7 @@ def _functional_form(func: Any, name: str) -> Symbol | None:
     base = name[:-1]
     for owner in (torch.Tensor, torch, torch.nn.functional):
         if getattr(owner, name, None) is func:
-            # By the in-place name first: what `bernoulli_` puts into a tensor is not `bernoulli` of it.
+            # The in-place name comes first: `x.bernoulli_()` does not write `x.bernoulli()` into `x`.
             found = (
                 language.methods.get(name)
                 or torch_function_map().get(getattr(owner, base, None))
@@ -171,7 +178,7 @@ def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
 
 
 def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an operation that has no in-place form itself, for a call that may ask for it with `out=` or `inplace=`."""
+    """Call the operation `sym`, and assign its result to a tensor if the call passes `out=` or `inplace=True`."""
     out = kwargs.pop("out", None) if "out" in kwargs and "out" not in sym.bind.known else None
     for option in ("pin_memory", "layout"):
         if option in kwargs and option not in sym.bind.known:
@@ -182,7 +189,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
         not sym.bind.accepts(args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
         and sym.reference is not None
     ):
-        # An option of torch's that the operation does not know (a generator, say): torch runs the call as it is.
+        # The operation does not support an option of the torch function, e.g. a generator: torch runs the call.
         given = kwargs if out is None else {**kwargs, "out": out}
         return call_opaque(tracer, sym.reference, args, given)
     if "requires_grad" not in sym.bind.known:
@@ -202,7 +209,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
 def _without_inplace(
     sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
-    """Check whether a call asks to be done in place, and the call that does not: what is recorded never writes."""
+    """Return the value of `inplace` in a call, and the arguments without it. Recorded operations never write."""
     names = sym.bind.names
     if "inplace" not in names:
         return False, args, kwargs
@@ -216,6 +223,6 @@ def _without_inplace(
 
 
 def _let_refuse(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Show an operation that was declared outside of thunder that `inplace` is asked for: it may not want that."""
+    """Call an operation declared outside of thunder with `inplace`, so that its meta function can raise an error."""
     with tracer.recording(), tracer.trace.scope():
         sym(*tracer.unwrap(args), **tracer.unwrap(kwargs))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors made from Python data, and from data that is a tensor."""
+"""Handlers of functions that create a tensor from Python data or from another tensor, e.g. `torch.tensor`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _asarray(
     obj = tracer.handle_of(obj)
     out = obj.to(device=device or obj.device, dtype=dtype or obj.dtype, copy=bool(copy))
     if copy is False and out is not obj:
-        raise ValueError("can't alias tensor with another dtype or device: torch.asarray(copy=False) asks for it")
+        raise ValueError("torch.asarray(copy=False) cannot alias a tensor with another dtype or device")
     return out.detach() if requires_grad is False and out.requires_grad else out
 
 
@@ -51,7 +51,7 @@ def _tensor(
         out = out.to(device=device or out.device, dtype=dtype or out.dtype).detach()
     else:
         if not _is_python_data(data):
-            tracer.uncacheable = f"a tensor was made from a {type(data).__name__}, which thunder cannot guard"
+            tracer.uncacheable = f"a tensor was created from a {type(data).__name__}, which thunder cannot guard"
         out = call_opaque(
             tracer, torch.tensor, (data,), {"dtype": dtype, "device": device or torch.get_default_device()}
         )
@@ -60,7 +60,7 @@ def _tensor(
 
 @handles(torch.Tensor.new, traced=True)
 def _new(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a `torch.Size` and numbers say how large it is, a tuple or list what is in it."""
+    """Return an empty tensor if `args` are sizes, i.e. a `torch.Size` or numbers. A tuple or list would be data."""
     sizes = args[0] if len(args) == 1 and type(args[0]) is torch.Size else args
     if kwargs or not all(isinstance(n, int) for n in sizes):
         return NotImplemented
@@ -93,7 +93,7 @@ def _full(shape: Any, x: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _dtype_of(x: Any) -> torch.dtype:
-    """Return the dtype of the tensor that torch makes of a number; of a tensor its own."""
+    """Return the dtype of a tensor, or the dtype of the tensor that torch creates from a number."""
     if isinstance(x, torch.Tensor):
         return x.dtype
     kind = x.__class__

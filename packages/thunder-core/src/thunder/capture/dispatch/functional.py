@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of `torch.nn.functional` that write (running statistics, rows of an embedding), and losses."""
+"""Functions of `torch.nn.functional` that write to an argument (e.g. running statistics), and losses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _f_instance_norm(
     return tracer.call_symbol(ltorch.instance_norm, call, {})
 
 
-# -- embeddings that shorten the rows they look up --------------------------------------------------------------------
+# -- embeddings with max_norm -----------------------------------------------------------------------------------------
 @handles(torch.nn.functional.embedding, traced=True)
 def _embedding(
     tracer: Tracer, input: Any, weight: Any, padding_idx: Any = None, max_norm: float | None = None,

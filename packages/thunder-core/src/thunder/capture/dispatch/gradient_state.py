@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program reads and sets of a tensor's gradient and place in torch's graph."""
+"""Handlers of a tensor's gradient state: `requires_grad`, `grad`, `grad_fn`, `is_leaf` and `backward()`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _retain_grad(tracer: Tracer, x: Any) -> None:
     if not needs_grad(x):
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
     if not _is_leaf(tracer, x):
-        fall_back("the program calls retain_grad(), so that the .grad of a tensor that it computes is filled in")
+        fall_back("the program calls retain_grad() on a tensor that it computes")
 
 
 # -- properties -------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def _get_grad_fn(tracer: Tracer, x: Any) -> Any:
     _leave_hooks_to_python()
     if asked_by_torch():
         return None
-    fall_back("the program asks for the grad_fn of a tensor that it computes, a node of torch's graph")
+    fall_back("the program reads the grad_fn of a tensor that it computes")
 
 
 @handles_property("is_leaf")
@@ -57,10 +57,10 @@ def _is_leaf(tracer: Tracer, x: Any) -> bool:
 
 
 def _leave_hooks_to_python() -> None:
-    """Fall back where a module with a legacy hook (`register_backward_hook`) asks: such a hook is given a node."""
+    """Fall back if a module with a legacy backward hook reads `grad_fn`, because the hook receives autograd's node."""
     module = private.module_with_legacy_hook()
     if module is not None:
-        fall_back(f"the program calls a {module} with a legacy backward hook, which sees torch's own graph")
+        fall_back(f"the program calls a {module} with a legacy backward hook (register_backward_hook)")
 
 
 @handles_property("grad")
@@ -68,11 +68,11 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
     if _is_converted_to_itself(tracer, x):
         return None
     if any(lifted.handle is tracer.handle_of(x) for lifted in tracer.inputs):
-        fall_back("the program reads the .grad of a tensor, which no guard can watch")
+        fall_back("the program reads the .grad of a tensor, which no guard can check")
 
 
 def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
-    """Check whether `module.to(…)` asks, for a parameter that is so already: then it changes nothing."""
+    """Check whether `module.to(…)` reads `grad` of a parameter that needs no conversion, e.g. has the right dtype."""
     converted = private.parameter_being_converted(lambda filename: line_of_user(filename, 0) is not None)
     return converted is tracer.handle_of(x)
 

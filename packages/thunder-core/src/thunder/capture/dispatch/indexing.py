@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexing: reading and writing elements, by boolean masks and by numbers in tensors, too."""
+"""Handlers of indexing: `x[key]` and `x[key] = value`. Keys may contain boolean masks, and tensors as slice bounds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def _is_mask(x: Any) -> bool:
 
 
 def _positions(tracer: Tracer, key: Any) -> Any:
-    """Return an index with the positions of the true elements in place of each boolean mask; None where it has none."""
+    """Replace each boolean mask in the index `key` by the positions of its true elements.
+
+    Return None if the index contains no mask.
+    """
     items = key if isinstance(key, tuple) else (key,)
     if not any(map(_is_mask, items)):
         return None
@@ -32,7 +35,7 @@ def _positions(tracer: Tracer, key: Any) -> Any:
 
 
 def _with_numbers(tracer: Tracer, key: Any) -> Any:
-    """Return an index with the numbers that its slices are bounded by in place of tensors of one element."""
+    """Replace each tensor that bounds a slice in the index `key` by its number, e.g. `x[:t]` by `x[:t.item()]`."""
     items = key if isinstance(key, tuple) else (key,)
     bounds = [b for item in items if isinstance(item, slice) for b in (item.start, item.stop, item.step)]
     if not any(isinstance(b, torch.Tensor) for b in bounds):
@@ -109,16 +112,16 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
         if found is not None and not _is_single(value):
             key = found
     if _is_whole(key) and not (isinstance(value, torch.Tensor) and value.dim() > handle.dim()):
-        copy_(tracer, handle, value)  # a number fills it
+        copy_(tracer, handle, value)  # fills the tensor if `value` is a number
         return
     assign(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
 
 
 def _is_single(x: Any) -> bool:
-    """Check whether it is known to have one element."""
+    """Check whether the tensor `x` has one element. A symbolic size does not count as 1."""
     return all(type(n) is int and n == 1 for n in x.shape)
 
 
 def _is_whole(key: Any) -> bool:
-    """Check whether an index takes all of a tensor."""
+    """Check whether an index selects the whole tensor."""
     return key is Ellipsis or (isinstance(key, slice) and key == slice(None))

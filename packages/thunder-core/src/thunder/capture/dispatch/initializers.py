@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Initializers of `torch.nn.init` that torch runs whole."""
+"""Initializers of `torch.nn.init` that run as opaque operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ __all__ = ["truncated_normal"]
 
 
 def truncated_normal(tracer: Tracer, original: Any, target: Any, args: Any, kwargs: Any) -> Any:
-    """Call `torch.nn.init.trunc_normal_`, by torch's function `original`: it draws again until it likes the result."""
+    """Record a call of `original` (`torch.nn.init.trunc_normal_`) as one opaque operation.
+
+    thunder cannot trace through this function, because it draws again if values are out of range.
+    """
     with torch.no_grad():
         drawn = call_opaque(tracer, _truncated(original), (target, *args), kwargs)
         return assign(tracer, target, drawn, "trunc_normal_")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata of tensors: what a handle answers itself, sizes that are symbolic, strides that are found when asked."""
+"""Metadata of tensors: facts that a handle stores, symbolic sizes, and strides that are computed on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thunder.capture.tensors.tracer import Tracer
 __all__ = ["METADATA_METHODS", "METADATA_PROPERTIES", "OF_SIZES", "SIZE_METHODS", "SIZE_PROPERTIES"]
 
 
-# Answered from the handle's own metadata, which is exact.
+# torch reads these from the handle, whose metadata is exact.
 METADATA_METHODS = {
     "size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "is_signed", "element_size",
     "get_device", "is_inference", "__len__", "has_names", "is_shared", "is_conj", "is_neg", "__hash__", "is_same_size",
@@ -41,14 +41,14 @@ def _size(shape: Any, dim: int | None = None) -> Any:
     return shape[dim]
 
 
-# What is asked of a tensor whose sizes are symbolic, as functions of its shape.
+# For tensors with symbolic sizes: metadata as functions of the shape.
 SIZE_PROPERTIES: dict[str, Any] = {"shape": torch.Size, "ndim": len}
 SIZE_METHODS: dict[str, Any] = {
     "size": _size, "numel": math.prod, "nelement": math.prod, "dim": len, "ndimension": len,
     "__len__": lambda shape: int(shape[0]) if shape else _no_length(),
 }  # fmt: skip
 
-# What else depends on them: C++ asks a handle for each that it needs (`Handle.__torch_dispatch__`).
+# Further metadata that depends on symbolic sizes: C++ reads the sizes from the handle (`Handle.__torch_dispatch__`).
 OF_SIZES = frozenset({"nbytes", "is_same_size", "is_set_to"})
 
 
@@ -60,7 +60,7 @@ def _no_length() -> Any:
 def _layout(tracer: Tracer, x: Any) -> torch.Tensor:
     handle = tracer.handle_of(x)
     with tracer.recording():
-        aliasing.read(handle)  # finds out whose memory it is
+        aliasing.read(handle)  # finds the storage of the handle
         return meta_of(handle)
 
 
@@ -87,4 +87,4 @@ def _is_same_size(tracer: Tracer, input: Any, other: Any) -> bool:
 
 @handles(torch.Tensor.is_pinned)
 def _is_pinned(tracer: Tracer, x: Any, device: Any = None) -> bool:
-    return False  # what the program makes is not, and of an input nothing is known that a guard would watch
+    return False  # the program's own tensors are not pinned, and no guard checks whether an input is

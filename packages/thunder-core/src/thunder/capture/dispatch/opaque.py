@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch functions that thunder has no symbol for.
+"""Torch functions that have no symbol in thunder.
 
-One that is written in Python is traced through: its source runs on handles. Any other becomes an opaque operation
-(`opaque_operations.py`) that torch runs.
+If the function is written in Python, its source runs on handles and is traced. Any other function becomes an opaque
+operation (`opaque_operations.py`), which torch runs.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _OVERRIDE_CHECKS = {
 }
 
 
-# Modules may hold them under names of their own.
+# Modules may import these functions under other names.
 _BY_IDENTITY = {id(getattr(torch.overrides, name, None)): answer for name, answer in _OVERRIDE_CHECKS.items()}
 
 
 class _Seen:
-    """A module with some of its attributes replaced, for whoever reads them through this."""
+    """A view of a module in which some attributes are replaced. The module itself stays unchanged."""
 
     def __init__(self, module: types.ModuleType, **replaced: Any):
         self.__dict__.update(replaced, _module=module)
@@ -62,9 +62,9 @@ _unchecked: dict[types.FunctionType, types.FunctionType] = {}
 
 
 def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
-    """Return the same function with its first step, asking whether its arguments override it, answered no.
+    """Return a copy of `func` in which `has_torch_function` returns False, so that its body runs on handles.
 
-    So are the functions of torch that it closes over: `boolean_dispatch` keeps those that it chooses between there.
+    Functions of torch in its closure are copied in the same way, e.g. the two that `boolean_dispatch` chooses between.
     """
     known = _unchecked.get(func)
     if known is not None:
@@ -79,7 +79,7 @@ def _without_override_check(func: types.FunctionType) -> Callable[..., Any]:
     out.__kwdefaults__ = func.__kwdefaults__
     _unchecked[func] = out  # a function may close over itself
     for cell, original in zip(cells or (), func.__closure__ or ()):
-        with contextlib.suppress(ValueError):  # nothing in it yet
+        with contextlib.suppress(ValueError):  # the cell is empty
             cell.cell_contents = _unchecked_value(original.cell_contents)
     return out
 
@@ -91,26 +91,26 @@ def _unchecked_value(value: Any) -> Any:
 
 
 def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
-    """Run a torch function that is written in Python, so that what it calls is traced."""
+    """Run a torch function that is written in Python, so that the torch functions it calls are traced."""
     with TracingMode():
         return _without_override_check(func)(*args, **kwargs)
 
 
 def leave_loop(name: str) -> NoReturn:
-    """Fall back where a program calls `while_loop` or the like: its steps run as Python."""
+    """Fall back because the program calls `while_loop` or a similar function: the loop runs eagerly."""
     fall_back(f"the program calls {name}, whose number of steps depends on values")
 
 
 # -- opaque operations ------------------------------------------------------------------------------------------------
-# What they give is quantized, and torch's tensors without data do not say so.
+# These functions return quantized tensors, but torch's fake tensors do not report the quantization.
 _QUANTIZING = [f for name in dir(torch) if name.startswith("quantize_per") and callable(f := getattr(torch, name))]
 
 
 def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function of torch that thunder does not look into."""
+    """Call a torch function as an opaque operation, or fall back if no trace can express it."""
     if isinstance(func, SCRIPTED):
         fall_back("the program calls a function compiled by torch.jit, which thunder cannot trace")
-    if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # by its name, or before torch 2.13
+    if isinstance(func, HigherOrderOperator) and any(map(callable, args)):  # called directly, or torch is before 2.13
         leave_loop(func.__name__)
     if func in _QUANTIZING:
         fall_back(f"the program calls torch.{func.__name__}")
@@ -130,12 +130,12 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return result
 
 
-# With out= these give nothing.
+# These functions return None if they are called with out=.
 _SILENT = frozenset({torch.split_copy, torch.split_with_sizes_copy, torch.unbind_copy})
 
 
 def _without_gradients(tracer: Tracer, result: Any) -> Any:
-    """Return a result with those of its tensors detached that torch's autograd takes for constants."""
+    """Detach the tensors in `result` that torch's autograd treats as constants."""
     if isinstance(result, Handle):
         if result._needs_grad and not result._value.requires_grad:
             return tracer.call_symbol(ltorch.detach, (result,), {})
@@ -147,17 +147,17 @@ def _without_gradients(tracer: Tracer, result: Any) -> Any:
 
 
 def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a function that writes in place: the result of the one that does not is assigned."""
+    """Call an in-place function by its functional form (`add` for `add_`), and assign the result."""
     for owner in (torch.Tensor, torch):
         functional = getattr(owner, name[:-1], None)
         if functional is not None and getattr(owner, name, None) is func:
             result = tracer.dispatch(functional, args, kwargs)
-            if isinstance(args[0], (tuple, list)):  # torch._foreach_add_
+            if isinstance(args[0], (tuple, list)):  # e.g. torch._foreach_add_
                 for target, value in zip(args[0], result):
                     assign(tracer, target, value, name)
                 return None
             return assign(tracer, args[0], result, name)
-    return fall_back(f"{name} writes to its arguments in a way that thunder does not know")
+    return fall_back(f"{name} writes to its arguments, and thunder knows no functional form of it")
 
 
 def _without_tensors(x: Any) -> bool:
@@ -169,7 +169,7 @@ def _without_tensors(x: Any) -> bool:
 
 
 def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
-    """Check whether a function without tensor arguments is a factory, or one that reads or sets state of torch's."""
+    """Check whether a function called without tensors returns a tensor. Other functions read or set state of torch."""
     if func is torch.device:
         return False
     name = getattr(func, "__name__", "")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that thunder does not look into: their metadata, gradients, tangents and batches are asked of torch.
+"""Opaque operations: torch computes their metadata, gradients, tangents and batched results.
 
-`opaque_symbol(fn)` is an operation that runs `fn`, whatever it is: a function of torch, or one that this file makes of
-one. The gradient of an opaque operation is an opaque operation that asks torch's autograd, and so has a gradient
-itself, to any order; `opaque_jvp` and `opaque_vmap` stand on `torch.func` in the same way. Nothing is kept between
-forward and backward but tensors: backward runs the function again, with the random numbers of the first time.
+`opaque_symbol(fn)` returns an operation that runs `fn`, which is a function of torch or a function derived from one in
+this file. The gradient of an opaque operation is another opaque operation, which calls torch's autograd. It therefore
+has a gradient as well, to any order. `opaque_jvp` and `opaque_vmap` use `torch.func` in the same way. Only tensors are
+saved for backward: backward runs the function again, with the same random numbers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from thunder.torch.private import (
 __all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
 
 
-# Facts of functions that are no operations of the torch language, by name: autocast as torch documents it.
+# Autocast rules, as torch documents them, of functions that have no symbol in the torch language.
 _FACTS: dict[str, FactOptions] = {
     **dict.fromkeys(
         ("cholesky", "ctc_loss", "inverse", "nanquantile", "quantile", "stft"), FactOptions(autocast={"cpu": "float32"})
@@ -59,17 +59,17 @@ _FACTS: dict[str, FactOptions] = {
 # -- the operation ----------------------------------------------------------------------------------------------------
 @functools.cache
 def opaque_symbol(func: Any) -> Symbol:
-    """Return the operation that runs a function of torch's."""
+    """Return the operation that runs the torch function `func`."""
     module, name = qualified_name(func)
     if getattr(func, "__name__", "") == "__get__":
         name, module = f"get_{func.__self__.__name__}", None
     if module is None:
-        name = "".join(c if c.isalnum() else "_" for c in name)  # an overload of torch.ops is called `add.Tensor`
+        name = "".join(c if c.isalnum() else "_" for c in name)  # e.g. the overload `add.Tensor`
     return _symbol(func, name, module, ("opaque", func))
 
 
 def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
-    """Return an operation that runs `func`, and another one for the calls of it that draw random numbers."""
+    """Return an operation that runs `func`. Calls that draw random numbers are recorded with a second symbol."""
     drew = [False]
 
     def meta(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
         return result
 
     def settle(bsym: BoundSymbol) -> None:
-        # The operation on fake tensors has just told.
+        # `meta` has just run for this operation and has set `drew`.
         if drew[0]:
             bsym.sym = chance
 
@@ -106,7 +106,7 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
 
 # -- metadata ---------------------------------------------------------------------------------------------------------
 class _Watch(TorchDispatchMode):
-    """Notices whether any operation draws random numbers."""
+    """A mode that detects whether any operation draws random numbers."""
 
     drew = False
 
@@ -116,9 +116,9 @@ class _Watch(TorchDispatchMode):
 
 
 def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
-    """Return what a call gives, as proxies, and whether it draws random numbers: torch runs it on tensors without data.
+    """Return proxies of a call's results, and whether it draws random numbers. torch runs the call on fake tensors.
 
-    The proxies of a result that torch's autograd takes for a constant say that it requires no grad.
+    The proxy of a result has `requires_grad=False` if torch's autograd treats this result as a constant.
     """
     rule = result_of(func)
     if rule is not None:
@@ -129,20 +129,21 @@ def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
         if func not in _CHECK_VALUES:
             raise _no_shape(func, isinstance(error, DynamicOutputShapeException)) from error
         return _on_ones(func, args, kwargs), False
-    except Exception:  # torch has no derivative of it, or refuses the call: then without
+    except Exception:  # torch has no derivative of it, or the call is invalid: run it without gradients
         return _on_fakes(func, args, kwargs, ())
 
 
 def _no_shape(func: Any, shape: bool) -> TracingError:
     what = "the shape of the result" if shape else "the result"
     return TracingError(
-        f"{what} of {getattr(func, '__name__', func)} depends on its input's values, which are not known while "
-        "tracing. Use a form of fixed size (torch.where, masks, padding), or leave this line out of the traced function"
+        f"{what} of {getattr(func, '__name__', func)} depends on the values of its input, which are not known while "
+        "tracing. Use operations of fixed size (torch.where, masks, padding), or move this line out of the traced "
+        "function"
     )
 
 
 def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = None) -> tuple[Any, bool]:
-    """Run a call on tensors without data, of which those at `places` require grad; without `places` all that can."""
+    """Run a call on fake tensors. Tensors at the positions `places` require grad, or all inexact ones if None."""
     number = itertools.count()
     gradients = places is None or bool(places)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
@@ -162,8 +163,8 @@ def _empty(p: TensorProxy, device: Any) -> torch.Tensor:
     return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device=device)
 
 
-# Functions that look at values to check them, whose results' shapes do not depend on these: what they give for ones
-# says all of a call.
+# Functions that read values only to check them. The shapes of their results do not depend on values, so that a call on
+# tensors of ones determines the metadata.
 _CHECK_VALUES = frozenset({torch.istft, torch.Tensor.istft, torch.combinations, torch._VF.istft})  # type: ignore[attr-defined]
 
 
@@ -208,7 +209,7 @@ def _ctc_loss(
 def _lstsq(A: TensorProxy, B: TensorProxy, rcond: Any = None, *, driver: str | None = None) -> Any:
     driver = driver or ("gelsy" if A.device.type == "cpu" else "gels")
     if driver not in ("gels", "gelsy"):
-        raise _no_shape(torch.linalg.lstsq, True)  # which residuals there are depends on ranks
+        raise _no_shape(torch.linalg.lstsq, True)  # the shape of the residuals depends on the rank
     batch, (m, n) = A.shape[:-2], A.shape[-2:]
     is_vector = A.ndim - 1 == B.ndim and B.shape == A.shape[:-1] and A.ndim > 1
     right = (1,) if is_vector else B.shape[-1:]
@@ -233,7 +234,7 @@ def _differentiated(args: Any, kwargs: Any) -> list[TensorProxy]:
 
 def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
     def rule(*args: Any, **kwargs: Any) -> Any:
-        # Where random numbers stand before they are drawn; without a draw nobody reads it, and it is dropped.
+        # The state of each generator before the call, so that backward can draw the same numbers.
         _, draws = _result_in_torch(func, args, kwargs)
         states = [(str(to_torch_device(d)), prims.rng_state(d)) for d in _devices_in(args, kwargs)] if draws else []
         out = sym(*args, **kwargs)
@@ -241,7 +242,7 @@ def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
         flowing = [get_grad(p) if is_inexact_dtype(p.dtype) and p.requires_grad else None for p in outs]
         places = _differentiable_places(func, args, kwargs)
         if not places and getattr(func, "is_gradient", False):
-            raise _no_further(func)  # it is linear in the gradient that it was given, at least
+            raise _no_further(func)  # a gradient is linear in its cotangent, so torch should have this derivative
         if places and any(g is not None for g in flowing):
             tensors = _differentiated(args, kwargs)
             for i, g in zip(places, _vjp_symbol(func)(args, kwargs, flowing, places, states)):
@@ -252,7 +253,7 @@ def _gradient_by_torch(sym: Symbol, func: Any) -> Callable[..., Any]:
 
 
 def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
-    """Return which of the floating point and complex tensors among the arguments torch has derivatives by."""
+    """Return the positions, among floating point and complex arguments, of those that torch can differentiate by."""
     places = list(range(len(_differentiated(args, kwargs))))
     if result_of(func) is not None or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
         return places
@@ -262,7 +263,7 @@ def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
 def _is_run(func: Any, args: Any, kwargs: Any, places: Sequence[int]) -> bool:
     try:
         _on_fakes(func, args, kwargs, places)
-    except Exception:  # whatever torch says
+    except Exception:  # torch may raise any type
         return False
     return True
 
@@ -274,13 +275,13 @@ def _devices_in(args: Any, kwargs: Any) -> list[Device]:
 
 @functools.cache
 def _vjp_symbol(func: Any) -> Symbol:
-    """Return the operation that runs torch's own backward of `func`, which runs `func` again for it."""
+    """Return the operation that runs `func` again and then torch's backward of it."""
 
     def vjp(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> list[torch.Tensor]:
         if functorch_active():
             return _vjp_by_functorch(func, args, kwargs, cotangents, places)
         leaves: list[torch.Tensor] = []
-        # When this is differentiated itself.
+        # True if autograd differentiates this backward.
         again = torch.is_grad_enabled() and any(x.requires_grad for x in _tensors_in((args, kwargs, cotangents)))
         number = itertools.count()
 
@@ -289,7 +290,7 @@ def _vjp_symbol(func: Any) -> Symbol:
                 return x
             if next(number) not in places:
                 return x.detach()
-            # A tensor that is given twice has two gradients.
+            # If a tensor is passed twice, each occurrence has its own gradient.
             leaves.append(x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_())
             return leaves[-1]
 
@@ -313,7 +314,7 @@ def _vjp_symbol(func: Any) -> Symbol:
 
 
 def _vjp_by_functorch(func: Any, args: Any, kwargs: Any, cotangents: Any, places: Any) -> list[torch.Tensor]:
-    """Return the same where a transform of torch's runs, in which autograd itself has no place."""
+    """Return the gradients under an active transform of `torch.func`, where `torch.autograd.grad` is not available."""
     floating = [x for x in _tensors_in((args, kwargs)) if x.is_floating_point() or x.is_complex()]
 
     def of_places(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -336,7 +337,7 @@ def _identifier(name: str) -> str:
 
 @contextmanager
 def _random_numbers(states: Sequence[tuple[str, torch.Tensor]]) -> Iterator[None]:
-    """Draw random numbers from these states of devices, within it; the generators are restored afterwards."""
+    """Set the random number generators of devices to `states`, and restore their states on exit."""
     before = [(name, _exchange(name, state)) for name, state in states]
     try:
         yield
@@ -359,10 +360,10 @@ def _exchange(name: str, state: torch.Tensor) -> torch.Tensor:
 
 # -- tangents and batches ---------------------------------------------------------------------------------------------
 def opaque_jvp(sym: Symbol, args: Any, kwargs: Any, tangents: Sequence[TensorProxy | None]) -> tuple[Any, Any]:
-    """Record a call of an opaque operation and its derivative in a direction: its result, and the result's tangents.
+    """Record a call of an opaque operation and its directional derivative, and return the result and its tangents.
 
-    `tangents` has one for each floating point or complex tensor among the arguments, in order; None stands for zeros.
-    The tangents of the result come in its structure, with None for what has none.
+    `tangents` has one item for each floating point or complex tensor among the arguments, in order. None stands for
+    zeros. The returned tangents have the structure of the result, with None for values that have no tangent.
     """
     given = [t if t is not None else _zeros_like(p) for p, t in zip(_differentiated(args, kwargs), tangents)]
     return _jvp_symbol(sym.fn)(args, kwargs, given)  # type: ignore[no-any-return]
@@ -371,9 +372,9 @@ def opaque_jvp(sym: Symbol, args: Any, kwargs: Any, tangents: Sequence[TensorPro
 def opaque_vmap(
     sym: Symbol, args: Any, kwargs: Any, in_dims: Sequence[int | None], *, randomness: str = "error"
 ) -> Any:
-    """Record an opaque operation over a batch: `in_dims` says for each tensor among the arguments where it is batched.
+    """Record an opaque operation over a batch, and return results that are all batched in their first dimension.
 
-    The results are batched in their first dimension, all of them.
+    `in_dims` has one item for each tensor among the arguments: its batch dimension, or None.
     """
     return _vmap_symbol(sym.fn, tuple(in_dims), randomness)(args, kwargs)
 
@@ -395,7 +396,7 @@ def _batch_by_torch(sym: Symbol) -> Callable[..., Any]:
         tensors = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)]
         try:
             return opaque_vmap(sym, args, kwargs, [0 if p in b else None for p in tensors], randomness=b.randomness)
-        except Exception:  # torch cannot do it for a batch: then one by one
+        except Exception:  # torch cannot batch it: the caller loops over the batch
             return NotImplemented
 
     return rule
@@ -406,9 +407,9 @@ def _zeros_like(p: TensorProxy) -> Any:
 
 
 def _from_outside(func: Any) -> bool:
-    """Check whether it is an operation of somebody else's (`torch.library`), or made of one.
+    """Check whether `func` is a custom operation (`torch.library`), or derived from one.
 
-    torch's forward mode takes what these give for constants, without a word.
+    torch's forward mode silently treats the results of custom operations as constants.
     """
     if isinstance(func, OpOverload):
         return func.namespace not in ("aten", "prims", "prim")
@@ -419,14 +420,15 @@ def _from_outside(func: Any) -> bool:
 
 def _no_further(func: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"the gradient of {getattr(func, 'of', None) or qualified_name(func)[1]} cannot be differentiated, so it has "
-        "neither tangents nor second derivatives: write its backward in operations of torch that can"
+        f"the gradient of {getattr(func, 'of', None) or qualified_name(func)[1]} cannot be differentiated, so tangents "
+        "and second derivatives are not available. Write its backward with differentiable operations of torch"
     )
 
 
 def _jvp_by_gradients(func: Any, args: Any, kwargs: Any, tangents: Any) -> Any:
-    """Return a result and its tangents by the gradient of the gradient, by the gradient that arrives: it is linear in
-    that.
+    """Return a result and its tangents by reverse mode applied twice.
+
+    The gradient is a linear function of the cotangent. Its derivative with respect to the cotangent is the tangent.
     """
     leaves: list[torch.Tensor] = []
 
@@ -477,7 +479,7 @@ def _jvp_symbol(func: Any) -> Symbol:
             structure[:] = [func(*_map_tensors(args, next_value), **_map_tensors(kwargs, next_value))]
             return tuple(_tensors_in(structure[0]))
 
-        # torch lays tangents out as their primals are, and refuses to where elements of these share memory.
+        # torch gives tangents the layout of their primals, and raises if elements of a primal share memory.
         primals = [x.clone(memory_format=torch.contiguous_format) for x in primals]
         out, found = torch.func.jvp(of_primals, tuple(primals), tuple(tangents))
         outs, moved = iter(out), iter([t if t.is_floating_point() or t.is_complex() else None for t in found])
@@ -517,7 +519,7 @@ def _vmap_symbol(func: Any, in_dims: tuple[int | None, ...], randomness: str) ->
 
 
 def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., Any] | None, *more: Any) -> Symbol:
-    """Return the operation that runs what was made of `func`."""
+    """Return the operation that runs `run`, a function derived from `func`."""
     _, name = qualified_name(func)
     if meta is not None:
         gives(run)(meta)

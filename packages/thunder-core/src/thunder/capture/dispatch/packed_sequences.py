@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed sequences: `pack_padded_sequence`, recurrent modules on what it gives, and `pad_packed_sequence`.
+"""Packed sequences: `pack_padded_sequence`, recurrent modules on packed sequences, and `pad_packed_sequence`.
 
-How many rows and steps a packed sequence has are data-dependent numbers. How many sequences there are is
-known: it is the first of the `batch_sizes`, which torch's own code asks for as a number.
+The numbers of rows and of steps of a packed sequence are data-dependent. The number of sequences is known while
+tracing: it equals `batch_sizes[0]`, which torch's code reads as a number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _pad: Any = rnn._VF._pad_packed_sequence  # type: ignore[attr-defined]
 
 
 def _counts() -> dict[str, Any]:
-    """Return how many sequences there are, by the names of the `batch_sizes` in the trace."""
+    """Return the number of sequences for each `batch_sizes` proxy of the trace, by the proxy's name."""
     assert state.trace is not None
     found: dict[str, Any] = state.trace.info.setdefault("packed", {})
     return found
@@ -67,7 +67,7 @@ handles(_pad)(_ran(_pad))
 
 # -- the number of sequences ------------------------------------------------------------------------------------------
 def first_of(tracer: Tracer, x: Any, key: Any) -> Any:
-    """Compute `batch_sizes[0]`, of which `known_number` knows what it is; None for any other tensor."""
+    """Return `x[key]` and register its value for `known_number` if this is `batch_sizes[0]`, else return None."""
     counts = tracer.trace.info.get("packed")
     count = counts and type(key) is int and key == 0 and counts.get(tracer.handle_of(x)._value.name)
     if not count:
@@ -79,7 +79,7 @@ def first_of(tracer: Tracer, x: Any, key: Any) -> Any:
 
 def _with_numbers(factory: Any) -> Callable[..., Any]:
     def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-        """Return a factory that is given tensors for sizes, which torch takes for numbers."""
+        """Call the factory with numbers in place of tensors, which torch accepts as sizes."""
         if not any(isinstance(x, torch.Tensor) for x in args):
             return NotImplemented
         given = []

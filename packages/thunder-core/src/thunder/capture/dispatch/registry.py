@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of handlers: functions of torch that are not simply an operation, and what a program gets of them.
+"""The registry of handlers, for torch functions that do not correspond to one operation.
 
-A handler is `handler(tracer, *args, **kwargs)`; where it returns `NotImplemented`, the call goes on as if there were
-none (`dispatch.py`). Handlers stand beside what they do, in this folder and in `higher_order/`.
+A handler has the signature `handler(tracer, *args, **kwargs)`. If it returns `NotImplemented`, dispatch continues as if
+the function had no handler (`dispatch.py`). Handlers are in the modules of this folder and of `higher_order/`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Handler)
 
 
 class ResultRule(NamedTuple):
-    """What an opaque operation gives: a function of the call's arguments, and which calls draw random numbers."""
+    """The rule for an opaque operation: `result` returns result proxies, `draws` whether a call uses random numbers."""
 
     result: Callable[..., Any]
     draws: Callable[..., bool]
@@ -43,15 +43,14 @@ _RESULTS: dict[Any, ResultRule] = {}
 
 
 def methods(*names: str) -> list[Any]:
-    """Return the methods of tensors with these names, those that this version of torch has."""
+    """Return the methods of `torch.Tensor` with these names. Names that this torch version lacks are skipped."""
     return [getattr(torch.Tensor, name) for name in names if hasattr(torch.Tensor, name)]
 
 
 def handles(*functions: Any, traced: bool = False) -> Callable[[F], F]:
-    """Decorate the handler of functions of torch.
+    """Register the decorated function as the handler of torch functions.
 
-    With `traced` the handler is written with torch functions, which are traced whatever they are given: real tensors
-    that the program reaches by itself, or none at all.
+    With `traced`, all torch calls in the handler are traced, even calls with real tensors or without tensors.
     """
 
     def register(handler: F) -> F:
@@ -72,7 +71,7 @@ def _traced(handler: Handler) -> Handler:
 
 
 def handles_property(name: str, *, assigned: bool = False) -> Callable[[F], F]:
-    """Decorate the handler of reading a tensor's property, or of assigning to it."""
+    """Register the decorated function as the handler for reading a tensor property, or with `assigned` for writing."""
 
     def register(handler: F) -> F:
         _PROPERTIES[name, assigned] = handler
@@ -86,9 +85,10 @@ def _never(*args: Any, **kwargs: Any) -> bool:
 
 
 def gives(*functions: Any, draws: Callable[..., bool] = _never) -> Callable[[F], F]:
-    """Decorate the rule for what functions of torch give that cannot run on tensors without data, or only slowly.
+    """Register the decorated function as the result rule of torch functions that fake tensors do not support well.
 
-    The rule takes a call's arguments, as proxies; `draws` says of which calls draw random numbers.
+    The rule receives the arguments of a call as proxies and returns proxies of the results. `draws` receives the same
+    arguments and returns whether the call draws random numbers.
     """
 
     def register(rule: F) -> F:
@@ -100,15 +100,15 @@ def gives(*functions: Any, draws: Callable[..., bool] = _never) -> Callable[[F],
 
 
 def handler_of(function: Any) -> Handler | None:
-    """Return the handler of a function of torch, None where it has none."""
+    """Return the handler of a torch function, or None."""
     return _HANDLERS.get(function)
 
 
 def property_handler(name: str, *, assigned: bool = False) -> Handler | None:
-    """Return the handler of a tensor's property, None where it has none."""
+    """Return the handler of a tensor property, or None."""
     return _PROPERTIES.get((name, assigned))
 
 
 def result_of(function: Any) -> ResultRule | None:
-    """Return the rule for what a function gives, None where torch is asked."""
+    """Return the result rule of a function, or None if torch computes the metadata."""
     return _RESULTS.get(function)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views that are checked or composed by hand, and in-place operations that change what a tensor looks like (`squeeze_`,
-`t_`, `as_strided_`) or which it is (`detach_`, `.data = `).
+"""Handlers of views, and of in-place operations that change a tensor's shape (`squeeze_`) or memory (`.data = `).
 
-The handle becomes the view that the form without the underscore gives: it stays the same Python object and gets the
-view's metadata and place.
+An in-place operation such as `x.squeeze_()` first makes the view `x.squeeze()`. The handle of `x` stays the same Python
+object, and takes over the metadata and the storage of the view.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from thunder.torch.private import DisableTorchFunction, swap_contents
 
 __all__ = ["VIEWS_IN_PLACE"]
 
-#: Methods that give a view of the same memory, and change the tensor itself with an underscore.
+#: In-place methods whose functional form (the name without the underscore) returns a view.
 VIEWS_IN_PLACE = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_")
 
 
@@ -40,7 +39,7 @@ def _reshape_in_place(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
         handle = tracer.handle_of(target)
         if any(lifted.handle is handle for lifted in tracer.inputs):
-            fall_back(f"{name} changes the shape of a tensor that comes from outside of the program")
+            fall_back(f"{name} changes the shape of a tensor that exists outside of the program")
         before = aliasing.twin(handle)
         after = tracer.dispatch(view, (before, *args), kwargs)
         if after is not before:
@@ -56,7 +55,7 @@ handles(torch.as_strided_)(_reshape_in_place("as_strided_"))
 
 
 def _become(handle: Handle, before: Handle, after: Handle) -> None:
-    """Make `handle` what `after` is; what was seen through it is seen through `before` from now on."""
+    """Give `handle` the contents of `after`. Views of `handle` become views of `before`, which has its old contents."""
     for other in list(handle._tracer.handles):
         if other._parent is handle:
             other._parent = before
@@ -72,7 +71,7 @@ def _detach_in_place(tracer: Tracer, target: Any) -> Any:
     if any(view.certain for view in since):
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
     if handle._needs_grad:
-        _set_place(tracer, handle, handle, "detach_ of a tensor that the program does not make")
+        _set_place(tracer, handle, handle, "the program calls detach_ on a tensor that it did not create")
     return target
 
 
@@ -83,7 +82,7 @@ def _get_data(tracer: Tracer, x: Any) -> Any:
 
 @handles_property("data", assigned=True)
 def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
-    """The tensor has the memory of the other one from then on."""
+    """Handle `x.data = other`: `x` becomes a detached view of the memory of `other`."""
     handle, value = tracer.handle_of(x), tracer.handle_of(other)
     for each in (handle, value):
         with tracer.recording():
@@ -91,8 +90,8 @@ def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
     if value is handle or (value._storage is handle._storage and value._value is handle._value):
         return
     if handle._needs_grad:
-        fall_back("the program gives a tensor that requires grad other memory (.data = )")
-    _set_place(tracer, handle, value, "the program gives a tensor from outside of it other memory (.data = )")
+        fall_back("the program assigns to .data of a tensor that requires grad")
+    _set_place(tracer, handle, value, "the program assigns to .data of a tensor that it did not create")
 
 
 def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:
@@ -105,7 +104,7 @@ def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> N
 
 def _memory_in_place(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
-        fall_back(f"{name} changes a tensor's own memory")
+        fall_back(f"{name} changes the memory of a tensor")
 
     return handler
 
@@ -125,13 +124,13 @@ def _resize_as_(tracer: Tracer, target: Any, other: Any, memory_format: Any = No
     return target if target.shape == other.shape else _memory_in_place("resize_as_")(tracer, target)
 
 
-# -- views that torch may refuse --------------------------------------------------------------------------------------
+# -- views that are invalid for some strides --------------------------------------------------------------------------
 _view_of_sizes = with_sizes(torch.Tensor.view)
 
 
 @handles(torch.Tensor.view, torch.Tensor.view_as)
 def _view(tracer: Tracer, x: Any, *shape: Any, **kwargs: Any) -> Any:
-    shape = shape or tuple(kwargs.values())  # the one argument that it has
+    shape = shape or tuple(kwargs.values())  # there is one argument
     if len(shape) > 1 or isinstance(shape[0], (tuple, list)):
         found = _view_of_sizes(tracer, x, *shape)
         if found is not NotImplemented:
@@ -152,10 +151,10 @@ def _view_as_complex(tracer: Tracer, x: Any) -> Any:
     return NotImplemented
 
 
-# -- views of several tensors at once ---------------------------------------------------------------------------------
+# -- views of several tensors -----------------------------------------------------------------------------------------
 @handles(torch.broadcast_tensors)
 def _broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
-    """Expand each by itself, so that writes reach it."""
+    """Expand each tensor separately, so that a write to a result also changes the tensor."""
     if not all(isinstance(x, torch.Tensor) for x in tensors):
         return NotImplemented
     shape = clang.base.compute_broadcast_shape(*[tracer.handle_of(x)._value.shape for x in tensors])
@@ -177,13 +176,13 @@ for _sym in (ltorch.atleast_1d, ltorch.atleast_2d, ltorch.atleast_3d):
     handles(getattr(torch, _sym.name))(_atleast_each(_sym))
 
 
-# -- strides of one's own ---------------------------------------------------------------------------------------------
+# -- as_strided -------------------------------------------------------------------------------------------------------
 _strided_by_sizes = with_sizes(torch.as_strided)
 
 
 @handles(torch.as_strided, torch.Tensor.as_strided)
 def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    """Take `as_strided` of a non-contiguous tensor from a contiguous one with the same memory."""
+    """Rewrite `as_strided` of a non-contiguous tensor to `as_strided` of a contiguous tensor with the same memory."""
     handle = tracer.handle_of(x)
     found = _strided_by_sizes(tracer, x, size, stride, storage_offset)
     if found is not NotImplemented:
@@ -209,11 +208,12 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
 
 
 def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
-    """Return where a tensor starts in memory, and it with its dimensions in the order of that; None where that has
-    gaps.
+    """Return the storage offset of a tensor, and the tensor with dimensions permuted into the order of its memory.
+
+    The second item is None if the tensor's memory has gaps.
     """
     with tracer.recording():
-        aliasing.read(handle)  # finds out whose memory it is
+        aliasing.read(handle)  # finds the storage of the handle
         laid_out = meta_of(handle)
     with DisableTorchFunction():
         start = laid_out.storage_offset()
@@ -223,4 +223,4 @@ def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
     if order == [*range(len(order))] and not start:
         return start, handle
     whole = tracer.call_symbol(ltorch.permute, (handle, tuple(order)), {})
-    return start, tracer.call_symbol(ltorch.contiguous, (whole,), {})  # which it is in eager, whatever runs it
+    return start, tracer.call_symbol(ltorch.contiguous, (whole,), {})  # no copy in eager mode

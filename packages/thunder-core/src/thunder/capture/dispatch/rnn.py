@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's recurrent functions give, said in a few lines.
+"""Result rules of torch's recurrent functions, e.g. `torch.lstm`.
 
-They are opaque operations. On tensors without data torch steps through the whole sequence to find the shapes of a
-result, which takes a hundred times as long as to know them.
+These functions are opaque operations. With fake tensors, torch would step through the whole sequence to find the shapes
+of the results. The rules below are about a hundred times faster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def _arguments(*args: Any) -> tuple[TensorProxy, Any, Any, int, float, bool, bool]:
-    """Return the input, the states, the weights, layers, dropout, training, bidirectional; sequences may be packed."""
+    """Return the input, states, weights, layers, dropout, training and bidirectional of a padded or packed call."""
     if isinstance(args[3], (tuple, list)):  # (data, batch_sizes, hx, params, has_biases, ...)
         args = (args[0], *args[2:])
     x, hx, params, _, layers, dropout, train, bidirectional = args[:8]
@@ -27,12 +27,12 @@ def _arguments(*args: Any) -> tuple[TensorProxy, Any, Any, int, float, bool, boo
 
 def _shaped(x: TensorProxy, h: TensorProxy, params: Any, bidirectional: bool) -> TensorProxy:
     if x.shape[-1] != params[0].shape[-1]:
-        raise RuntimeError(f"the input has {x.shape[-1]} features, and the weights are for {params[0].shape[-1]}")
+        raise RuntimeError(f"the input has {x.shape[-1]} features, but the weights expect {params[0].shape[-1]}")
     return TensorProxy(like=x, shape=(*x.shape[:-1], h.shape[-1] * (2 if bidirectional else 1)), requires_grad=True)
 
 
 def _drops(*args: Any) -> bool:
-    """Check whether there is dropout between layers."""
+    """Check whether the call applies dropout between layers."""
     *_, layers, dropout, train, _ = _arguments(*args)
     return bool(train and dropout > 0 and layers > 1)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers read off tensors: `.item()`, `int(t)`, a branch on a tensor, `torch.equal`.
+"""Python numbers from tensors: `.item()`, `int(t)`, a branch on a tensor, and `torch.equal`.
 
-Such a number is data-dependent: a symbolic one without a hint (`core/symint/symbols.py`). It can be computed with,
-given to operations, stored and returned; where the program has to know it to go on, that is an error with the user's
-line.
+These numbers are data-dependent: symbolic numbers without a hint (`core/symint/symbols.py`). User code may compute with
+them, pass them to operations, store them and return them. If Python needs the value itself, e.g. for a branch, thunder
+raises an error with the line of user code.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
     "once",
 ]
 
-# So many numbers are read off one tensor.
+# Maximum number of elements that `.tolist()` reads from one tensor.
 MAX_NUMBERS = 1024
 
 
 def asks_for_value(what: str, *values: Proxy) -> DataDependentError:
-    """Return the error where the program asks for a value that it cannot go on without."""
+    """Return the error for Python code that needs a data-dependent value, e.g. for a branch."""
     return DataDependentError(
-        f"the program asks for the value of a tensor ({what}), which is not known while tracing. Ways out: compute "
-        "with tensors (torch.where, masks) or choose with torch.cond; read a number with .item() where it is only "
-        "computed with; pass the number as an argument; call thunder.jit on the parts before and after this line; or "
-        "put the line into a function that stays Python (thunder.disable)",
+        f"the program needs the value of a tensor ({what}), which is not known while tracing. To avoid this, compute "
+        "with tensors (torch.where, masks), select a branch with torch.cond, pass the number as an argument, call "
+        "thunder.jit on the parts before and after this line, or move the line into a function that stays Python "
+        "(thunder.disable). A number that is only an operand can be read with .item()",
         asked=tuple([value.name for value in values]),
     )
 
@@ -66,10 +66,14 @@ def _item(tracer: Tracer, x: Any) -> Any:
 
 
 def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
-    """Return the element of a tensor; that of `t + 1` is one more than that of `t`, and a constant is known."""
+    """Return the element of the tensor `value` as a number.
+
+    The element of `t + 1` is computed from the element of `t`, so that thunder can compare the two numbers. The element
+    of an integer constant is a plain int.
+    """
     made_by = tracer.producer(value)
     if made_by is not None and made_by.sym.name == "full" and value.dtype is int64 and type(made_by.args[1]) is int:
-        return made_by.args[1]  # what torch gives of integers alone: torch.div(8, 2, rounding_mode="trunc")
+        return made_by.args[1]  # e.g. torch.div(8, 2, rounding_mode="trunc"), which has no tensor arguments
     if made_by is not None and made_by.sym.name in ("add", "sub") and value.dtype is int64 and not made_by.kwargs:
         a, b, *rest = made_by.args
         if isinstance(a, TensorProxy) and a.dtype is int64 and a.shape == value.shape and type(b) is int and not rest:
@@ -78,19 +82,19 @@ def _number_in(tracer: Tracer, value: TensorProxy) -> Any:
 
 
 def known(tracer: Tracer, number: NumberProxy) -> Any:
-    """Return what the program is given of a number; where inputs tell it, that is found out."""
+    """Return the number for user code. If it derives from inputs, compute its value for this call."""
     if tracer.derived_scalars is not None:
         tracer.derived_scalars.resolve(number.symbol)
     return tracer.wrap(number)
 
 
 def number_in(tracer: Tracer, x: Any) -> Any:
-    """Return the number in a tensor; anything else is itself."""
+    """Return the number in `x` if it is a tensor, else `x`."""
     return _item(tracer, x) if isinstance(x, torch.Tensor) else x
 
 
 def known_number(tracer: Tracer, x: Any) -> Any:
-    """Return what a tensor of one element is known to be (`packed_sequences.py`); None where it is not."""
+    """Return the element of a tensor if it is known while tracing (`packed_sequences.py`), else None."""
     return tracer.unknown.get(("number", aliasing.read(x).name)) if isinstance(x, Handle) else None
 
 
@@ -101,7 +105,7 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
         return _item(tracer, x)
     count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
     if is_unbacked(count) or count > MAX_NUMBERS:
-        raise asks_for_value(f".tolist() of {text_of(count)} elements: at most {MAX_NUMBERS} are read as numbers")
+        raise asks_for_value(f".tolist() of {text_of(count)} elements, but thunder reads at most {MAX_NUMBERS}")
     if is_empty(x):
         return _nested(x.shape, iter(()))
     if x.dim() > 1:
@@ -112,7 +116,7 @@ def _tolist(tracer: Tracer, x: Any) -> Any:
 
 
 def _nested(shape: Sequence[int], numbers: Iterator[Any]) -> Any:
-    """List in lists of numbers, of which there are as many as a tensor of that shape has."""
+    """Arrange the next numbers of an iterator in nested lists of the given shape."""
     return [_nested(shape[1:], numbers) for _ in range(shape[0])] if shape else next(numbers)
 
 
@@ -120,19 +124,22 @@ def is_empty(x: Any) -> bool:
     return any(n == 0 for n in x.shape if not isinstance(n, SymbolicNumber))
 
 
-# -- what is asked twice ----------------------------------------------------------------------------------------------
+# -- reading the same value twice -------------------------------------------------------------------------------------
 def once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any]) -> Any:
-    """Return what is asked of a value twice, and at both places runs or does not, is one thing."""
+    """Return the result of `make`, computed once per scope for equal values.
+
+    Two reads of the same value in one scope therefore return the same symbolic number.
+    """
     scope = tracer.trace.scopes[-1]
     key = name, _meaning(tracer, value), id(scope)
     if key not in tracer.unknown:
         with tracer.recording():
-            tracer.unknown[key] = make(), scope  # of which no other has the id while it is there
+            tracer.unknown[key] = make(), scope  # keeps the scope alive, so that its id stays unique
     return tracer.unknown[key][0]
 
 
 def _meaning(tracer: Tracer, value: TensorProxy) -> Any:
-    """Stand for how a value is computed: two equal masks have the same true elements."""
+    """Return a key for how a value is computed. Two masks with equal keys have the same true elements."""
     made = {name: bsym for scope in tracer.trace.scopes for bsym in scope for name in bsym.out_names}
 
     def of(p: Any, depth: int) -> Any:
@@ -155,7 +162,7 @@ def _written(x: Any, of: Callable[[Any], Any]) -> Any:
 
 
 # -- Python's own conversions -----------------------------------------------------------------------------------------
-# What Python makes of a number that inputs determine.
+# Python's conversions of a number that derives from inputs.
 _NATIVE: dict[str, Callable[[Any], Any]] = {
     "a branch on it": lambda n: bool(n != 0), "in": bool, "int()": int, "float()": float,
     "its use as an index or a count": int,
@@ -163,7 +170,7 @@ _NATIVE: dict[str, Callable[[Any], Any]] = {
 
 
 def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
-    """Return what Python's own conversion of a tensor comes to."""
+    """Return the result of a Python conversion of the tensor `x`, or raise if it is data-dependent."""
     number = known_number(tracer, x)
     if number is not None and what == "int()":
         return int(number)
@@ -171,7 +178,7 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
         return True
     if tracer.derived_scalars is not None and what in _NATIVE and x.numel() == 1:
         number = number_in(tracer, x)
-        if not is_unbacked(number):  # inputs tell it
+        if not is_unbacked(number):  # it derives from inputs
             return _NATIVE[what](number)
     raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
 
@@ -229,7 +236,7 @@ def _whether_all(tracer: Tracer, compare: Any, *args: Any, **kwargs: Any) -> Any
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 def number_checks() -> list[tuple[Any, str, Any]]:
-    """Compute `torch._check` and `torch._check_is_size`, with which programs say what holds of numbers."""
+    """Return replacements of `torch._check` and `torch._check_is_size`, which state facts about numbers."""
     check, is_size = torch._check, torch._check_is_size
 
     def traced(condition: Any, message: Any = None) -> Any:
@@ -257,7 +264,7 @@ def number_checks() -> list[tuple[Any, str, Any]]:
 
 
 def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, message: Any) -> Any:
-    """Return what is said is relied on from there, and checked when the program runs."""
+    """Assume a data-dependent `condition` from here on, and record a check of it. Call `original` for other values."""
     if not is_unbacked(condition) or condition.__class__ is not bool:
         return original(condition, message)
     truth: Any = condition
@@ -271,7 +278,10 @@ def _checked(tracer: Tracer, original: Callable[..., Any], condition: Any, messa
 
 
 def _holds_where_it_runs(tracer: Tracer, condition: Any) -> bool:
-    """Check whether a branch is a distribution's check (`validate_args`): then it is made when the program runs."""
+    """Record a run-time check and return True if a branch validates the arguments of a distribution (`validate_args`).
+
+    Return False for any other branch.
+    """
     distribution = private.distribution_that_checks(is_ours)
     if distribution is None:
         return False

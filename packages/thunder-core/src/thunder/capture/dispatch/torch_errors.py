@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong calls of torch functions raise what torch raises.
+"""Replace the exception of an invalid torch call by the one that torch raises.
 
-An operation refuses in its own words, in the order in which it happens to look at its arguments. Where its exception is
-of another type than torch's, which programs catch, torch's own takes its place: the call is made again on tensors of
-the same shapes and dtypes, full of zeros, and fails as it would have.
+The meta functions of operations check their arguments in their own order and with their own messages. User code may
+catch torch's exception types. If the types differ, thunder repeats the call in torch on zeros of the same shapes and
+dtypes, and raises the exception of that call.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["torchs_error"]
 
-#: How many elements such tensors may have: a wrong call should not cost more than a right one.
+#: Maximum number of elements of these zeros, so that an invalid call does not cost more than a valid one.
 LIMIT = 1 << 20
 
 
 def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | None:
-    """Return the exception that torch raises for a call, where it is of another type than `error`; else None."""
+    """Return the exception that torch raises for a call if its type differs from that of `error`, else None."""
     if isinstance(error, (ThunderError, RunsEagerly, Warning)) or getattr(func, "__module__", "") == "thunder":
         return None
     sym = torch_function_map().get(func)
     if sym is not None and sym.module is None:
-        return None  # an operation that was declared from outside means what it says
+        return None  # an operation declared outside of thunder keeps its own errors
     sizes = [n for x in tensors_in(args, kwargs) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
     if isinstance(error, DataDependentError) or is_unbacked(*sizes):
         return None
     if sum(x.numel() for x in tensors_in(args, kwargs)) > LIMIT:
         return None
     if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *(kwargs or {}).values())):
-        return None  # the user's code is not run on zeros: a loop until they are large would never end
+        return None  # user code must not run on zeros: e.g. a loop until they are large would never end
     if any(map(is_mask, (*args, *(kwargs or {}).values()))):
-        return None  # torch asks such a mask itself
+        return None  # torch would dispatch to the `__torch_function__` of the mask
     random = torch.default_generator.get_state()
     try:
         with DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             func(*_real(args), **_real(kwargs))
-    except Exception as theirs:  # whatever torch says
+    except Exception as theirs:  # torch may raise any type
         same = isinstance(error, type(theirs)) or type(theirs).__module__.startswith("thunder")
         return None if same else theirs
     finally:

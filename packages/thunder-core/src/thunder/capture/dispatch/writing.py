@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes: to a tensor in place, to `out=` of another shape, to what requires grad, by custom operations."""
+"""Writes to tensors: in-place operations, `out=` arguments, and custom operations that mutate their arguments."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload"
 
 
 def writes_in_place(name: str) -> bool:
-    """Check whether torch gives such a name to functions that write to their first argument."""
+    """Check whether `name` follows torch's convention for in-place functions, e.g. `add_`."""
     return name.endswith("_") and not name.endswith("__")
 
 
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
-    """Write a result into `target`, as an in-place operation does, and returns `target`."""
+    """Write `result` into `target`, as the in-place operation `name` does, and return `target`."""
     handle = tracer.handle_of(target)
     _check_leaf(tracer, handle, name)
-    detaches = name == "detach_" and not handle._views  # of which torch detaches none
+    detaches = name == "detach_" and not handle._views  # torch does not detach views in place
     if not detaches:
         result = _keeping_gradients(tracer, handle, result)
     value = aliasing.read(result) if isinstance(result, Handle) else result
@@ -59,7 +59,7 @@ def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
 
 
 def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
-    """Write a result, or each of several, into what `out=` names, and returns that."""
+    """Write `result`, a tensor or a sequence of tensors, into the `out=` argument, and return that argument."""
     if isinstance(out, (tuple, list)):
         return type(result)(assign_out(tracer, o, r, name) for o, r in zip(out, result))
     handle = tracer.handle_of(out)
@@ -69,7 +69,10 @@ def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
 
 
 def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
-    """Return what is written to a tensor that requires grad: it goes on requiring grad, though none comes through."""
+    """Make `result` require grad if `target` does, because an in-place write keeps `requires_grad` in eager mode.
+
+    The returned value is `where(False, target, result)`, so that no gradient flows to the old value.
+    """
     if (
         not isinstance(result, Handle)
         or result._needs_grad
@@ -90,11 +93,11 @@ def _fits(result: Handle, target: Handle) -> bool:
 
 
 def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
-    """Return the tensor of an `out=` the shape of what is written to it, as torch does."""
+    """Resize the `out=` tensor `handle` to the shape of `result`, as torch does."""
     if handle._views or handle._parent is not None or handle._storage.source is not None:
         fall_back(
-            f"{name} is given an out= of the shape {tuple(handle.shape)} for a result of the shape "
-            f"{tuple(result.shape)}, which resizes a tensor that others see"
+            f"{name} is called with out= of shape {tuple(handle.shape)} for a result of shape "
+            f"{tuple(result.shape)}, which resizes an input or a tensor that shares its memory"
         )
     if handle.numel() != 0:
         warnings.warn(
@@ -105,7 +108,7 @@ def _resize(tracer: Tracer, handle: Handle, result: Handle, name: str) -> None:
         )
     with tracer.recording():
         shape, before = aliasing.read(result).shape, handle._value
-        value = ltorch.full(shape, 0, dtype=before.dtype, device=before.device)  # what was there is gone
+        value = ltorch.full(shape, 0, dtype=before.dtype, device=before.device)  # the old elements are lost
     handle._storage, handle._value, handle._version_seen = Storage(value), value, 0
     shaped = tracer.wrap(value)
     with DisableTorchFunction():
@@ -119,7 +122,7 @@ def copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) 
         return _fill_(tracer, target, source)
     source = tracer.handle_of(source)
     value = source.to(device=target.device, dtype=target.dtype)
-    if value is source and value.shape == target.shape:  # else what is written is spread, into memory of its own
+    if value is source and value.shape == target.shape:  # otherwise broadcasting allocates new memory
         value = tracer.call_symbol(ltorch.clone, (source,), {})
     return assign(tracer, target, value, "copy_")
 
@@ -142,7 +145,7 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
 
 # -- custom operations that write to their arguments ------------------------------------------------------------------
 def mutating_overload(func: Any) -> Any:
-    """Return the operation of `torch.ops` that a call is of, if it writes to arguments, else None."""
+    """Return the overload in `torch.ops` that `func` stands for if it writes to its arguments, else None."""
     if isinstance(func, OpOverloadPacket):
         func = getattr(func, "default", None)
     schema = getattr(func, "_schema", None)
@@ -150,7 +153,7 @@ def mutating_overload(func: Any) -> Any:
 
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call it on copies of what it writes to, and writes what these have become."""
+    """Call `func` on copies of the arguments that it writes to, then assign the copies to these arguments."""
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
     written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -168,7 +171,7 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _aliased(returned: Any, given: dict[str, Any], arguments: Sequence[Any], result: Any) -> Any:
-    """Return a result, or the argument that the schema says it is."""
+    """Return `result`, or the argument that this result aliases according to the schema."""
     if returned.alias_info is not None:
         for a in arguments:
             if a.alias_info is not None and a.alias_info.before_set & returned.alias_info.before_set:
@@ -178,7 +181,10 @@ def _aliased(returned: Any, given: dict[str, Any], arguments: Sequence[Any], res
 
 @functools.cache
 def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]], list[Any]]:
-    """Return the function that gives what an operation makes of copies of those arguments, and then its results."""
+    """Return a function that calls `func` on copies of the arguments named in `written`.
+
+    The function returns the copies after the call, followed by the results of `func`.
+    """
     positional = {a.name for a in func._schema.arguments if not a.kwarg_only}
 
     def run(given: dict[str, Any]) -> list[Any]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.cond` inside a traced program: one operation with two programs, of which a tensor's value chooses one.
+"""`torch.cond` inside a traced program: one operation with two branch programs. A tensor's value selects the branch.
 
-Both functions are traced, each into a program of its own whose inputs are what either reads. The operation's gradient
-is the same choice between the gradients of the two, which compute again what they need of the branch; where that draws
-random numbers, they are put back for it to where they stood, and forth again afterwards.
+Each function is traced into a separate program. Both programs have the same inputs: all values that either one reads.
+The gradient is another `cond`, which selects between the gradient programs of the two branches. A gradient program
+computes the values of its branch again. If the branch draws random numbers, the gradient program sets the generators
+to their states before the branch, and restores them afterwards.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = ["cond_traced", "refuse_control_flow"]
 
 
 class Branch:
-    """One of the two programs: a function of the operation's operands that returns a tuple of tensors."""
+    """The program of one branch: a function of the operation's operands that returns a tuple of tensors."""
 
     def __init__(self, trace: Trace, executors: Sequence[Any]):
         self.__name__ = trace.name
@@ -60,13 +61,13 @@ class Branch:
 
     @property
     def draws(self) -> bool:
-        """Whether it draws random numbers."""
+        """True if the branch draws random numbers."""
         return any(has_effect(op) for op in self.trace.bound_symbols if op.sym is not prims.python_return)
 
 
 # -- the operation ----------------------------------------------------------------------------------------------------
 def _meta(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
-    """Return what the first program gives of the operands where `pred` is true, what the second gives elsewhere."""
+    """Return the results of the branch `true` if `pred` is true, else those of the branch `false`."""
     return tuple([TensorProxy(like=p) for p in true.trace.output])
 
 
@@ -108,8 +109,9 @@ def _(pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
 
 
 def _differentiated_with_draws(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """Return the choice in the forward program, and that between gradients in the backward program, which draw the
-    same.
+    """Record `cond` in the forward program, and `cond` between gradient programs in the backward program.
+
+    Both draw the same random numbers.
     """
     pred, true, false, *operands = bsym.args
     wrt = [i for i, p in enumerate(operands) if isinstance(p, TensorProxy) and p.name in joint.tracked]
@@ -117,7 +119,7 @@ def _differentiated_with_draws(bsym: BoundSymbol, joint: JointTrace) -> tuple[li
     taking = [i for i, p in enumerate(bsym.output) if is_inexact_dtype(p.dtype)]
     sources = random_sources([*true.trace.bound_symbols, *false.trace.bound_symbols])
     gradients = [_gradient(branch, wrt, taking, sources) for branch in (true, false)]
-    # What runs the first time is what runs the second time, so that it draws the same.
+    # Forward runs the same differentiated branches as backward, so that both draw the same random numbers.
     chosen = [_forward(branch, wrt) for branch in (true, false)]
     with tracectx(joint.trace):
         with joint.trace.scope() as forward:
@@ -137,7 +139,7 @@ cond_with_draws.joint_rule = _differentiated_with_draws
 
 
 def _moving(bsym: BoundSymbol, forward: Forward) -> None:
-    """Return the same choice between programs that compute results and tangents, so that each draws once."""
+    """Record `cond` between programs that compute both results and tangents, so that each branch draws once."""
     pred, true, false, *operands = bsym.args
     tangents = [forward.tangent(p) if isinstance(p, TensorProxy) else None for p in operands]
     moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
@@ -155,7 +157,10 @@ cond.joint_jvp_rule = cond_with_draws.joint_jvp_rule = _moving
 
 
 def _with_tangents(branch: Branch, moving: Sequence[int]) -> Branch:
-    """Return the program that also takes tangents of some operands, and gives those of its results."""
+    """Return the branch in forward mode.
+
+    Its further inputs are the tangents of the operands `moving`, and its further outputs the tangents of the results.
+    """
     out = branch.trace.derive()
     with tracectx(out), set_langctx("torch"):
         given: Any = [branch.trace.args[i] for i in moving]
@@ -175,7 +180,7 @@ def _batch_of(sym: Symbol) -> Callable[..., Any]:
     def rule(b: Any, pred: Any, true: Branch, false: Branch, *operands: Any) -> Any:
         if pred not in b:
             return sym(pred, *[_over_batch(b, branch, operands) for branch in (true, false)], *operands)
-        # Examples may differ in which one they choose: both are computed.
+        # Examples of the batch may select different branches, so both branches run.
         one, other = (_each_example(b, branch, operands) for branch in (true, false))
 
         def chosen(x: Any, y: Any) -> Any:
@@ -192,7 +197,7 @@ cond_with_draws.batch(_batch_of(cond_with_draws))
 
 
 def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
-    """Return the program for all examples, of operands that are batches or not."""
+    """Return the branch program for the whole batch. Some operands may be the same for all examples."""
     out = branch.trace.derive()
     with tracectx(out), set_langctx("torch"):
         out.args = [
@@ -205,7 +210,7 @@ def _over_batch(b: Batch, branch: Branch, operands: Sequence[Any]) -> Branch:
 
 
 def _each_example(b: Batch, branch: Branch, operands: Sequence[Any]) -> list[Any]:
-    """Return what the program gives for all examples, recorded where the choice is."""
+    """Record the operations of a branch for the whole batch in the surrounding trace, and return the results."""
     return _results_over_batch(Batch(b.size, b.randomness, copies=True), b, branch, operands, operands)
 
 
@@ -221,7 +226,7 @@ def _results_over_batch(
 
 
 def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
-    """Return the program as it is where it is differentiated."""
+    """Return the forward program of a branch that is differentiated by the operands `wrt`."""
     source = branch.trace
     joint = JointTrace(source, [source.args[i] for i in wrt], branch.executors)  # type: ignore[misc]
     out = joint.trace
@@ -232,9 +237,10 @@ def _forward(branch: Branch, wrt: Sequence[int]) -> Branch:
 
 
 def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources: Sequence[Source] = ()) -> Branch:
-    """Return the program of a branch's operands and its results' gradients that gives the operands' gradients.
+    """Return the gradient program of a branch, which returns the gradients of the operands `wrt`.
 
-    Last it takes where random numbers stood, for each of `sources`, when the branch ran.
+    Its inputs are the operands, the gradients of the results `taking`, and the generator states of `sources` before the
+    branch ran.
     """
     source = branch.trace
     out = Trace(f"{source.name}_gradient", args=source.args)
@@ -247,7 +253,7 @@ def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources
         results = [joint.output[i] for i in taking]
         arriving = [TensorProxy(like=p, name=out.add_name(f"grad_{p.name}")) for p in results]
         with out.scope():
-            states = states_of(sources)  # what such a state looks like
+            states = states_of(sources)  # proxies with the metadata of generator states
         out.args += [*arriving, *states]
         before = exchanged(states, sources)
         out.bound_symbols += joint.trace.bound_symbols
@@ -262,7 +268,7 @@ def _gradient(branch: Branch, wrt: Sequence[int], taking: Sequence[int], sources
 
 
 def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, ...]:
-    """Return results of a branch, none of which is another one or an input."""
+    """Clone results of a branch that are inputs or duplicates, so that all results are distinct tensors."""
     known = {p.name for p in given}
     out: list[Any] = []
     for p in values:
@@ -272,11 +278,11 @@ def _of_their_own(values: Sequence[Any], given: Sequence[Proxy]) -> tuple[Any, .
 
 
 # -- tracing ----------------------------------------------------------------------------------------------------------
-@handles(torch.ops.higher_order.cond, traced=True)  # which `torch.cond` ends in, under whatever name it was called
+@handles(torch.ops.higher_order.cond, traced=True)  # `torch.cond` calls this operation
 def cond_traced(
     tracer: Tracer, pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Any = ()
 ) -> Any:
-    """Return what `torch.cond(pred, true_fn, false_fn, operands)` gives in a traced program."""
+    """Call `torch.cond(pred, true_fn, false_fn, operands)` in a traced program."""
     try:
         return _chosen(tracer, pred, true_fn, false_fn, operands)
     except RuntimeError as error:
@@ -312,20 +318,20 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
 
 
 def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """Return the operations of one of the functions, and its result."""
+    """Trace one of the two functions, and return its operations and its result."""
     before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
     with tracer.trace.scope() as operations:
         result = fn(*operands)
         output = tracer.unwrap(result)
     if any(storage.version != version for storage, version in before.values()):
         raise TracingError(
-            "a function of torch.cond writes to a tensor that was there before it: return the new value instead"
+            "a function passed to torch.cond writes to a tensor created outside of it. Return the new value instead"
         )
     return operations, output
 
 
 def _read(operations: Sequence[BoundSymbol], output: Any) -> list[Proxy]:
-    """Return what is read that is not made."""
+    """Return the values that `operations` and `output` read from outside."""
     made = {name for op in operations for name in op.out_names}
     return [p for p in [*(p for op in operations for p in op.flat_args), *proxies_in(output)] if p.name not in made]
 
@@ -344,14 +350,14 @@ def _branch(
 
 
 def _check_alike(true: Any, false: Any) -> None:
-    """Check that both functions return tensors of the same metadata in the same containers."""
+    """Check that both functions return tensors with the same metadata in the same containers."""
     one, other = proxies_in(true), proxies_in(false)
     shapes = repr(map_proxies(true, lambda p: None)) == repr(map_proxies(false, lambda p: None))
     if not shapes or len(one) != len(other):
-        raise RuntimeError("torch.cond: the two functions return different containers, or numbers that differ")
+        raise RuntimeError("torch.cond: the two functions return different containers or different numbers")
     for p, q in zip(one, other):
         if not isinstance(p, TensorProxy) or not isinstance(q, TensorProxy):
-            raise RuntimeError("torch.cond: the two functions have to return tensors")
+            raise RuntimeError("torch.cond: the two functions must return tensors")
         if not same_shape(p.shape, q.shape) or p.dtype is not q.dtype or p.device is not q.device:
             raise RuntimeError(
                 f"torch.cond: the two functions return tensors that differ: {p.type_string()} and {q.type_string()}"
@@ -359,7 +365,7 @@ def _check_alike(true: Any, false: Any) -> None:
 
 
 def refuse_control_flow(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Stand for what runs torch's other operations with functions in them, such as `while_loop`."""
+    """Return the replacement of `original`, which runs torch's higher-order operations such as `while_loop`."""
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         tracer: Any = state.frontend

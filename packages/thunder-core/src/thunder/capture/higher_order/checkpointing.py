@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.utils.checkpoint` inside a traced program: what it runs becomes a region that backward computes again."""
+"""`torch.utils.checkpoint` inside a traced program: its operations become a region that backward computes again."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def checkpoint_traced(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Return what `torch.utils.checkpoint.checkpoint(function, *args, **kwargs)` gives in a traced program.
+    """Call `torch.utils.checkpoint.checkpoint(function, *args, **kwargs)` in a traced program.
 
-    Both kinds compute the region again; how far they differ from there on (which gradients they can take) is how far
-    the reentrant one falls short of the other.
+    Both variants of `use_reentrant` compute the region again. They differ only in the limits of torch's reentrant
+    variant, e.g. it returns no gradients if no input requires grad.
     """
     if use_reentrant is None:
         warnings.warn("torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly", stacklevel=4)
@@ -62,7 +62,7 @@ def checkpoint_traced(
 
 
 def _check_contexts(context_fn: Callable[[], Any]) -> None:
-    """Accept contexts around the region that only choose which values to save: thunder decides that itself."""
+    """Fall back unless the contexts only choose which values to save, because thunder makes this choice."""
     for context in context_fn():
         if not isinstance(context, TorchDispatchMode):
             fall_back(f"torch.utils.checkpoint enters the context {type(context).__name__} around its region")

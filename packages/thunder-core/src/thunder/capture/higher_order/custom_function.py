@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.autograd.Function` inside a traced program.
 
-Its forward becomes one composite operation; its backward is traced right after it, with proxies for the incoming
-gradients, and becomes that operation's gradient rule.
+The forward becomes one composite operation. The backward is traced immediately afterwards, with proxies for the
+incoming gradients, and becomes the gradient rule of this operation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["apply_traced"]
 
 
 class TracedContext:
-    """The `ctx` of a traced function."""
+    """The `ctx` argument of a traced `torch.autograd.Function`."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]):
         self.needs_input_grad = needs_input_grad
@@ -34,20 +34,20 @@ class TracedContext:
         self._non_differentiable: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keep tensors for backward."""
+        """Save tensors for backward."""
         self.saved_tensors = tensors
 
     save_for_forward = save_for_backward
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        """Say that no gradient flows into these outputs."""
+        """Mark outputs that receive no gradient."""
         self._non_differentiable = tensors
 
     def mark_dirty(self, *tensors: Any) -> None:
         """Do nothing: in-place writes are recorded as they happen."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Incoming gradients that are missing are zeros, whatever is asked for here."""
+        """Do nothing: missing incoming gradients are always zeros."""
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
@@ -60,21 +60,21 @@ def _needs(x: Any) -> bool:
 
 
 def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what `cls.apply(*args)` gives in a traced program."""
+    """Call `cls.apply(*args)` in a traced program."""
     if kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     trace = tracer.trace
     handles = tuple(tracer.handle_of(a) if isinstance(a, torch.Tensor) else a for a in args)
     inputs = tracer.unwrap(handles)
     ctx = TracedContext(tuple(_needs(a) for a in handles))
-    # A forward sees inputs that are not views of anything: what it returns unchanged is a tensor of its own.
+    # In a forward, inputs are not views. An input that it returns unchanged is a new tensor.
     with trace.scope() as forward, tracer.without_gradients():
         out = _forward(cls, ctx, handles)
         with tracer.recording():
             output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})
     backward = _trace_backward(tracer, cls, ctx, output)
     kept, captured = _beside(inputs, output, forward, backward)
-    ruled = bool(tracer.parts)  # something around it may ask for more than its gradient
+    ruled = bool(tracer.parts)  # a surrounding transform may need its tangents or its batching rule
     whole = not captured and not (kept and ruled)
     results = (output, tuple(kept)) if whole and kept else output
     sym = _symbol(cls, inputs, output, results, forward, backward, whole)
@@ -90,9 +90,7 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _anew(output: Any, given: set[str]) -> Any:
-    """Return an output in which what is an input unchanged is a value of its own: its gradient goes through
-    backward.
-    """
+    """Replace inputs in an output by new values, so that their gradients go through the custom backward."""
     return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
 
 
@@ -111,7 +109,7 @@ def _wrapped(tracer: Tracer, out: Any, output: Any, grad: bool, stopped: set[int
 
 
 class _Backward:
-    """A traced backward: its incoming gradients, its operations, the gradients it returns, or the error it raised."""
+    """A traced backward: its incoming gradients, its operations, and the gradients it returns or its error."""
 
     def __init__(self) -> None:
         self.cotangents: list[TensorProxy | None] = []
@@ -133,16 +131,17 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -
             grads = cls.backward(ctx, *[None if p is None else tracer.wrap(p) for p in result.cotangents])
             result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
         result.operations = operations
-    except Exception as error:  # only a program that is differentiated has to have a backward that can be traced
-        result.error = error.with_traceback(None)  # whose frames hold handles
+    except Exception as error:  # raised later, and only if the program is differentiated
+        result.error = error.with_traceback(None)  # the frames would keep handles alive
     return result
 
 
 def _beside(
     inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward
 ) -> tuple[list[Proxy], list[Proxy]]:
-    """Return what a function's backward reads of its forward besides inputs and output, and what both read of the
-    program.
+    """Return the intermediate values of the forward that the backward reads, and the values that both capture.
+
+    Captured values come from the surrounding program and are not arguments.
     """
     known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
     made = {name for op in forward for name in op.out_names}
@@ -159,9 +158,10 @@ def _beside(
 def _symbol(
     cls: Any, inputs: Any, output: Any, results: Any, forward: list[BoundSymbol], backward: _Backward, whole: bool
 ) -> Symbol:
-    """Return the operation that stands for a call; `results` are its output and what its backward reads besides.
+    """Return the operation for a call. `results` contains its output and further values that its backward reads.
 
-    Whole it stays when it is differentiated: computed again, or differentiated twice, it has this backward still.
+    With `whole`, differentiation keeps the operation. If it is recomputed or differentiated twice, the custom backward
+    therefore still applies.
     """
 
     def meta(*args: Any) -> Any:
@@ -199,16 +199,16 @@ def _symbol(
         return found
 
     if whole:
-        rule.backward = differentiate  # type: ignore[attr-defined]  # for who has run the operation already
+        rule.backward = differentiate  # type: ignore[attr-defined]  # for callers that have already run the operation
     sym.grad(rule)
     return sym
 
 
-# -- what it says of tangents and batches -----------------------------------------------------------------------------
+# -- rules for tangents and batches -----------------------------------------------------------------------------------
 def _give_rules(
     tracer: Tracer, sym: Symbol, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]
 ) -> None:
-    """Register the rules that a function brings as static methods `jvp` and `vmap`."""
+    """Register the static methods `jvp` and `vmap` of `cls` as rules of its operation."""
     plain = torch.autograd.Function
     if cls.jvp is not plain.jvp:
         sym.jvp(_jvp_rule(tracer, cls, ctx, inputs, forward))
@@ -233,7 +233,7 @@ def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, .
         for p, direction, tangent in zip(args, along, t):
             if direction is not None:
                 names[direction.name] = zeros_of(p) if tangent is None else tangent
-        # What it saved in forward is computed again: the call itself stays whole, so nobody else knows its parts.
+        # The rule computes saved values again: the call stays one operation, so its intermediate values are not known.
         for op in copy_operations([*forward, *operations], names, trace):
             trace.record(op)
         return map_proxies(moved, lambda p: names.get(p.name, p))
@@ -242,7 +242,7 @@ def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, .
 
 
 class BatchInfo(NamedTuple):
-    """What a `vmap` rule receives about the batch."""
+    """The batch size and randomness that the `vmap` method of a custom function receives."""
 
     batch_size: int
     randomness: str
@@ -256,8 +256,8 @@ def _vmap_rule(tracer: Tracer, cls: Any) -> Any:
             found = cls.vmap(BatchInfo(b.size, b.randomness), in_dims, *handles)
         if not (isinstance(found, tuple) and len(found) == 2):
             raise RuntimeError(
-                f"{cls.__name__}.vmap returned {type(found).__name__}, but has to return the outputs and where each of "
-                "them is batched: (outputs, out_dims)"
+                f"{cls.__name__}.vmap returned {type(found).__name__}, but must return the outputs and their batch "
+                "dimensions: (outputs, out_dims)"
             )
         outputs, out_dims = found
         several = isinstance(outputs, tuple)

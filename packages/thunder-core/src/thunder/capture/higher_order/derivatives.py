@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Derivatives of functions inside a traced program: `grad`, `vjp`, `jvp`, `jacrev`, `jacfwd`, `hessian`.
 
-Each takes the arguments of its namesake in `torch.func` and gives its results, as operations of the program.
+Each function has the arguments and results of the `torch.func` function with the same name, and records operations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def located(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function so that its errors name the user's line."""
+    """Decorate a function so that its errors name the line of user code."""
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ def located(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 def _chosen(argnums: Any, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the positions that `argnums`, an int or a tuple of them, says."""
+    """Return the argument positions that `argnums`, an int or a tuple of ints, selects."""
     if not isinstance(argnums, (int, tuple)) or not all(isinstance(i, int) for i in _as_tuple(argnums)):
         raise RuntimeError(f"argnums must be int or Tuple[int, ...], got: {type(argnums)}")
     if argnums == ():
@@ -73,7 +73,7 @@ def _as_tuple(x: Any) -> tuple[Any, ...]:
 
 
 def _differentiated(part: Subtrace, tree: Any) -> Any:
-    """Return an argument with stand-ins for its tensors, by which gradients are taken."""
+    """Replace the tensors in an argument by stand-ins that gradients are computed for."""
 
     def leaf(x: Any) -> Handle:
         check_differentiable(x, part.name)
@@ -83,18 +83,18 @@ def _differentiated(part: Subtrace, tree: Any) -> Any:
 
 
 def check_differentiable(x: Any, name: str) -> None:
-    """Refuse what no gradient can be taken by."""
+    """Raise if `x` is not a tensor that can have a gradient."""
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError(
-            f"only Tensors of floating point dtype can require gradients, and {name} is asked for that of a tensor of "
+            f"only Tensors of floating point dtype can require gradients, but {name} is called with a tensor of "
             f"{x.dtype}"
         )
 
 
 def tensors_of(outputs: Any, where: str) -> list[torch.Tensor]:
-    """Return the tensors of what a function returned, which must be nothing else."""
+    """Return the tensors in a function's result, or raise if the result contains other values."""
     leaves = pytree.tree_leaves(outputs)
     for x in leaves:
         if not isinstance(x, torch.Tensor):
@@ -105,7 +105,7 @@ def tensors_of(outputs: Any, where: str) -> list[torch.Tensor]:
 
 
 def check_inexact_results(tensors: Sequence[torch.Tensor]) -> None:
-    """Refuse results that have no derivatives, where torch does."""
+    """Raise torch's error for results without derivatives, e.g. integer tensors."""
     for x in tensors:
         if not (x.is_floating_point() or x.is_complex()):
             raise RuntimeError(
@@ -124,7 +124,7 @@ def with_aux(output: Any, has_aux: bool, where: str) -> tuple[Any, Any]:
 
 
 def aux_leaves(aux: Any) -> tuple[list[Any], Any]:
-    """Return the tensors that are handed on beside a result, which must be nothing else, and their structure."""
+    """Return the tensors in an auxiliary output and its structure, or raise if it contains other values."""
     leaves, spec = pytree.tree_flatten(aux)
     for x in leaves:
         if not isinstance(x, torch.Tensor):
@@ -134,24 +134,24 @@ def aux_leaves(aux: Any) -> tuple[list[Any], Any]:
 
 # -- reverse mode -----------------------------------------------------------------------------------------------------
 class Pullback:
-    """A part of the program that ran, and from which gradients flow back to its inputs."""
+    """A part of the program that has run, with the operations that propagate gradients back to its inputs."""
 
     def __init__(self, part: Subtrace, values: Sequence[TensorProxy]):
         self.part = part
         self.used = False
         trace = part.tracer.trace
-        # What executors bring to run forward and backward has no further derivatives.
+        # Executors' own implementations of forward and backward cannot be differentiated again.
         last = not part.needs_grad and not part.tracer.parts
         program = part.to_trace(values)
         with part.transforming():
             self.joint = JointTrace(program, part.values, part.tracer.executors if last else (), into=trace)
 
     def record(self, cotangents: Sequence[tuple[TensorProxy, TensorProxy]]) -> list[TensorProxy | None]:
-        """Record how gradients, for pairs of a result and the gradient that arrives there, flow to the inputs."""
+        """Record backward for pairs of a result and its cotangent, and return the gradients of the inputs or None."""
         trace = self.part.tracer.trace
         with trace.scope() as operations:
             found = pulled_back(self.joint, cotangents, self.part.values)
-        if self.used:  # a second time: with values of its own
+        if self.used:  # later calls copy the operations under new names
             names: dict[str, Any] = {}
             operations = copy_operations(operations, names, trace)
             found = [g if g is None else names.get(g.name, g) for g in found]
@@ -161,14 +161,14 @@ class Pullback:
         return found
 
     def gradients(self, cotangents: Sequence[tuple[TensorProxy, TensorProxy]]) -> list[TensorProxy]:
-        """Return as `record`, with zeros for inputs that no gradient flows to."""
+        """Return the result of `record`, with zeros for inputs that no gradient flows to."""
         found = self.record(cotangents)
         return [zeros_of(p) if g is None else g for p, g in zip(self.part.values, found)]
 
 
 @located
 def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: Any, kwargs: Any) -> Any:
-    """Return the gradients of a function that returns one number, and that number: with aux `(grads, (value, aux))`."""
+    """Return the gradients of a scalar function and its value, or with `has_aux` `(grads, (value, aux))`."""
     tracer, where = tracer_here("grad"), "grad_and_value(f)(*args)"
     chosen = _chosen(argnums, args)
     part = Subtrace(tracer, "grad", constant=True, leaves=True)
@@ -190,15 +190,13 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
 
 
 def one_of(p: TensorProxy) -> Any:
-    """Return the gradient of a number by itself."""
+    """Return 1.0 in the dtype of `p`: the default cotangent of a scalar."""
     with set_langctx("torch"):
         return ltorch.full((), 1.0, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
 
 
 def _arriving(out: TensorProxy, given: Handle | None) -> Any:
-    """Return the gradient of a result that a caller gives, in the type of the result; None is that of a number by
-    itself.
-    """
+    """Return the cotangent that a caller passes for `out`, in the dtype of `out`. None stands for a cotangent of 1."""
     if given is not None:
         return maybe_convert_to_dtype(aliasing.read(given), out.dtype)
     with set_langctx("torch"):
@@ -219,9 +217,7 @@ def _check_scalar(value: Any, where: str) -> None:
 
 @located
 def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux: bool) -> Any:
-    """Compute `fn(*primals)` and a function that takes gradients of that to gradients of the primals that `argnums`
-    says.
-    """
+    """Return `fn(*primals)`, and a function from cotangents of the result to gradients of the primals `argnums`."""
     tracer, where = tracer_here("vjp"), "vjp(f, *primals)"
     part, chosen, inputs, out, aux = _run_for_vjp(tracer, fn, primals, argnums, has_aux, where)
     tensors = tensors_of(out, where)
@@ -250,7 +246,7 @@ def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux:
 
 
 def check_cotangents(given: Sequence[Any], structure: Any, outs: Sequence[Any], spec: Any) -> None:
-    """Refuse gradients that are not like the results they arrive at: tensors, or None for one of a single number."""
+    """Raise if cotangents do not match the results `outs`. For a result with one element, None is allowed."""
     if structure != spec:
         raise RuntimeError(
             "Expected pytree structure of cotangents to be the same as pytree structure of outputs to the function. "
@@ -292,7 +288,7 @@ def _run_for_vjp(
 # -- forward mode -----------------------------------------------------------------------------------------------------
 @located
 def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_aux: bool, argnums: Any = None) -> Any:
-    """Compute `fn(*primals)` and how it moves when the primals move along `tangents`."""
+    """Return `fn(*primals)` and its directional derivative along `tangents`."""
     tracer, where = tracer_here("jvp"), "jvp(f, primals, tangents)"
     args = _as_tuple(primals) if argnums is not None else primals
     if argnums is None:
@@ -340,9 +336,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
 
 
 def _run_moving(part: Subtrace, fn: Callable[..., Any], *inputs: Any) -> Any:
-    """Return what a part gives. Tangents move under no_grad too, where only what comes out of it is cut off from
-    gradients.
-    """
+    """Run a part for forward mode. Tangents also propagate under `no_grad`, where only the results are detached."""
     if torch.is_grad_enabled():
         return part.run(fn, *inputs)
     with part.tracer.without_gradients():
@@ -370,16 +364,17 @@ def _check_directions(primals: Any, tangents: Any, where: str) -> None:
 
 
 def _check_direction(x: Handle, t: Handle, where: str) -> None:
-    """Refuse a tangent that would lose something in the type of its primal, or is not where that is."""
+    """Raise if the dtype of a primal cannot represent its tangent, or if they are on different devices."""
     if not (t.is_floating_point() or t.is_complex()):
         raise ValueError(f"Expected tangent to be floating point or complex, but got: {t.dtype}")
     if torch.promote_types(x.dtype, t.dtype) != x.dtype:
         raise RuntimeError(
-            f"{where}: a tangent is of {t.dtype} and its primal of {x.dtype}, which cannot hold it: convert one of "
-            f"them (tangent.to({x.dtype}), or primal.to({torch.promote_types(x.dtype, t.dtype)}))"
+            f"{where}: a tangent has dtype {t.dtype}, which the dtype {x.dtype} of its primal cannot represent. "
+            f"Convert the tangent (tangent.to({x.dtype})) or the primal "
+            f"(primal.to({torch.promote_types(x.dtype, t.dtype)}))"
         )
     if x.device != t.device:
-        raise RuntimeError(f"{where}: a tangent is on the device {t.device} and its primal on {x.device}")
+        raise RuntimeError(f"{where}: a tangent is on the device {t.device}, but its primal is on {x.device}")
 
 
 def _moving(part: Subtrace, x: Any) -> Handle:
@@ -391,13 +386,13 @@ def _moving(part: Subtrace, x: Any) -> Handle:
 
 
 def _write_back(part: Subtrace, written: Sequence[tuple[Handle, TensorProxy]]) -> None:
-    """Write to the inputs of a part reach what they stood for."""
+    """Apply in-place writes to stand-ins of a part to the real inputs."""
     for handle, value in written:
         with part.tracer.recording():
             aliasing.write(handle, part.outer(value), part.name)
 
 
-# -- all derivatives at once ------------------------------------------------------------------------------------------
+# -- Jacobians --------------------------------------------------------------------------------------------------------
 def _identity(p: TensorProxy, n: Any) -> Any:
     return ltorch.eye(n, dtype=to_torch_dtype(p.dtype), device=to_torch_device(p.device))
 
@@ -418,7 +413,7 @@ def _chunks(total: Any, size: int | None) -> list[tuple[Any, Any]]:
 
 @located
 def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int | None, args: Any) -> Any:
-    """Return the Jacobian of a function, a row for each element of its result, by reverse mode."""
+    """Return the Jacobian of a function by reverse mode, which computes one row for each element of the result."""
     tracer, where = tracer_here("jacrev"), "jacrev(f)(*args)"
     _refuse_complex("jacrev", args, "inputs")
     part, chosen, inputs, out, aux = _run_for_vjp(tracer, fn, args, argnums, has_aux, where)
@@ -442,7 +437,7 @@ def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int 
 
 
 def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[TensorProxy]:
-    """Return the derivatives of each element of one result, by each input."""
+    """Return the derivatives of all elements of the result `out` with respect to each input."""
     part = pullback.part
     trace = part.tracer.trace
     if not out.shape:
@@ -468,7 +463,7 @@ def _rows(pullback: Pullback, out: TensorProxy, chunk_size: int | None) -> list[
 
 @located
 def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str, args: Any) -> Any:
-    """Return the Jacobian of a function, a column for each element of its inputs, by forward mode."""
+    """Return the Jacobian of a function by forward mode, which computes one column for each element of the inputs."""
     tracer, where = tracer_here("jacfwd"), "jacfwd(f)(*args)"
     _refuse_complex("jacfwd", args, "inputs")
     chosen = _chosen(argnums, args)
@@ -495,7 +490,7 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
 def _columns(
     part: Subtrace, values: list[TensorProxy], outputs: int, randomness: str
 ) -> tuple[list[list[Any]], list[Any]]:
-    """Return the derivatives of each result by each element of each input; and the results."""
+    """Return the derivatives of each result with respect to each input, and the results."""
     trace = part.tracer.trace
     with trace.scope() as operations:
         along = [TensorProxy(like=p) for p in part.values]

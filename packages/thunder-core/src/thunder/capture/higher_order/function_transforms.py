@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs in the place of torch's own transforms of functions while a program is traced.
+"""Replacements of torch's function transforms (`torch.func`) while a program is traced.
 
-Torch's transforms call an implementation, which programs that hold a transform under a name of their own reach too:
-`run_grad` and the others stand for those. The public transforms (`torch.func.grad`) give functions, which thunder's own
-transforms of these names make: `frontend/functional.py` registers them.
+A public transform such as `torch.func.grad` returns a function. thunder's transforms of the same names replace the
+public ones, and `frontend/functional.py` registers them. Transforms imported under other names still call torch's
+internal implementations. `run_grad` and the other functions below replace these implementations.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def run_vmap(
 
 
 def run_vjp(fn: Any, *primals: Any, argnums: Any = None, has_aux: bool = False) -> Any:
-    """Return `vjp(fn, *primals)`, for some of the primals."""
+    """Return `vjp(fn, *primals)` with respect to the primals `argnums`."""
     found = derivatives.vjp(fn, primals, argnums, has_aux)
     derivatives.check_inexact_results(pytree.tree_leaves(found[0]))
     return found
 
 
 def run_jvp(fn: Any, primals: Any, tangents: Any, argnums: Any, *, strict: bool = False, has_aux: bool = False) -> Any:
-    """Return `jvp(fn, primals, tangents)`, for some of the primals."""
+    """Return `jvp(fn, primals, tangents)` with respect to the primals `argnums`."""
     return derivatives.jvp(fn, primals, tangents, strict, has_aux, argnums)
 
 
-# By the names that `private.function_transforms` gives them.
+# The keys are the names in `private.function_transforms`.
 implementations: dict[str, Callable[..., Any]] = {
     "run_grad": run_grad, "run_grad_and_value": derivatives.grad_and_value, "run_vmap": run_vmap, "run_vjp": run_vjp,
     "run_jvp": run_jvp,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks on gradients inside a traced program: of modules (`register_full_backward_hook`) and of tensors.
+"""Gradient hooks in a traced program: of modules (`register_full_backward_hook`) and of tensors (`register_hook`).
 
-They are the user's Python and may do anything, so they are not traced: the backward program calls them, with the real
-gradients. In the trace a hook is an identity, `hooked`, whose gradient goes through `run_gradient_hooks`.
+Hooks are arbitrary user code, so they are not traced. The backward program calls them with the real gradients. In the
+trace, a hook is the identity operation `hooked`, whose gradient goes through `run_gradient_hooks`.
 
-Where that is differentiated in its turn, torch's autograd records what the hooks do, as it does in eager, and the
-record is a value of the program: hooks run once, and derivatives of any order go through them.
+If the gradient is differentiated again, torch's autograd records the operations of the hooks, as in eager mode. The
+autograd record is a value of the program. Hooks therefore run once, and derivatives of any order go through them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["hooked", "hooked_gradient", "module_hook_class", "register_tensor_ho
 
 
 class Node:
-    """What torch's node of the identity would be: it has hooks, which take and return the gradients of its inputs."""
+    """A substitute for autograd's node of the identity: its hooks receive and return the gradients of its inputs."""
 
     def __init__(self, count: int):
         self.count = count
@@ -48,7 +48,7 @@ class Node:
         self.hooks.append(hook)
 
     def run(self, places: Sequence[int], gradients: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """Return the gradients at `places`, as the hooks make them."""
+        """Run the hooks on `gradients` of the inputs at `places`, and return the new gradients of these inputs."""
         all_of_them: list[Any] = [None] * self.count
         for i, g in zip(places, gradients):
             all_of_them[i] = g
@@ -63,7 +63,7 @@ class Node:
 
 # -- operations -------------------------------------------------------------------------------------------------------
 def _run_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
-    """Call the hooks of a node with gradients; what they make of these."""
+    """Call the hooks of a node with gradients, and return the new gradients."""
     return tuple([TensorProxy(like=g) for g in gradients])
 
 
@@ -85,7 +85,7 @@ def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
 
 
 class Record:
-    """What autograd saw of tensors that were made of others."""
+    """An autograd graph from the tensors `sources` to the tensors `results` that were computed from them."""
 
     def __init__(self, sources: Sequence[torch.Tensor], results: Sequence[torch.Tensor]):
         self.sources = sources
@@ -93,8 +93,8 @@ class Record:
         known = set(map(id, sources))
         if any(id(leaf) not in known for leaf in _leaves(results)):
             raise RuntimeError(
-                "a hook on a gradient uses another tensor that requires grad, and the gradient is differentiated "
-                "again: detach that tensor in the hook, or call the function without thunder.jit"
+                "a gradient hook uses another tensor that requires grad, and the gradient is differentiated again. "
+                "Detach that tensor in the hook, or call the function without thunder.jit"
             )
 
 
@@ -119,7 +119,7 @@ def _leaf(x: torch.Tensor) -> torch.Tensor:
 
 
 def _record_meta(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
-    """Return what hooks make of gradients, and autograd's record of it."""
+    """Return the new gradients that the hooks compute, and autograd's record of this computation."""
     return *[TensorProxy(like=g) for g in gradients], _new_record()
 
 
@@ -149,15 +149,16 @@ def _(node: Node, places: tuple[int, ...], *gradients: TensorProxy) -> Any:
 
 
 def _put_recorded(record: AnyProxy, sources: Sequence[TensorProxy], results: Sequence[TensorProxy]) -> None:
-    """Let gradients flow from what was made to what it was made of."""
+    """Propagate gradients from the results of a record to its sources."""
     *found, _ = recorded_gradient(record, len(sources), *sources, *[get_grad(x) for x in results])
     for source, gradient in zip(sources, found):
         put_grad(source, gradient)
 
 
 def _gradient_meta(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
-    """Return the gradients of a record's sources, the first `count` values, of those of its results, the rest; a
-    record.
+    """Return the gradients of a record's sources, and a record of computing them.
+
+    The first `count` values are the sources, and the other values are the gradients of the results.
     """
     return *[TensorProxy(like=x) for x in values[:count]], _new_record()
 
@@ -187,7 +188,7 @@ def _(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
 
 
 def _hooked_meta(node: Node, *values: TensorProxy) -> Any:
-    """Return the same tensors, whose gradients go through hooks."""
+    """Return the tensors unchanged. Their gradients go through the hooks of `node`."""
     return prims.barrier(*values)
 
 
@@ -202,14 +203,14 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
         gradients = [prims.get_grad(bsym.output[i]) for i in places]
         for i, g in zip(places, run_gradient_hooks(node, tuple(places), *gradients)):
             prims.put_grad(values[i], g)
-    return [bsym], backward  # as it is: whoever differentiates this once more goes through the hooks again
+    return [bsym], backward  # the operation stays, so that differentiating again goes through the hooks again
 
 
 hooked.joint_rule = _differentiated
 
 
 def _node_of_meta(x: TensorProxy) -> Any:
-    """Return the hooks of an input, as they are when the program runs."""
+    """Return the hooks that an input has when the program runs."""
     assert state.trace is not None
     return AnyProxy(name=state.trace.make_name("hooks"))
 
@@ -226,7 +227,7 @@ def _node_of(x: torch.Tensor) -> Node:
 
 
 def _of_one(hook: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook of a tensor as one of a node with one input."""
+    """Convert a tensor's hook into a hook of a node with one input."""
     return lambda gradients, _: hook(gradients[0])
 
 
@@ -237,9 +238,7 @@ node_of_input = Symbol(
 
 
 def hooked_gradient(tracer: Tracer, x: TensorProxy, gradient: Any) -> Any:
-    """Return a gradient that is asked for by `x`, as the hooks of that tensor make it: the program's, or from
-    outside.
-    """
+    """Apply the hooks of `x` to its gradient. They were registered in the program, or on an input before the call."""
     lifted = tracer.input_of(x)
     node = tracer.unknown.get(("hooked", x.name))
     if lifted is not None and tracer.guarded_of(lifted.tensor, HasGradientHooks):
@@ -254,13 +253,16 @@ def _identity(tracer: Tracer, node: Node, handles: Sequence[Handle]) -> Any:
 
 # -- hooks of modules -------------------------------------------------------------------------------------------------
 class TracedHook(BackwardHook):
-    """torch's own, whose node is one of the trace. It lives as long as the compiled program; its module need not."""
+    """A `BackwardHook` whose node belongs to the trace.
+
+    The compiled program keeps the hook alive, but the hook does not keep its module alive.
+    """
 
     tracer: weakref.ref[Tracer]
 
     @property
     def module(self) -> Any:
-        """The module that it is of."""
+        """The module that the hook belongs to."""
         return self._module()
 
     @module.setter
@@ -285,7 +287,7 @@ class TracedHook(BackwardHook):
 
 
 def module_hook_class() -> Callable[..., Any]:
-    """Stand for `torch.utils.hooks.BackwardHook` while a program is traced."""
+    """Return the replacement of `torch.utils.hooks.BackwardHook` while a program is traced."""
 
     def make(module: Any, user_hooks: Any, user_pre_hooks: Any) -> Any:
         tracer: Any = state.frontend
@@ -301,13 +303,13 @@ def module_hook_class() -> Callable[..., Any]:
 
 # -- hooks of tensors -------------------------------------------------------------------------------------------------
 class Removable:
-    """What `register_hook` gives."""
+    """The handle that `register_hook` returns."""
 
     def __init__(self) -> None:
         self.active = True
 
     def remove(self) -> None:
-        """Take the hook off."""
+        """Remove the hook."""
         self.active = False
 
     def __enter__(self) -> Removable:
@@ -319,26 +321,26 @@ class Removable:
 
 @handles(torch.Tensor.register_hook)
 def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]) -> Removable:
-    """Compute `tensor.register_hook(hook)` in a traced program: from here on, its gradient goes through the hook."""
+    """Handle `tensor.register_hook(hook)`: from here on, the gradient of `tensor` goes through `hook`."""
     handle = tracer.handle_of(tensor)
     if not handle._needs_grad:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     value = aliasing.read(handle)
     removable = Removable()
     if not isinstance(hook, types.FunctionType) or hook.__closure__:
-        tracer.uncacheable = "a hook on a tensor has state of its own, which is made by the call"
+        tracer.uncacheable = "a hook on a tensor is a closure or an object, and the call creates its state"
 
     def run(gradients: Any, _: Any) -> Any:
         return hook(gradients[0]) if removable.active else None
 
     known = tracer.unknown.get(("hooked", value.name))
-    if known is not None:  # it has hooks already, and they run in their order
+    if known is not None:  # the tensor has hooks, and hooks run in the order of registration
         known.register_hook(run)
         return removable
     shared = handle._views or any(h is not handle and h._storage is handle._storage for h in [*tracer.handles])
     used = any(value.name in op.arg_names for scope in tracer.trace.scopes for op in scope)
     if handle._storage.source is not None or shared or used:
-        fall_back("the program registers a hook on an input, on a view, or on a tensor that it has used already")
+        fall_back("the program registers a hook on an input, on a view, or on a tensor that it has already used")
     node = Node(1)
     node.register_hook(run)
     (new,) = _identity(tracer, node, [handle])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.autograd.grad` inside a traced program: forces of an energy, gradient penalties, residuals of equations.
+"""`torch.autograd.grad` inside a traced program, e.g. for forces of an energy or for gradient penalties.
 
-What the program has recorded since the inputs were first used is differentiated where it stands: its operations are
-replaced by those that also give what their gradients need, under the names that values had, and the backward
-operations follow. They are operations like any other, so with `create_graph=True` gradients flow on through them.
+thunder differentiates the recorded operations in place, starting with the first that uses the inputs. New operations
+replace them: these have results with the same names, and also return the values that backward needs. The backward
+operations follow. They are ordinary operations, so with `create_graph=True` gradients propagate through them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def gradients(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> Any:
-    """Compute `torch.autograd.grad` of tensors of the program that is being traced."""
+    """Handle `torch.autograd.grad` of tensors in the program that is being traced."""
     if is_grads_batched:
         fall_back("the program calls torch.autograd.grad with is_grads_batched=True")
     results, wrt = _listed(outputs), _listed(inputs)
@@ -77,7 +77,7 @@ def _listed(x: Any) -> list[Any]:
 
 
 def _check(results: Sequence[Any], wrt: Sequence[Any], given: Sequence[Any]) -> None:
-    """Refuse what torch refuses, in its words."""
+    """Raise torch's errors for invalid arguments."""
     if len(given) != len(results):
         raise RuntimeError(f"got {len(results)} tensors and {len(given)} gradients")
     for i, (x, g) in enumerate(zip(results, given)):
@@ -110,7 +110,7 @@ def _cotangent(tracer: Tracer, x: Any, given: Any) -> TensorProxy:
 
 
 def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
-    """Return gradients of `wrt`, for pairs of a value and the gradient that arrives there."""
+    """Return the gradients of `wrt`. `flowing` contains pairs of a value and its cotangent."""
     *around, operations = tracer.trace.scopes
     names = {p.name for p in wrt}
     _check_reach(around, names, {value.name for value, _ in flowing}, operations)
@@ -124,7 +124,7 @@ def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Seq
 
 
 def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) -> list[Any]:
-    """Return gradients as the hooks of the tensors make them, by which they are taken."""
+    """Apply the gradient hooks of the tensors `wrt` to their gradients `found`."""
     out: dict[str, Any] = {}
     with tracer.recording():
         for p, g in zip(wrt, found):
@@ -134,7 +134,7 @@ def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) ->
 
 
 def _aliases(joint: JointTrace) -> list[BoundSymbol]:
-    """Return values that turned out to be others, under the names by which the program knows them."""
+    """Bind names of the program to the values that replace them in the differentiated operations."""
     found: list[BoundSymbol] = []
     for name, other in joint.env.items():
         if isinstance(other, TensorProxy):
@@ -145,7 +145,7 @@ def _aliases(joint: JointTrace) -> list[BoundSymbol]:
 def _check_reach(
     around: Sequence[Sequence[BoundSymbol]], wrt: set[str], results: set[str], operations: Sequence[BoundSymbol]
 ) -> None:
-    """Check that the path from the inputs to the outputs lies in the function that is being transformed, if any."""
+    """Raise if results depend on `wrt` through operations outside of the function that is being transformed."""
     moving = set(wrt)
     for scope in around:
         for op in scope:
@@ -155,14 +155,14 @@ def _check_reach(
     read = results.union(*(op.arg_names for op in operations)) if operations else results
     if not moving.isdisjoint(read):
         raise TracingError(
-            "torch.autograd.grad inside a function that is transformed (thunder.grad, vmap, checkpoint) reaches back "
-            f"to operations before that function, in {user_line()}: compute them inside of it"
+            "torch.autograd.grad inside a transformed function (thunder.grad, vmap, checkpoint) needs the gradient of "
+            f"operations before that function, in {user_line()}. Move these operations into the transformed function"
         )
 
 
-# -- what inputs have to do with each other outside -------------------------------------------------------------------
+# -- inputs that depend on each other ---------------------------------------------------------------------------------
 def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence[TensorProxy]) -> None:
-    """Check that no input was computed from another outside of the program, where gradients do not flow."""
+    """Check that no input was computed from another input before the call, because gradients would miss that path."""
     asked = [x for x in tracer.inputs if any(x.proxy.name == p.name for p in wrt)]
     if not asked:
         return
@@ -180,11 +180,11 @@ def _check_outside(tracer: Tracer, results: Sequence[TensorProxy], wrt: Sequence
 
 
 def _apart_meta(made: Sequence[TensorProxy], asked: Sequence[TensorProxy], line: SourceLine | None) -> None:
-    """Refuse a call in which a tensor that was `made` depends on one whose gradient is `asked` for."""
+    """Raise if one of the tensors `made` depends on a tensor in `asked`, whose gradient is requested."""
 
 
 def _apart(made: Sequence[torch.Tensor], asked: Sequence[torch.Tensor], line: SourceLine | None) -> None:
-    """Refuse tensors of which one is computed from another, since torch's graph goes on outside of the program."""
+    """Search torch's graph of `made` for tensors in `asked`, and raise if one is found."""
     nodes = {x.grad_fn for x in asked} - {None}
     for x in made:
         seen: set[Any] = set()
@@ -195,9 +195,9 @@ def _apart(made: Sequence[torch.Tensor], asked: Sequence[torch.Tensor], line: So
                     continue
                 if node in nodes or any(getattr(node, "variable", None) is y for y in asked):
                     raise TracingError(
-                        "torch.autograd.grad inside a traced function is asked for the gradient by a tensor of which "
-                        f"another of the function's inputs was computed outside, in {line}: compute that inside of "
-                        "it, or leave the call to torch.autograd.grad outside"
+                        f"torch.autograd.grad inside a traced function, in {line}: one input of the function was "
+                        "computed from another input, whose gradient is requested. Compute it inside the function, or "
+                        "call torch.autograd.grad outside of the function"
                     )
                 seen.add(node)
                 stack.append(node)

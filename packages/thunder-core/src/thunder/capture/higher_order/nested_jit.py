@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jitted function with transforms that another traced function calls: its part of the program is transformed alone.
+"""Calls of a jitted function with transforms inside another traced function: only its subtrace is transformed.
 
-What the part reaches besides its arguments (closures, parameters) is known to its transforms as inputs. Only the hook
-for programs before they are differentiated has a meaning for a part; a transform with others is refused.
+Closed-over tensors and parameters of the inner function become inputs of the subtrace. A subtrace supports only the
+`before_grad` phase of a transform. A transform with other phases raises an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def call_transformed(
     kwargs: dict[str, Any],
     trace_into: TraceInto,
 ) -> Any:
-    """Return what `fn` gives as a part of the program that is being traced, after the transforms."""
+    """Trace `fn` into a subtrace, apply the transforms to the subtrace, and return its results."""
     _check(transforms, name)
     tracer = tracer_here(name)
     part = Subtrace(tracer, name, constant=False)
@@ -46,8 +46,8 @@ def call_transformed(
         result = part.run(fn, *inner_args, **inner_kwargs)
     if part.written() or part.written_outside():
         raise UnsupportedError(
-            f"{name} has transforms, is called by another traced function, and writes to memory: return the new value "
-            "instead, or give the transforms to the thunder.jit of the calling function"
+            f"{name} has transforms, is called by another traced function, and writes to memory. Return the new value "
+            "instead, or pass the transforms to the thunder.jit of the calling function"
         )
     outputs, out_structure = pytree.tree_flatten(result)
     tensors = [x for x in outputs if isinstance(x, torch.Tensor)]
@@ -60,16 +60,16 @@ def call_transformed(
     for transform in transforms:
         if transform.has("before_grad"):
             program = transform.apply(program, context)
-    tracer.trace.names |= program.names  # what the transforms made has names that nothing else may take
+    tracer.trace.names |= program.names  # names that the transforms added must not be used again
     *body, last = program.bound_symbols
     with part.transforming() as recorded:
         recorded += [op for op in body if OpTags.UNPACK_OP not in op.sym.tags]
-    new, structure = pytree.tree_flatten(last.args[0])  # a transform may return something else
+    new, structure = pytree.tree_flatten(last.args[0])  # a transform may change the returned value
     return pytree.tree_unflatten(part.give(new), structure)
 
 
 def _refuse_kept(part: Subtrace, results: list[torch.Tensor], name: str) -> None:
-    """Refuse a tensor that the part made and that is kept though not returned: a transform may have removed it."""
+    """Raise if user code keeps a tensor of the subtrace that is not returned, because a transform may remove it."""
     known = {id(h) for h in (*part.inputs, *results)}
     kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
@@ -77,8 +77,8 @@ def _refuse_kept(part: Subtrace, results: list[torch.Tensor], name: str) -> None
         kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
         raise UnsupportedError(
-            f"{name} has transforms, is called by another traced function, and keeps a tensor that it made "
-            f"({kept[0]!r}) without returning it: return it too"
+            f"{name} has transforms, is called by another traced function, and keeps a tensor that it created "
+            f"({kept[0]!r}) without returning it. Return this tensor as well"
         )
 
 
@@ -88,12 +88,13 @@ def _check(transforms: Sequence[Transform], name: str) -> None:
         if transform.is_needed and others:
             raise UnsupportedError(
                 f"{name} has the transform {transform.name}, which changes whole programs, and is called by another "
-                "traced function: give the transform to the thunder.jit of that one, or call this one outside of it"
+                f"traced function. Pass the transform to the thunder.jit of the calling function, or call {name} "
+                "outside of it"
             )
 
 
 def _program(part: Subtrace, output: Any, around: Trace) -> Trace:
-    """Return the part as a program of its own, whose inputs are all that it reads."""
+    """Return the subtrace as a separate program, with every value that it reads from outside as an input."""
     results = proxies_in(output)
     program = part.to_trace([p for p in results if isinstance(p, TensorProxy)])
     program.names, program._counters = around.names, around._counters

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a program that are transformed while it is traced: what `grad`, `jvp`, `vmap` and the like are applied to.
+"""Subtraces: the parts of a program that `grad`, `jvp`, `vmap` and other transforms change while it is traced.
 
-A part runs on stand-ins for its inputs, which are values of its own, and its operations are recorded apart. A transform
-makes other operations of them, which become part of what is around. So transforms nest as calls do, and what a part
-reaches besides its inputs (closures, parameters) is a constant to its own transform, and none to those around it.
+The transformed function runs on stand-ins for its inputs, which are new values, and its operations are recorded in a
+separate scope. The transform derives new operations from them and records these in the surrounding trace. Transforms
+therefore nest like calls. Closed-over tensors and parameters are constants for the transform of the subtrace, but not
+for surrounding transforms.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ __all__ = ["Escaped", "Subtrace", "handle_here", "tracer_here"]
 
 
 class Escaped:
-    """Stands for the tracer of a tensor that `vmap` gave to a function, once that has returned."""
+    """The tracer of a tensor that was created inside `vmap`, after the function of `vmap` has returned."""
 
 
 def tracer_here(name: str) -> Tracer:
-    """Return the tracer of the program that is being traced, for the transform `name`."""
+    """Return the active tracer, or raise for the transform `name` if no program is being traced."""
     tracer = state.frontend
     if not isinstance(tracer, Tracer):
-        raise TracingError(f"{name} was called outside of the program that it is a part of")
+        raise TracingError(f"{name} was called after the tracing of its program ended")
     return tracer
 
 
 def handle_here(tracer: Tracer, tensor: torch.Tensor) -> Handle:
-    """Return the handle of a tensor of the user's."""
+    """Return the handle of a tensor of user code."""
     with tracer.recording():
         return tracer.handle_of(tensor)
 
@@ -51,19 +52,19 @@ def handle_here(tracer: Tracer, tensor: torch.Tensor) -> Handle:
 class Subtrace:
     """A part of the program, while it is traced and transformed.
 
-    With `constant` what the part reaches besides its inputs may not be written to.
+    With `constant`, the part may write only to its inputs and to tensors that it creates.
     """
 
     def __init__(self, tracer: Tracer, name: str, *, constant: bool, leaves: bool = False):
         self.tracer = tracer
         self.name = name
         self.constant = constant
-        self.leaves = leaves  # whether its inputs are to torch what gradients are taken for
+        self.leaves = leaves  # whether torch would treat its inputs as leaf tensors
         self.given: list[Handle] = []  # the inputs
-        self.inputs: list[Handle] = []  # what stands for them
+        self.inputs: list[Handle] = []  # the stand-ins of the inputs
         self.values_given: list[TensorProxy] = []
         self.values: list[TensorProxy] = []
-        self.others: dict[str, TensorProxy] = {}  # values around the part that it knows under names of its own
+        self.others: dict[str, TensorProxy] = {}  # outer values by their temporary names in the part (see `apart`)
         self.operations: list[BoundSymbol] = []
         self.outside: dict[int, Any] = {id(h._storage): h._storage for h in tracer.handles}
         self._before = {id(h): weakref.ref(h) for h in tracer.handles}
@@ -73,7 +74,7 @@ class Subtrace:
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def stand_in(self, tensor: Any, *, requires_grad: bool | None = None, batch_dim: int | None = None) -> Handle:
-        """Return what the part gets for a tensor: the same values, or one example of the batch along `batch_dim`."""
+        """Return the stand-in for a tensor: the same values, or one example of the batch along `batch_dim`."""
         with self.tracer.recording():
             handle = self.tracer.handle_of(tensor)
             outer = aliasing.read(handle)
@@ -91,7 +92,7 @@ class Subtrace:
 
     # -- the run ------------------------------------------------------------------------------------------------------
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call `fn` and keeps the operations that it records."""
+        """Call `fn` and store the operations that it records."""
         parts = self.tracer.parts
         parts.append(self)
         try:
@@ -102,7 +103,7 @@ class Subtrace:
             self._results_need_grad = self._needs_grad()
 
     def check_write(self, handle: Handle, name: str) -> None:
-        """Refuse an in-place operation that torch refuses within such a transform."""
+        """Raise for an in-place operation that torch does not allow inside this transform."""
         storage = handle._storage
         if self.leaves and any(storage is h._storage for h in self.inputs):
             raise RuntimeError(
@@ -117,7 +118,7 @@ class Subtrace:
             )
 
     def _needs_grad(self) -> bool:
-        """Check whether what it reads requires grad in the program around it."""
+        """Check whether the part reads a value that requires grad in the surrounding program."""
         made: set[str] = {p.name for p in self.values}
         read: set[str] = {p.name for p in self.values_given}
         for op in self.operations:
@@ -130,7 +131,7 @@ class Subtrace:
 
     # -- values -------------------------------------------------------------------------------------------------------
     def read(self, tensors: Sequence[Any]) -> list[TensorProxy]:
-        """Return the values of results; reading one may add operations to the part."""
+        """Return the values of results. Reading a value may add operations to the part."""
         scopes = self.tracer.trace.scopes
         scopes.append(self.operations)
         try:
@@ -145,27 +146,27 @@ class Subtrace:
         return list(zip([h for h, _ in changed], self.read([x for _, x in changed])))
 
     def written_outside(self) -> list[Any]:
-        """Return the memory besides the inputs that was written to."""
+        """Return the storages, other than those of the inputs, that the part wrote to."""
         found = [s for key, s in self.outside.items() if s.version != self._versions[key]]
         return found + [x.handle._storage for x in self.tracer.inputs[self._lifted :] if x.handle._storage.written]
 
     def also_reads(self, handles: Sequence[Handle]) -> None:
-        """Say that results of the transformed part depend on these, too."""
+        """Record that results of the transformed part also depend on `handles`."""
         self._results_need_grad |= any(h._needs_grad for h in handles)
 
     @property
     def needs_grad(self) -> bool:
-        """Whether the program around it may take gradients through the part."""
+        """True if the surrounding program may compute gradients through the part."""
         return self._results_need_grad
 
     def own_handles(self) -> list[Handle]:
-        """Return the handles that were made in the part and are still there."""
+        """Return the handles that were created in the part and still exist."""
         known = {id(x.handle) for x in self.tracer.inputs}
         known.update(key for key, ref in self._before.items() if ref() is not None)
         return [h for h in self.tracer.handles if id(h) not in known]
 
     def to_trace(self, results: Sequence[TensorProxy]) -> Trace:
-        """Return the part as a program that gives `results`."""
+        """Return the part as a program that returns `results`."""
         program = Trace(self.name)
         kept = [v for h in self.own_handles() for v in (h._value, h._storage.value)]
         program.bound_symbols[:] = [
@@ -176,10 +177,10 @@ class Subtrace:
         program.bound_symbols.pop()
         return program
 
-    # -- what it becomes ----------------------------------------------------------------------------------------------
+    # -- the transform ------------------------------------------------------------------------------------------------
     @contextmanager
     def transforming(self) -> Iterator[list[BoundSymbol]]:
-        """Record a transform, within it; its operations become part of the surrounding trace, on the part's inputs."""
+        """Record operations of a transform. On exit, they join the surrounding trace, with the real inputs."""
         trace = self.tracer.trace
         with self.tracer.recording():
             with trace.scope() as recorded:
@@ -190,27 +191,25 @@ class Subtrace:
 
     @property
     def names(self) -> dict[str, Any]:
-        """The inputs' values by the names of what stands for them."""
+        """The values of the inputs by the names of their stand-ins."""
         return {**{x.name: outer for x, outer in zip(self.values, self.values_given)}, **self.others}
 
     def apart(self, value: TensorProxy) -> TensorProxy:
-        """Return a value around the part under a name of its own, while it is transformed.
+        """Return an outer value under a temporary name for the transform.
 
-        So that it is not mistaken for the same value where the part reaches that by itself.
+        The temporary name distinguishes an input of the transform from direct uses of the same outer value in the part.
         """
         other = TensorProxy(like=value)
         self.others[other.name] = value
         return other
 
     def outer(self, x: Any) -> Any:
-        """Return a value of the part, or a structure of values, as it is known around it."""
+        """Replace the stand-ins in a structure of values by the values of the surrounding trace."""
         names = self.names
         return map_proxies(x, lambda p: names.get(p.name, p))
 
     def give(self, values: Any) -> Any:
-        """Return results of the transformed part as user code gets them. It may be called within `transforming` or
-        after.
-        """
+        """Wrap results of the transformed part for user code. Callable inside or after `transforming`."""
         grad = self._results_need_grad
         detached = grad and self.tracer.detaching and not torch.is_grad_enabled()
 

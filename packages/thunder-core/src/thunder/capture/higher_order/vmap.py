@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`vmap` inside a traced program: a function of one example is traced once and applied to a batch of them."""
+"""`vmap` inside a traced program: a function of one example is traced once and applied to a batch of examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["check_vmap_options", "vmap"]
 
 
 def check_vmap_options(randomness: str, chunk_size: int | None) -> None:
-    """Refuse what `vmap` does not know, when it is asked for it."""
+    """Raise torch's errors for invalid options of `vmap`."""
     if randomness not in RANDOMNESS:
         raise RuntimeError(f"Only allowed values for randomness are 'error', 'different', or 'same'. Got {randomness}")
     if chunk_size is not None and not chunk_size > 0:
@@ -34,7 +34,10 @@ def _name(fn: Any) -> str:
 
 # -- dimensions -------------------------------------------------------------------------------------------------------
 def _spread(dims: Any, tree: Any) -> list[int | None] | None:
-    """Return a dimension, or None, for each leaf of `tree`, from a structure that is like it or ends earlier."""
+    """Return a dimension, or None, for each leaf of `tree`. `dims` has the structure of `tree` or a prefix of it.
+
+    Return None if the structures do not match.
+    """
     if dims is None or (isinstance(dims, int) and not isinstance(dims, bool)):
         return [dims] * len(pytree.tree_leaves(tree))
     ours, one = pytree.tree_flatten(dims, is_leaf=lambda x: x is not dims)
@@ -51,7 +54,7 @@ def _spread(dims: Any, tree: Any) -> list[int | None] | None:
 
 
 def _in_dims(fn: Any, in_dims: Any, args: tuple[Any, ...], leaves: Sequence[Any]) -> list[int | None]:
-    """Return where each argument is batched, with all that is wrong refused."""
+    """Return the batch dimension of each argument, or raise if `in_dims` is invalid."""
     where = f"vmap({_name(fn)}, in_dims={in_dims}, ...)(<inputs>)"
     if not isinstance(in_dims, (int, tuple)):
         raise ValueError(
@@ -88,7 +91,7 @@ def _in_dims(fn: Any, in_dims: Any, args: tuple[Any, ...], leaves: Sequence[Any]
 def _size(leaves: Sequence[Any], dims: Sequence[int | None]) -> Any:
     sizes = [x.shape[d] for x, d in zip(leaves, dims) if d is not None]
     if not sizes:
-        raise ValueError("vmap: at least one input has to be batched, but in_dims is None for all of them")
+        raise ValueError("vmap: at least one input must be batched, but in_dims is None for all inputs")
     if any(n != sizes[0] for n in sizes):
         raise ValueError(
             "vmap: Expected all tensors to have the same size in the mapped dimension, got sizes "
@@ -135,9 +138,7 @@ def _moved(x: TensorProxy, start: int, end: int) -> Any:
 def vmap(
     fn: Callable[..., Any], in_dims: Any, out_dims: Any, randomness: str, chunk_size: int | None, args: Any, kwargs: Any
 ) -> Any:
-    """Return what `torch.func.vmap(fn, in_dims, out_dims, randomness, chunk_size=chunk_size)(*args, **kwargs)`
-    gives.
-    """
+    """Call `torch.func.vmap(fn, in_dims, out_dims, randomness, chunk_size=chunk_size)(*args, **kwargs)`."""
     check_vmap_options(randomness, chunk_size)
     leaves, spec = pytree.tree_flatten(args)
     dims = _in_dims(fn, in_dims, args, leaves)
@@ -198,14 +199,14 @@ def _result(batch: Batch, fn: Any, value: Any, dim: int | None) -> Any:
 
 
 def _settle_memory(part: Subtrace, batch: Batch, kept: Sequence[Handle]) -> None:
-    """Take what the part wrote to besides its inputs, and what it left behind, over into the surrounding trace."""
+    """Update the storages that the part wrote to, and the handles in `kept`, to values of the surrounding trace."""
     for storage in part.written_outside():
         storage.value = batch.value(storage.value)
         if storage.value in batch:
             raise RuntimeError(
-                "vmap: an in-place operation writes a value that is another for each example into a tensor that is the "
-                "same for all of them. Use the operation that is not in-place, or make the tensor inside of the "
-                "function from what is vmapped over (torch.zeros_like(x), x.new_zeros(...))"
+                "vmap: an in-place operation writes a batched value into a tensor that is not batched. Use the "
+                "out-of-place operation, or create the tensor inside the function from a batched input "
+                "(torch.zeros_like(x), x.new_zeros(...))"
             )
     for handle in kept:
         value = batch.value(handle._value)

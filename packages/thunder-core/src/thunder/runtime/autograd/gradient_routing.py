@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The edges of eager's autograd graph for inputs that only some of a program's results depend on.
+"""Gradient routing: the edges of eager's autograd graph for inputs that only some results of a program depend on.
 
-A single node of torch's graph has edges to all its inputs, and a backward pass follows all of them. If the results that
-depend on an input are not differentiated, its gradient is None, but its hooks are called anyway, and the operations
-that computed it get zeros. Eager has no edge there. So if such an input has hooks or a `grad_fn`, the program runs as
-several nodes with eager's edges: one for each result, and one for each group of inputs that the same results depend on.
-These nodes only route gradients. Saved values stay with the program's own node, from which the groups read them; a pass
-with `create_graph=True` goes through that node, and there hooks may still see None.
+A single node of torch's graph has edges to all its inputs, and a backward pass follows all of them. Suppose that no
+result that depends on an input is differentiated. The gradient of this input is None, but torch still calls its hooks,
+and passes zeros to the operations that computed it. The graph of eager mode has no edge to this input.
 
-In most passes the gradients of all results arrive before any group runs. Then one backward program computes the
-gradients of all groups; otherwise each group runs one for the gradients that have arrived at it.
+If such an input has hooks or a `grad_fn`, the program therefore runs as several nodes with eager's edges: one node for
+each result, and one node for each group of inputs that the same results depend on. These nodes only route gradients.
+The program's own node keeps the saved values, and the nodes of groups read them from it. A pass with
+`create_graph=True` goes through the program's own node, where hooks may still receive None.
+
+In most passes, the gradients of all results arrive before the node of any group runs. One backward program then
+computes the gradients of all groups. Otherwise each group runs a backward program for the gradients that arrived at it.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from thunder.runtime.torch_private import backward_pass, executes
 
 __all__ = ["GradientRouting", "observes_gradient"]
 
-# Runs a backward program on the saved values of a node: (node, gradients of results, which of `wrt` are wanted, whether
-# saved values may be freed) -> the gradients of `wrt`, None for those not wanted.
+# A function that runs a backward program on the saved values of a node: (node, gradients of results, which items of
+# `wrt` are wanted, whether saved values may be freed) -> the gradients of `wrt`, with None for unwanted gradients.
 Run = Callable[[Any, Sequence[Any], Sequence[bool], bool], Sequence[Any]]
 
 
 def observes_gradient(x: torch.Tensor) -> bool:
-    """Check whether a gradient of None is observable for an input: by its hooks or the operation that computed it."""
+    """Check whether hooks of an input, or the operation that computed it, would observe a gradient of None."""
     return x.grad_fn is not None or bool(x._backward_hooks) or bool(x._post_accumulate_grad_hooks)
 
 
@@ -42,14 +44,14 @@ class _Call:
 
     def __init__(self) -> None:
         self.program: Any = None  # the node that has the saved values
-        self.program_edge: Any = None  # keeps that node alive, which its Python object does not in torch 2.11
+        self.program_edge: Any = None  # keeps that node alive: in torch 2.11 its Python object does not
         self.results: list[weakref.ref[Any] | None] = []  # the nodes of results
         self.groups: list[weakref.ref[Any]] = []
         self.lock = threading.RLock()
         self.start_backward(-1)
 
     def start_backward(self, task: int) -> None:
-        """Reset the state for another backward pass of torch's."""
+        """Reset the state for another backward pass of torch, with the id `task`."""
         self.task = task
         self.arrived: dict[int, torch.Tensor] = {}  # by result
         self.found: dict[int, list[Any]] = {}  # by group
@@ -64,8 +66,8 @@ def _runs(node: weakref.ref[Any] | None) -> bool:
 class GradientRouting:
     """The routing nodes of a program in which some results do not depend on some inputs.
 
-    `dependencies` has for each of `wrt` the results that depend on it, as bits; `inputs` has its index among the
-    program's inputs; `results` has the index of each result among the outputs of `forward`.
+    For each item of `wrt`, `dependencies` contains the results that depend on it, as bits, and `inputs` contains its
+    index among the program's inputs. `results` contains the index of each result among the outputs of `forward`.
     """
 
     def __init__(self, dependencies: Sequence[int], inputs: Sequence[int], results: Sequence[int], run: Run):
@@ -82,9 +84,9 @@ class GradientRouting:
         self.partial = [inputs[i] for i, r in enumerate(dependencies) if r != whole]  # inputs that may need routing
 
     def link(self, program: Any, made: Any, found: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the program's results `found`, connected to its inputs by routing nodes.
+        """Connect the program's results `found` to its inputs by routing nodes, and return the connected results.
 
-        `program` is the node that has the saved values, and `made` are its outputs.
+        `program` is the node that has the saved values, and `made` contains its outputs.
         """
         call = _Call()
         call.program = program
@@ -107,7 +109,7 @@ class GradientRouting:
         return tuple(out)
 
     def gradients(self, call: _Call, k: int, own: dict[int, torch.Tensor]) -> list[Any]:
-        """Return the gradients of a group of inputs, for the gradients of results that have arrived at it."""
+        """Return the gradients of the inputs of group `k`. `own` maps results to gradients that arrived at it."""
         together = not torch.is_grad_enabled() and call.task == backward_pass()
         if together and k in call.found:
             return call.found.pop(k)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled program as a node of torch's autograd graph: `loss.backward()` on the result of a jitted function.
 
-The forward program runs as one node, or as several (`staged_backward.py`, `gradient_routing.py`). The backward program
-is looked up in the `Programs` when gradients arrive. Saved values through which gradients flow are hidden outputs of
-the node, so that autograd connects them to it when a backward program is itself differentiated.
+The forward program runs as one node or several nodes (`staged_backward.py`, `gradient_routing.py`). When gradients
+arrive, the node looks up the backward program in `Programs`. Saved values that gradients flow through are hidden
+outputs of the node, so that autograd connects them to the node if a backward program is itself differentiated.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ Key = tuple[tuple[bool, ...], tuple[bool, ...]]  # which gradients arrive, and w
 class NodeLayout:
     """The positions of values among the inputs, the outputs and the saved values of a node.
 
-    The outputs are the user's tensors, each once (`count` of them, of which gradients of `returned` can arrive), then
-    saved values that gradients flow through, which the user never sees.
+    The outputs start with the tensors of the user's output, each once. Their number is `count`, and gradients can
+    arrive for `returned` of them. Then follow saved values that gradients flow through, which user code never sees.
     """
 
-    single: bool  # whether there is one output, not in a tuple
-    plain: bool  # whether the node's output is the user's
+    single: bool  # whether the node returns one output that is not in a tuple
+    plain: bool  # whether the node's output is the output for the user
     build: Callable[[Any, Any], Any]  # (outputs, inputs) -> the user's output
     flatten: Callable[[Any, Any], Any]  # (the program's output, saved values) -> outputs
     count: int
     returned: int
     tensors: list[int]  # the saved values that are tensors
     numbers: list[int]  # the saved values that are numbers, such as symbolic sizes
-    saved_outputs: list[tuple[int, int]]  # saved values that are outputs: autograd has to save the very output
+    saved_outputs: list[tuple[int, int]]  # saved values that are outputs: autograd must save the same tensor object
     arriving: list[int]  # the outputs whose gradients a backward program takes
     non_differentiable: list[int]  # the outputs that have no gradient
-    gradient_of: list[int | None]  # for each input its position among the gradients
-    wanted: list[int]  # for each gradient its input
-    edges: list[int]  # the same, counting only inputs that are tensors
+    gradient_of: list[int | None]  # for each input, the position of its gradient
+    wanted: list[int]  # for each gradient, the position of its input
+    edges: list[int]  # like `wanted`, but positions count only inputs that are tensors
     guarded: bool  # whether guards ensure that each of `wanted` requires grad
     prunes: bool  # whether to find out which gradients autograd wants
-    result_dependencies: list[int]  # for each gradient the results that depend on its input, as bits; empty if all do
+    result_dependencies: list[int]  # for each gradient, the results that depend on its input, as bits; empty if all
     stages: StagedBackward | None
     retention: SavedTensorRetention | None
 
 
 class Programs(Protocol):
-    """The forward program's layout, and its backward programs by the gradients that arrive and are wanted."""
+    """The layout of a forward program, and its backward programs for each set of arriving and wanted gradients."""
 
     layout: NodeLayout
     ran: Any  # the key of the backward program that ran last, or the result of `recorded_backward`
@@ -63,7 +63,7 @@ class Programs(Protocol):
         """Return the key of the backward program for the gradients that arrive and are wanted."""
 
     def backward_program(self, key: Key) -> Callable[..., Any]:
-        """Return the function `(saved, *gradients) -> gradients` of a key; with stages, it is a generator."""
+        """Return the function `(saved, *gradients) -> gradients` of a key. With stages, the function is a generator."""
 
     def recorded_backward(self, key: Key) -> Any:
         """Return the backward program as a differentiable function of `(*saved, *gradients)`, or an exception."""
@@ -73,7 +73,7 @@ class Programs(Protocol):
 
 
 class _NotDifferentiable(torch.autograd.Function):
-    """The identity on gradients, whose backward raises the reason why they cannot be differentiated."""
+    """The identity on gradients. Its backward raises the error that explains why they cannot be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, error: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -95,7 +95,7 @@ def _raise_if_differentiated(found: Sequence[Any], error: Exception, sources: Se
 
 
 def _is_executed(node: Any) -> bool | None:
-    """Check whether the current backward pass executes a node; None for a leaf that is an input of `autograd.grad`."""
+    """Check whether the current backward pass executes a node. Return None for a leaf passed to `autograd.grad`."""
     try:
         return node is not None and executes(node)
     except RuntimeError:
@@ -103,11 +103,12 @@ def _is_executed(node: Any) -> bool | None:
 
 
 class _Executed:
-    """Finds for which edges the current backward pass wants a gradient.
+    """Finds the edges for which the current backward pass wants a gradient.
 
-    For a leaf that is an input of `torch.autograd.grad` torch raises, which takes longer than launching a kernel. So if
-    it did for several, the next pass checks only one of them, in turns, and all others: if their answers are the same,
-    the rest is assumed to be. That may compute a gradient that is not wanted, but never misses one.
+    torch raises an exception for a leaf that is an input of `torch.autograd.grad`, which takes longer than launching a
+    kernel. If torch raised for several edges, the next pass checks only one of these edges, in rotation, and all other
+    edges. If the checked answers have not changed, the unchecked answers are reused. This may compute a gradient that
+    is not wanted, but it never misses a wanted gradient.
     """
 
     def __init__(self) -> None:
@@ -129,14 +130,14 @@ class _Executed:
         for node, _ in edges:
             answers.append(_is_executed(node))
             if answers == [True] and type(node).__name__ == "AccumulateGrad":
-                return [True] * len(edges)  # this is `backward()`, which wants the gradients of all leaves
+                return [True] * len(edges)  # a call of `backward()`, which wants the gradients of all leaves
         leaves = [i for i, a in enumerate(answers) if a is None]
         self._last = (answers, leaves) if len(leaves) > 1 else None
         return [a is not False for a in answers]
 
 
 def autograd_function(d: Programs, program: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that runs the forward program as one or several nodes of torch's graph."""
+    """Return the function that runs the forward program as one node or several nodes of torch's graph."""
     layout, forward, start_backward = d.layout, _forward(d.layout, program), _start_backward(d)
     if layout.stages is not None:
         apply = layout.stages.nodes(forward, start_backward, d.natively)
@@ -191,7 +192,7 @@ def _keeper(layout: NodeLayout) -> Callable[..., Any]:
 
 
 def _saved_values(layout: NodeLayout, node: Any) -> list[Any]:
-    # Reading `saved_tensors` a second time raises even if nothing is saved; such a node can run any number of times.
+    # A second read of `saved_tensors` raises even if nothing is saved, but a node without saved tensors may run again.
     return _with_numbers(layout, node, list(node.saved_tensors) if layout.tensors else [])
 
 
@@ -203,7 +204,7 @@ def _with_numbers(layout: NodeLayout, node: Any, saved: list[Any]) -> list[Any]:
 
 
 def _take_saved(layout: NodeLayout, node: Any, arriving: int | None) -> list[Any]:
-    """Return a node's saved values and drop its references, so that the program frees them unless they are retained."""
+    """Return the saved values of a node and drop its references, so that the program can free values not retained."""
     if arriving is not None:
         assert layout.retention is not None
         return _with_numbers(layout, node, layout.retention.take(node, arriving))
@@ -230,12 +231,12 @@ def _all_stages(layout: NodeLayout, found: Any) -> Any:
 
 
 def _start_backward(d: Programs, *, prune: bool = True) -> StartBackward:
-    """Return the function that starts a backward pass; without `prune` it computes all gradients."""
+    """Return the function that starts a backward pass. Without `prune`, the pass computes all gradients."""
     layout = d.layout
     arriving, wanted, stages, retention = layout.arriving, layout.wanted, layout.stages, layout.retention
     everything, executed = (True,) * len(wanted), _Executed()
     prune = prune and (layout.prunes or not layout.guarded)
-    # The gradients that arrived and were wanted last, with the key, the program and the outputs they led to.
+    # For the last pass: the gradients that arrived and were wanted, the key, the program and the outputs.
     known: tuple[Key, Key, Callable[..., Any], int | None] | None = None
 
     def wants_of(ctx: Any) -> tuple[bool, ...]:
@@ -269,7 +270,7 @@ def _start_backward(d: Programs, *, prune: bool = True) -> StartBackward:
 
 # -- as several nodes -------------------------------------------------------------------------------------------------
 def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `apply`, but with eager's edges in calls where the difference is observable."""
+    """Return `apply` with gradient routing for the calls in which user code can observe the difference."""
     layout = d.layout
     routing = GradientRouting(
         layout.result_dependencies, layout.wanted, layout.arriving[: layout.returned], _backward_runner(d)
@@ -286,7 +287,7 @@ def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any])
         output, saved = program(*inputs)
         flat = view_returned_inputs(inputs, flatten(output, saved))
         shown += [ctx, flat[:count]]
-        # The caller's tensors become outputs of routing nodes; those that are saved are outputs of this one.
+        # The caller's tensors become outputs of routing nodes. Detached copies of them are the outputs of this node.
         own = {id(x): x.detach() for x in flat[:count] if isinstance(x, torch.Tensor)}
         return keep(ctx, tuple([own.get(id(x), x) for x in flat]), [own.get(id(x), x) for x in saved])
 

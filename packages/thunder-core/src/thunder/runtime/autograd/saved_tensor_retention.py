@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Retention of saved tensors, for results that are differentiated one after the other without `retain_graph`.
 
-In eager a backward pass frees only the saved tensors of the operations that it executes, so results that share no such
-operation can be differentiated in turn. A compiled program is one node for all results, whose saved tensors torch frees
-after the first pass. So before that, the tensors that only other results need are saved again, by further nodes, which
-the program's node retains: torch still frees them after their use and detects in-place modifications.
+In eager mode, a backward pass frees only the saved tensors of the operations that it executes. Results that share no
+such operation can be differentiated one after the other. A compiled program is one node for all results, and torch
+frees the saved tensors of this node after the first pass. Before that, further nodes therefore save again the tensors
+that only other results need. The program's node retains these nodes. torch still frees their tensors after use, and
+still detects in-place modifications.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ __all__ = ["SavedTensorRetention"]
 
 
 class SavedTensorRetention:
-    """What the node of a program retains for later passes; `tensors` are the indices of saved values that are tensors.
+    """The saved tensors that the node of a program retains for later passes.
 
-    The outputs of the node (results, then saved values that second derivatives flow through) are bits of an int.
-    `needs` returns the saved values that each group of outputs needs; it is called once, at the first partial pass.
+    `tensors` contains the indices of saved values that are tensors. A set of outputs is an int with one bit for each
+    output: first the `returned` results, then saved values that second derivatives flow through. `needs` returns the
+    saved values that each group of outputs needs. It is called once, at the first partial pass.
     """
 
     def __init__(self, returned: int, needs: Callable[[], dict[int, set[int]]], tensors: Sequence[int]):
@@ -35,7 +37,7 @@ class SavedTensorRetention:
         self._groups: dict[int, list[int]] = {}
 
     def arriving(self, present: Sequence[bool]) -> int | None:
-        """Return the outputs whose gradients arrive at a node, as bits; None if there is nothing to retain."""
+        """Return the outputs whose gradients arrive at a node, as bits, or None if there is nothing to retain."""
         if all(present[: self._returned]):
             return None
         if not self._groups:
@@ -46,7 +48,7 @@ class SavedTensorRetention:
         return sum(1 << j for j, there in enumerate(present) if there) if len(self._groups) > 1 else None
 
     def take(self, node: Any, arriving: int) -> list[Any]:
-        """Return a node's saved tensors for the gradients that arrive; None for those that are not needed."""
+        """Return the saved tensors of a node for the gradients that arrive, with None for tensors not needed."""
         try:
             tensors = list(node.saved_tensors)
         except RuntimeError:
@@ -84,7 +86,7 @@ _keeping = as_node("ThunderRetained", _keep, _keep, _keep)  # it only saves tens
 
 
 def _retain(tensors: Sequence[torch.Tensor]) -> Any:
-    """Return a tensor whose node has saved these tensors, detached: their graph would be a reference cycle."""
+    """Return a tensor whose node saves `tensors`. They are detached, because their graph would be a reference cycle."""
     with torch.enable_grad():
         link = torch.empty(0, device="cpu", requires_grad=True)
         return _keeping(link, [x.detach() for x in tensors])

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staged backward: gradients are returned to autograd before the backward program has ended.
 
-A program that runs as one node of torch's graph returns all gradients at its end: until then none can be accumulated,
-sent to other processes or used by an optimizer, and all are in memory at once. So a large program runs as a chain of
-nodes. The first starts the backward program, a generator that yields gradients of some inputs as soon as they are
-computed (`execution/memory.py`); each further node resumes it. Between two nodes torch accumulates the gradients.
+A program that runs as one node of torch's graph returns all gradients at its end. Before that, torch cannot accumulate
+a gradient, send it to other processes or pass it to an optimizer, and all gradients are in memory together. A large
+program therefore runs as a chain of nodes. The first node starts the backward program, which is a generator that yields
+the gradients of some inputs as soon as they are computed (`execution/memory.py`). Each further node resumes this
+generator. Between two nodes torch accumulates the gradients.
 
-The inputs of each stage are chosen when the forward program is compiled: gradients of the inputs that it reads last
-are computed first.
+The inputs of each stage are chosen when the forward program is compiled. Backward first computes the gradients of the
+inputs that forward reads last.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from thunder.runtime.torch_private import direct_apply, direct_backward, functio
 
 __all__ = ["StagedBackward", "StartBackward", "as_node", "view_returned_inputs"]
 
-# Starts a backward pass, from the first node's context and the gradients that arrive. Returns the gradients, or the
-# generator that computes them in stages.
+# A function that starts a backward pass. Its arguments are the context of the first node and the gradients that arrive.
+# It returns the gradients, or a generator that computes them in stages.
 StartBackward = Callable[[Any, Sequence[Any]], Any]
 
 
 def as_node(
     name: str, forward: Callable[..., Any], backward: Callable[..., Any], fallback: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return the `apply` of a `torch.autograd.Function` with this forward and backward.
+    """Return the `apply` of a new `torch.autograd.Function` with this `forward` and `backward`.
 
-    Under torch.func's transforms and in forward mode it calls `fallback`.
+    Under transforms of torch.func and in forward mode, the returned function calls `fallback`.
     """
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(name, (torch.autograd.Function,), members)
@@ -41,9 +42,9 @@ def as_node(
 
 
 def view_returned_inputs(inputs: Sequence[Any], found: Any) -> Any:
-    """Return a node's results, with those that are inputs replaced by views.
+    """Replace results of a node that are inputs by views of these inputs.
 
-    torch does so itself for tensors that it sees as inputs; here they are passed to the node in a tuple.
+    torch does this only for inputs that it sees. Here the inputs are passed to the node in a tuple.
     """
     given = {*map(id, inputs)}
     if isinstance(found, torch.Tensor):
@@ -64,11 +65,11 @@ _resume = no_autocast(_next)
 
 
 class StagedBackward:
-    """The nodes of a program whose gradients are computed in stages, each a list of indices into `wrt`.
+    """The nodes of a program whose gradients are computed in stages. Each stage is a list of indices into `wrt`.
 
-    `inputs` has the index of each of `wrt` among the program's inputs. An empty tensor links each node to the next. Its
-    gradient carries the backward generator, so that torch keeps it alive during the pass, and each of several passes
-    through one graph has its own.
+    `inputs` contains, for each item of `wrt`, its index among the program's inputs. An empty tensor, the link, connects
+    each node to the next. The gradient of the link carries the backward generator. torch thus keeps the generator alive
+    during a backward pass, and several passes through one graph have separate generators.
     """
 
     def __init__(self, stages: Sequence[Sequence[int]], inputs: Sequence[int], device: torch.device):
@@ -77,7 +78,7 @@ class StagedBackward:
         self._device = device
 
     def edges(self, ctx: Any) -> list[Any]:
-        """Return the edge for the gradient of each of `wrt`, as in `next_functions`; `ctx` is the first node."""
+        """Return the edge for the gradient of each item of `wrt`, as in `next_functions`. `ctx` is the first node."""
         found: dict[int, Any] = {}
         for stage in self.stages:
             edges = ctx.next_functions
@@ -105,7 +106,7 @@ class StagedBackward:
 
         def backward(ctx: Any, *grads: Any) -> Any:
             found = start_backward(ctx, grads)
-            if isinstance(found, (list, tuple)):  # computed at once
+            if isinstance(found, (list, tuple)):  # computed in one step
                 found = iter([[found[i] for i in stage] for stage in self.stages])
             if not relays:
                 return (None, *_next_stage(found))
@@ -121,7 +122,7 @@ class StagedBackward:
             link: tuple[Any, ...] = ()
             for relay, positions in relays:
                 link = (relay(*link, *[inputs[i] for i in positions]),)
-            # In a tuple autograd does not see the inputs: this node's edges are to the next node and its own stage.
+            # autograd does not see inputs in a tuple: this node has edges only to the next node and to its own stage.
             return first(inputs, *link, *[inputs[i] for i in own])
 
         return apply
@@ -142,7 +143,7 @@ class StagedBackward:
 
 
 def _next_stage(steps: Iterator[list[Any]]) -> tuple[Any, ...]:
-    """Return the next stage's gradients, and clear the generator's list of them, so that torch can free them."""
+    """Return the gradients of the next stage, and clear the generator's list, so that torch can free the gradients."""
     found = _resume(steps)
     taken = tuple(found)
     found.clear()

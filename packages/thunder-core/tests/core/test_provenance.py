@@ -73,9 +73,9 @@ def test_other_values_get_other_names() -> None:
 
 def test_traces_only() -> None:
     """Anything else is refused."""
-    with pytest.raises(TypeError, match=r"diff_traces takes two traces, such as thunder\.last_traces"):
+    with pytest.raises(TypeError, match=r"diff_traces expects two traces, such as thunder\.last_traces"):
         diff_traces(traced(program), "text")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="provenance takes the traces of one program"):
+    with pytest.raises(TypeError, match="provenance expects the traces of one program"):
         provenance([])
 
 

@@ -73,7 +73,7 @@ def test_what_has_to_be_said(missing: str) -> None:
 @pytest.mark.parametrize("make", [lambda: TensorProxy(shape=(), device="cpu", dtype=dtypes.int8), lambda: AnyProxy(1)])
 def test_names_come_from_the_trace(make: Any) -> None:
     """Fresh ones; without a trace there is none to be had."""
-    with pytest.raises(TracingError, match="without a name can only be made while tracing"):
+    with pytest.raises(TracingError, match="without a name can only be created while tracing"):
         make()
     with tracectx(Trace()) as trace:
         names = {make().name, make().name}
@@ -226,7 +226,7 @@ def test_a_number_that_the_program_computes() -> None:
         operator.index,
         number_value,
     ):
-        with pytest.raises(TracingError, match=r"the number n is computed by the program.*torch\.where"):
+        with pytest.raises(TracingError, match=r"the program computes the number n.*torch\.where"):
             use(n)
 
 

@@ -59,39 +59,39 @@ LEGAL: dict[str, Callable[[], Trace]] = {
 }
 
 ILLEGAL: dict[str, tuple[Callable[[], Trace], str]] = {
-    "made twice": (lambda: program(SIN, COS), "c is made a second time"),
-    "an input made again": (lambda: program(call(prims.sin, A, out=tensor("b", 2, 3))), "b is made a second time"),
+    "made twice": (lambda: program(SIN, COS), "c is defined a second time"),
+    "an input made again": (lambda: program(call(prims.sin, A, out=tensor("b", 2, 3))), "b is defined a second time"),
     "made twice by one call": (
         lambda: program(call(Symbol("pair", lambda a: a), A, out=(tensor("a", 2, 3), tensor("b", 2, 3)))),
-        "b is made a second time",
+        "b is defined a second time",
     ),
     "made again after del": (
         lambda: program(SIN, BoundSymbol(prims.python_del, (SIN.output,), {}, None), COS),
-        "c is made a second time",
+        "c is defined a second time",
     ),
     "two inputs of one name": (lambda: program(args=[A, A]), "two inputs called a"),
-    "used before it is made": (
+    "used before it is defined": (
         lambda: program(call(prims.sin, tensor("d", 2, 3), out=tensor("c", 2, 3))),
-        "d is used before it is made",
+        "d is used before it is defined",
     ),
     "used in a keyword before it is made": (
         lambda: program(call(Symbol("s", lambda **k: k), out=tensor("c", 2, 3), scale=[tensor("d", 1)])),
-        "d is used before it is made",
+        "d is used before it is defined",
     ),
     "made by a part only": (
         lambda: program(
             composite(call(prims.sin, A, out=tensor("inner", 2, 3)), call(prims.cos, A, out=tensor("c", 2, 3))),
             call(prims.neg, tensor("inner", 2, 3), out=tensor("d", 2, 3)),
         ),
-        "inner is used before it is made",
+        "inner is used before it is defined",
     ),
-    "returned before it is made": (lambda: program(returns=[tensor("d", 1)]), "d is used before it is made"),
+    "returned before it is made": (lambda: program(returns=[tensor("d", 1)]), "d is used before it is defined"),
     "used after del": (lambda: program(DEL_A, SIN), "a is used after it was deleted"),
     "deleted twice": (lambda: program(DEL_A, DEL_A), "a is used after it was deleted"),
     "returned after del": (lambda: program(DEL_A, returns=A), "a is used after it was deleted"),
     "deleted before it is made": (
         lambda: program(BoundSymbol(prims.python_del, (tensor("c", 1),), {}, None)),
-        "c is used before it is made",
+        "c is used before it is defined",
     ),
     "used with another shape": (
         lambda: program(SIN, call(prims.neg, tensor("c", 3, 2), out=tensor("d", 3, 2))),
@@ -111,35 +111,35 @@ ILLEGAL: dict[str, tuple[Callable[[], Trace], str]] = {
     ),
     "the wrong shape comes out": (
         lambda: program(call(prims.sin, A, out=tensor("c", 3, 2))),
-        r"sin gives a cpu f32\[2, 3\], but c is a cpu f32\[3, 2\]",
+        r"sin returns a cpu f32\[2, 3\], but c is a cpu f32\[3, 2\]",
     ),
     "the wrong dtype comes out": (
         lambda: program(call(prims.lt, A, B, out=tensor("c", 2, 3))),
-        r"lt gives a cpu b8\[2, 3\], but c is a cpu f32\[2, 3\]",
+        r"lt returns a cpu b8\[2, 3\], but c is a cpu f32\[2, 3\]",
     ),
     "the wrong device comes out": (
         lambda: program(call(prims.sin, A, out=tensor("c", 2, 3, device=devices.meta))),
-        r"sin gives a cpu f32\[2, 3\], but c is a meta f32\[2, 3\]",
+        r"sin returns a cpu f32\[2, 3\], but c is a meta f32\[2, 3\]",
     ),
     "too many values come out": (
         lambda: program(call(prims.sin, A, out=(tensor("c", 2, 3), tensor("d", 2, 3)))),
-        "sin gives 1 values, but the trace has 2",
+        "sin returns 1 values, but the trace has 2",
     ),
     "arguments that the operation refuses": (
         lambda: program(call(prims.add, A, tensor("a", 2, 3), tensor("b", 2, 3), out=tensor("c", 2, 3))),
-        "add does not take these arguments: .*positional",
+        "add does not accept these arguments: .*positional",
     ),
     "shapes that do not fit": (
         lambda: program(call(prims.add, A, tensor("d", 3, 2), out=tensor("c", 2, 3)), args=[A, B, tensor("d", 3, 2)]),
-        "add does not take these arguments: .*one shape",
+        "add does not accept these arguments: .*one shape",
     ),
     "a decomposition that makes something else": (
         lambda: program(composite(call(prims.sin, A, out=tensor("d", 2, 3)))),
-        "the decomposition of gelu does not make c",
+        "the decomposition of gelu does not compute c",
     ),
     "a decomposition that makes half of it": (
         lambda: program(composite(SIN, out=(SIN.output, tensor("d", 2, 3)))),
-        "the decomposition of gelu does not make d",
+        "the decomposition of gelu does not compute d",
     ),
 }
 
@@ -158,7 +158,7 @@ def test_illegal(name: str) -> None:
     with pytest.raises(TraceVerificationError, match=message) as caught:
         verify(make())
     if "two inputs" not in message:
-        assert "f (made by A careless pass) is not a legal program" in str(caught.value)
+        assert "f (made by A careless pass) is not a valid program" in str(caught.value)
 
 
 def test_no_return() -> None:
@@ -183,7 +183,7 @@ def test_the_lines_around_the_fault() -> None:
         verify(program(*chain))
     message = str(caught.value)
     lines = message.splitlines()
-    assert "lost is used before it is made" in lines[0]
+    assert "lost is used before it is defined" in lines[0]
     assert "traced from model.py:12" in lines[1]
     shown = [line for line in lines if "prims.sin" in line]
     assert len(shown) == 21
@@ -197,7 +197,7 @@ def test_a_fault_inside_a_decomposition() -> None:
     inner = call(prims.sin, tensor("stranger", 2, 3), out=tensor("c", 2, 3))
     with pytest.raises(TraceVerificationError, match="stranger"):
         verify(program(composite(inner)))
-    with pytest.raises(TraceVerificationError, match=r"sin gives a cpu f32\[2, 3\]"):
+    with pytest.raises(TraceVerificationError, match=r"sin returns a cpu f32\[2, 3\]"):
         verify(program(composite(call(prims.sin, A, out=tensor("c", 3, 3)), out=tensor("c", 3, 3))))
 
 
@@ -224,7 +224,7 @@ def test_the_pass_that_made_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         return out
 
     f = thunder.jit(lambda a: a.sin() + 1, transforms=[nonsense])
-    with pytest.raises(TraceVerificationError, match=r"made by Nonsense\) .*used before it is made"):
+    with pytest.raises(TraceVerificationError, match=r"made by Nonsense\) .*used before it is defined"):
         f(torch.ones(2))
 
 
@@ -244,10 +244,10 @@ def test_one_return_of_what_was_assigned() -> None:
     """It is the last line, and `Trace.output` says nothing else."""
     twice = program(SIN)
     twice.bound_symbols.append(twice.bound_symbols[-1])
-    with pytest.raises(TraceVerificationError, match="it goes on after its return"):
+    with pytest.raises(TraceVerificationError, match="it has operations after its return"):
         verify(twice)
     trace = Trace("f", args=[A])
     trace.output = A
     trace.bound_symbols[:] = program(SIN).bound_symbols
-    with pytest.raises(TraceVerificationError, match=r"was set to \(a\), but its return"):
+    with pytest.raises(TraceVerificationError, match=r"was set to \(a\), but the return"):
         verify(trace)

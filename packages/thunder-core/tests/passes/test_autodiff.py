@@ -296,11 +296,11 @@ def test_put_grad_checks_what_it_is_given() -> None:
     """A gradient has the shape of what it is the gradient of; numbers have none."""
     with tracectx(Trace()) as trace:
         a, b = (TensorProxy(shape=s, device="cpu", dtype=F) for s in ((2,), (3,)))
-        with pytest.raises(RuntimeError, match=r"the gradient put for t0 has the shape \(3,\), but t0 has \(2,\)"):
+        with pytest.raises(RuntimeError, match=r"put_grad: the gradient of t0 has the shape \(3,\), but t0 has \(2,\)"):
             put_grad(a, b)
         with pytest.raises(TypeError, match="takes a tensor as the gradient, not int"):
             put_grad(a, 1)
-        with pytest.raises(TypeError, match="get_grad takes a tensor"):
+        with pytest.raises(TypeError, match="get_grad expects a tensor"):
             get_grad(1.0)
         with pytest.raises(ValueError, match="2 inputs and 1 gradients"):
             put_grads((a, b), (a,))

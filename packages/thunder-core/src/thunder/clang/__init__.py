@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core language: broadcasting, type promotion and indexing over primitives, one module per family.
+"""The core language: broadcasting, type promotion and indexing over primitives, with one module per family.
 
-It exports its operations, and from `thunder.clang.base` what contributors need to declare one.
+The package exports its operations. It also exports the functions of `thunder.clang.base` that declare an operation.
 """
 
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
 from thunder.core.families import import_families as _import_families
 
-if TYPE_CHECKING:  # at run time they come from the primitives' declarations; two helpers there shadow names of base
+if TYPE_CHECKING:  # at run time, the primitives' declarations create them; two helpers there shadow names of base
     from thunder.core.prims.elementwise_binary import *  # type: ignore[assignment]  # noqa: F403
     from thunder.core.prims.elementwise_binary import div as true_divide
     from thunder.core.prims.elementwise_comparison import *  # type: ignore[assignment]  # noqa: F403

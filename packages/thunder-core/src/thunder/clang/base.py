@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declaration of operations of the core language, and what they share: broadcasting and type conversion.
+"""The declaration of operations of the core language, with helpers for broadcasting and type conversion.
 
-A clang operation is a plain function over primitives. Inside another operation it is not recorded itself, so a trace
-shows operations of the user's language and, below them, primitives. Called by user code or on tensors, it is a symbol.
+A clang operation is a plain function that calls primitives. Inside another operation, it is not recorded itself: a
+trace shows operations of the user's language (e.g. `thunder.torch`) and, as their decompositions, primitives. If user
+code calls a clang operation directly, or if the arguments are tensors, the operation is a symbol.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 clangctx = register_langctx(LanguageContext("clang"))
 clang_ops: dict[str, Callable[..., Any]] = {}
-# Those of `clang_ops` that are generated from the declarations of elementwise operations.
+# The operations in `clang_ops` that are generated from the declarations of elementwise operations.
 elementwise_functions: dict[str, Callable[..., Any]] = {}
 
 
 def clangop(*, method_name: str | None = None) -> Callable[[F], F]:
-    """Declare an operation of the core language, and a method or operator `method_name` of proxies."""
+    """Declare an operation of the core language; `method_name` also makes it a method or operator of proxies."""
 
     def declare(fn: F) -> F:
         @functools.wraps(fn)
@@ -75,7 +76,7 @@ def _symbol_of(fn: Callable[..., Any]) -> Symbol:
     @functools.wraps(fn)
     def meta(*args: Any, **kwargs: Any) -> Any:
         out = fn(*args, **kwargs)
-        # Clone views, as the program must not be able to write to the input through a result.
+        # Clone views: the program must not be able to write to the input through a result.
         assert state.trace is not None
         views = {name for op in state.trace.scopes[-1] if OpTags.VIEW_OP in op.sym.tags for name in op.out_names}
         if isinstance(out, TensorProxy):
@@ -92,9 +93,9 @@ _RELATIONS = {"<": operator.lt, "<=": operator.le, "==": operator.eq, ">=": oper
 def demand(
     left: Any, relation: str, right: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError
 ) -> None:
-    """Raise unless `left <relation> right`; for unbacked numbers the program checks it when it runs."""
+    """Raise an error unless `left <relation> right` is true; for unbacked numbers, record a check in the program."""
     if is_unbacked(left, right):
-        # `always` does not assume that unbacked sizes are at least 2, as comparisons in meta functions do.
+        # Unlike comparisons in meta functions, `always` does not assume that unbacked sizes are at least 2.
         found = always(left, relation, right)
         if found is None:
             _check_when_it_runs(left, relation, right, message())
@@ -105,10 +106,10 @@ def demand(
 
 
 def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> None:
-    """Record a check of `left <relation> right` and assume it from here on."""
+    """Record a check of `left <relation> right`, and assume that it is true in the rest of the trace."""
     trace = state.trace
     if trace is not None and len(trace.scopes) == 2:
-        # Before the operation rather than in its decomposition, which an executor may replace as a whole.
+        # Recorded before the operation, not in its decomposition: an executor may replace the whole decomposition.
         trace.scopes[0].append(
             BoundSymbol(prims.check_number, (left, relation, right, message), {}, None, (), state.source)
         )
@@ -119,18 +120,18 @@ def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> N
 
 
 def _is_same_size(n: Any, m: Any) -> bool:
-    """Check whether two sizes are equal. If that is data-dependent, require it with a check at run time."""
+    """Check whether two sizes are equal. If the result is data-dependent, require equality by a check at run time."""
     if not is_unbacked(n, m):
         return bool(n == m)
     try:
         return bool(n == m)
     except DataDependentError:
-        demand(n, "==", m, lambda: f"data-dependent sizes have to be equal here: {n} and {m}, at {state.source}")
+        demand(n, "==", m, lambda: f"data-dependent sizes must be equal here: {n} and {m}, at {state.source}")
         return True
 
 
 def _is_one(n: Any) -> bool:
-    """Check whether a size is 1. An unbacked size is assumed not to be."""
+    """Check whether a size is 1. Unbacked sizes are assumed to differ from 1."""
     if not is_unbacked(n):
         return bool(n == 1)
     try:
@@ -140,7 +141,7 @@ def _is_one(n: Any) -> bool:
 
 
 def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape that all of `shapes` broadcast to, or raise torch's error."""
+    """Return the shape to which all of `shapes` broadcast, or raise torch's error."""
     rank = max(map(len, shapes))
     out = [1] * rank
     for shape in shapes:
@@ -210,7 +211,7 @@ def elementwise_unary(
     number_fn: Callable[[Any], Any] | None = None,
     type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
 ) -> Any:
-    """Apply `prim` to a tensor in the promoted type, or `number_fn` to a Python number."""
+    """Convert a tensor to the promoted dtype and apply `prim`, or apply `number_fn` to a Python number."""
     if not isinstance(a, TensorProxy) and number_fn is not None:
         return number_fn(number_value(a))
     computation, result = elementwise_type_promotion(a, type_promotion_kind=type_promotion_kind)
@@ -232,7 +233,7 @@ def elementwise_binary(
     number_fn: Callable[[Any, Any], Any] | None = None,
     type_promotion_kind: ELEMENTWISE_TYPE_PROMOTION_KIND = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
 ) -> Any:
-    """Broadcast `a` and `b` and apply `prim` in the promoted type, or `number_fn` to two Python numbers."""
+    """Broadcast `a` and `b` in the promoted dtype and apply `prim`, or apply `number_fn` to two Python numbers."""
     if not isinstance(a, TensorProxy) and not isinstance(b, TensorProxy) and number_fn is not None:
         return number_fn(number_value(a), number_value(b))
     computation, result = elementwise_type_promotion(a, b, type_promotion_kind=type_promotion_kind)
@@ -257,7 +258,7 @@ def _binary_function(op: Elementwise) -> Callable[..., Any]:
 
     def binary(a: Any, b: Any) -> Any:
         if swapped and isinstance(b, TensorProxy) and not isinstance(a, TensorProxy):
-            return elementwise_functions[swapped](b, a)  # the number second, which is how torch takes it
+            return elementwise_functions[swapped](b, a)  # torch accepts a number only as the second operand
         return elementwise_binary(a, b, prim=run, number_fn=number_fn, type_promotion_kind=kind)
 
     return binary
@@ -265,7 +266,7 @@ def _binary_function(op: Elementwise) -> Callable[..., Any]:
 
 @each_elementwise
 def _declare(op: Elementwise) -> None:
-    """Make the core language's function of an elementwise operation: promotion and broadcasting over the primitive."""
+    """Create the core language's function for an elementwise operation: it promotes, broadcasts and calls `op.prim`."""
     if "clang" in op.overridden_in:
         return
     fn = _unary_function(op) if op.operands == 1 else _binary_function(op)

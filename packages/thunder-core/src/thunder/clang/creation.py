@@ -15,18 +15,19 @@ __all__ = ["full", "full_like", "iota"]
 
 @clangop()
 def full(shape: Sequence[int], fill_value: Any, *, device: Any, dtype: Any) -> Any:
-    """Return a tensor of `shape` with every element `fill_value`."""
+    """Return a tensor of `shape` in which every element is `fill_value`."""
     kind: dtypes.dtype = dtypes.to_dtype(dtype)  # type: ignore[assignment]
     value = number_value(fill_value)
     if dtypes.category(number_type(fill_value)) > kind.category:
-        # Only bool converts from a higher category here; for a complex number in a real tensor the primitive raises.
+        # Any number converts to bool here. For other numbers of a higher category, e.g. a complex number in a real
+        # tensor, the primitive raises an error.
         value = bool(value) if kind.category == dtypes.BOOL else value
     return prims.full(tuple(shape), maybe_convert_to_dtype(value, kind), device=devices.to_device(device), dtype=kind)
 
 
 @clangop()
 def full_like(a: TensorProxy, fill_value: Any, *, device: Any = None, dtype: Any = None) -> Any:
-    """Return a tensor of the shape of `a`, by default of its device and dtype, filled with `fill_value`."""
+    """Return a tensor of the shape of `a` filled with `fill_value`; device and dtype default to those of `a`."""
     return full(a.shape, fill_value, device=device or a.device, dtype=dtype or a.dtype)
 
 

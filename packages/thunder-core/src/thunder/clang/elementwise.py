@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise operations of the core language that are not just a primitive on promoted and broadcast operands.
+"""Elementwise operations of the core language that do more than promote, broadcast and call a primitive.
 
 All others are generated from the primitives' declarations (`thunder.core.prims.elementwise_base`).
 """
@@ -46,7 +46,7 @@ def trunc_divide(a: Any, b: Any) -> Any:
 def _trunc_divide(a: Any, b: Any) -> Any:
     kind = (a if isinstance(a, TensorProxy) else b).dtype
     if kind in low_precision_dtypes:
-        # torch's kernels compute 16-bit numbers in 32 bits and round the result once.
+        # torch's kernels compute 16-bit floats in float32 and round the result once.
         a, b = maybe_convert_to_dtype(a, float32), maybe_convert_to_dtype(b, float32)
     quotient = prims.div(a, b)
     return maybe_convert_to_dtype(prims.trunc(quotient), kind) if kind.category == FLOAT else quotient
@@ -54,7 +54,7 @@ def _trunc_divide(a: Any, b: Any) -> Any:
 
 @clangop()
 def where(pred: Any, a: Any, b: Any) -> Any:
-    """Return `a` where `pred` is true, else `b`: a tensor even for two numbers."""
+    """Return `a` where `pred` is true, and `b` elsewhere; the result is a tensor even if both are numbers."""
     if not isinstance(pred, TensorProxy):
         return a if number_value(pred) else b
     dtype, _ = elementwise_type_promotion(a, b)
@@ -72,9 +72,9 @@ def angle(a: Any) -> Any:
     return elementwise_unary(a, prim=prims.angle, number_fn=cmath.phase, type_promotion_kind=KIND.COMPLEX_TO_FLOAT)
 
 
-# -- truth values ------------------------------------------------------------------------------------------------------
+# -- logical operations ------------------------------------------------------------------------------------------------
 def _truth(x: Any) -> Any:
-    # Not a conversion to bool: a tiny number is true, but some conversions round it to false.
+    # Compare with zero instead of converting to bool: some conversions round a tiny nonzero number to false.
     if not isinstance(x, TensorProxy):
         return bool(number_value(x))
     return x if x.dtype is bool8 else prims.ne(x, maybe_convert_to_dtype(0, x.dtype))
@@ -90,19 +90,19 @@ def logical_not(a: Any) -> Any:
 
 @clangop()
 def logical_and(a: Any, b: Any) -> Any:
-    """Check elementwise whether both are nonzero."""
+    """Check elementwise whether both operands are nonzero."""
     return elementwise_functions["bitwise_and"](_truth(a), _truth(b))
 
 
 @clangop()
 def logical_or(a: Any, b: Any) -> Any:
-    """Check elementwise whether at least one is nonzero."""
+    """Check elementwise whether at least one operand is nonzero."""
     return elementwise_functions["bitwise_or"](_truth(a), _truth(b))
 
 
 @clangop()
 def logical_xor(a: Any, b: Any) -> Any:
-    """Check elementwise whether exactly one is nonzero."""
+    """Check elementwise whether exactly one operand is nonzero."""
     return elementwise_functions["bitwise_xor"](_truth(a), _truth(b))
 
 
@@ -132,7 +132,7 @@ def isinf(a: Any) -> Any:
 
 @clangop()
 def isfinite(a: Any) -> Any:
-    """Check whether each element is neither infinite nor NaN."""
+    """Check whether each element is finite: not infinite and not NaN."""
     return _compared_with_infinity(a, "lt", "bitwise_and")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`a[key]` and `a[key] = value`: torch's indexing over primitives.
 
-A key is parsed into a plan of two parts. Basic indexing (integers, slices, None, …) is a view: one slice, one squeeze,
-one broadcast. Advanced indexing (tensors and lists of indices) then selects elements of the view with one index
-primitive. A write goes through the same steps and scatters the results back in reverse order.
+A key is parsed into a plan of two parts. Basic indexing (integers, slices, None, …) creates a view with one slice, one
+squeeze and one broadcast. Advanced indexing (tensors and lists of indices) then selects elements of the view with one
+index primitive. A write computes the same steps, and then scatters the results back in reverse order.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MASKS = (dtypes.bool8, dtypes.uint8)
 
 
 def is_basic_index(key: Any) -> bool:
-    """Check whether a key has only integers (or 0-d tensors), slices, None and Ellipsis: then `a[key]` is a view."""
+    """Check whether `a[key]` is a view: the key contains only integers, 0-d tensors, slices, None and Ellipsis."""
     if isinstance(key, tuple):
         return all(is_basic_index(k) for k in key)
     if key is None or key is Ellipsis or isinstance(key, (int, slice, NumberProxy)):
         return not isinstance(key, bool)
-    if hasattr(key, "requires_grad"):  # a proxy, or a tensor that stands for one
+    if hasattr(key, "requires_grad"):  # a proxy, or a handle of a proxy
         dtype: Any = dtypes.to_dtype(key.dtype)
         return len(key.shape) == 0 and dtype not in _MASKS and dtypes.is_exact_dtype(dtype)
     return hasattr(type(key), "__index__")
 
 
 class _Plan:
-    """A parsed key (see the module's docstring). Dimensions of the tensor are given by their index."""
+    """A parsed key (see the module's docstring). Dimensions of the tensor are stored as indices."""
 
     def __init__(self, a: TensorProxy):
         self.starts = [0] * a.ndim
@@ -46,14 +46,14 @@ class _Plan:
         self.steps = [1] * a.ndim
         self.dropped: list[int] = []  # dimensions indexed with an integer
         self.selected: dict[int, TensorProxy] = {}  # dimensions indexed with a 0-d tensor
-        self.layout: list[int | None] = []  # the view's dimensions: the tensor's, or None for a new one
+        self.layout: list[int | None] = []  # for each dimension of the view: the tensor's dimension, or None
         self.picked: dict[int, TensorProxy] = {}  # index tensors, by their position in the layout
         self.mask: tuple[int, TensorProxy] | None = None  # a boolean mask, and its first position in the layout
-        self.listed: list[tuple[int, int]] = []  # indices that are numbers of a list, with their dimension
-        self.slices = False  # whether the slice is not the whole tensor
+        self.listed: list[tuple[int, int]] = []  # numbers from lists of indices, with their dimensions
+        self.slices = False  # True if the slice is not the whole tensor
 
     def finish(self, a: TensorProxy) -> _Plan:
-        """Complete the plan, once all of the key is parsed."""
+        """Complete the plan after the whole key is parsed."""
         bounds = zip(self.starts, self.ends, self.steps, a.shape)
         self.slices = any(t != 1 or is_unbacked(s, e) or s != 0 or e != n for s, e, t, n in bounds)
         if self.listed:
@@ -88,7 +88,7 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
         return key
     if type(key).__module__ == "numpy":
         return (key.tolist(),)
-    # torch treats a short list that has more than numbers as a tuple.
+    # torch treats a short list as a tuple if it contains tensors, sequences or slices.
     nested = (TensorProxy, list, tuple, range, slice)
     if isinstance(key, list) and len(key) < 32 and any(k is None or k is ... or isinstance(k, nested) for k in key):
         return tuple(key)
@@ -96,7 +96,7 @@ def _as_tuple(key: Any) -> tuple[Any, ...]:
 
 
 def _consumes(k: Any) -> int:
-    """Return the number of dimensions of the tensor that an item of the key indexes."""
+    """Return the number of dimensions that one item of the key indexes."""
     kind = type(k)
     if kind is slice or kind is int:
         return 1
@@ -145,7 +145,7 @@ def _refuse_too_many(a: TensorProxy, items: tuple[Any, ...]) -> NoReturn:
 
 
 def _take_in(plan: _Plan, a: TensorProxy, dim: int, k: Any, at: int, write: bool) -> int:
-    """Add an item of the key that indexes dimensions from `dim` on to the plan; return their number."""
+    """Add an item of the key, which starts at dimension `dim`, to the plan; return how many dimensions it indexes."""
     if isinstance(k, slice):
         plan.starts[dim], plan.ends[dim], plan.steps[dim] = _bounds(k, a.shape[dim])
         plan.layout.append(dim)
@@ -178,8 +178,8 @@ def _bounds(k: slice, n: int) -> tuple[int, int, int]:
             continue
         if isinstance(x, TensorProxy):
             raise TracingError(
-                f"a slice with the tensor {x.name} as a bound has a data-dependent size, not known while tracing. Pass "
-                "the bound as a Python number, or index with a tensor (a[start + torch.arange(length)])"
+                f"a slice with the tensor {x.name} as a bound has a data-dependent size, which is not known while "
+                "tracing. Pass the bound as a Python number, or index with a tensor (a[start + torch.arange(length)])"
             )
         if not hasattr(type(x), "__index__"):
             raise TypeError("slice indices must be integers or None or have an __index__ method")
@@ -194,7 +194,7 @@ def _bounds(k: slice, n: int) -> tuple[int, int, int]:
 
 
 def _within(x: int, n: int) -> int:
-    """Return a slice bound for `n` elements, wrapped if negative and clamped."""
+    """Return `x` as a slice bound for `n` elements: add `n` if it is negative, then clamp to 0 and `n`."""
     if is_unbacked(x):
         return x.within(n)  # type: ignore[attr-defined, no-any-return]
     if is_unbacked(n):
@@ -212,8 +212,8 @@ def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int,
             _refuse_mask(k)
         if plan.mask is not None:
             raise TracingError(
-                "a write with two boolean masks has a data-dependent number of elements, not known while tracing: "
-                "combine the masks into one (mask1[:, None] & mask2), or use torch.where"
+                "a write with two boolean masks has a data-dependent number of elements, which is not known while "
+                "tracing: combine the masks into one (mask1[:, None] & mask2), or use torch.where"
             )
         plan.mask = (len(plan.layout), k)
         plan.layout += range(dim, dim + k.ndim)
@@ -225,7 +225,7 @@ def _take_tensor(plan: _Plan, a: TensorProxy, dim: int, k: TensorProxy, at: int,
     )
     k = _on_device(k, a)
     if k.ndim == 0:
-        # torch treats it like an integer: the dimension is dropped, and does not count as an advanced index.
+        # torch treats a 0-d index tensor like an integer: the dimension is removed without advanced indexing.
         plan.selected[dim] = maybe_convert_to_dtype(k, dtypes.int64)
     else:
         plan.picked[len(plan.layout)] = k
@@ -237,7 +237,7 @@ def _refuse_mask(mask: TensorProxy) -> NoReturn:
     raise TracingError(
         f"indexing with the boolean mask {mask.name} has a data-dependent size, the number of its true elements, which "
         "is not known while tracing. Keep the shape instead: torch.where(mask, a, other), a.masked_fill(~mask, value), "
-        "or (a * mask).sum() for a reduction; or move this part out of the traced function"
+        "or (a * mask).sum() for a reduction. Or move this part out of the traced function"
     )
 
 
@@ -287,7 +287,7 @@ def _take_list(plan: _Plan, a: TensorProxy, dim: int, k: list[Any], at: int) -> 
         return len(shape)
     for x in leaves:
         if not is_number(x):
-            raise IndexError(f"a list used as an index must hold integers or booleans, but it holds {type(x).__name__}")
+            raise IndexError(f"a list used as an index must contain integers or booleans, not {type(x).__name__}")
         plan.listed.append((int(number_value(x)), dim))
     plan.picked[len(plan.layout)] = _positions(_integers(k), a)
     plan.layout.append(dim)
@@ -307,7 +307,7 @@ def _integers(k: Any) -> Any:
 
 
 def _stacked(k: Any, a: TensorProxy) -> TensorProxy:
-    """Return a list that contains tensors as one index tensor."""
+    """Stack a list that contains tensors to one index tensor."""
     if isinstance(k, (list, tuple, range)):
         return stack([_stacked(i, a) for i in k])
     return maybe_convert_to_dtype(k, dtypes.int64) if isinstance(k, TensorProxy) else _positions(_integers(k), a)
@@ -351,7 +351,7 @@ def getitem(a: TensorProxy, key: Any) -> TensorProxy:
 # -- writing ----------------------------------------------------------------------------------------------------------
 @clangop()
 def setitem(a: TensorProxy, key: Any, value: Any, accumulate: bool = False) -> TensorProxy:
-    """Return `a` after `a[key] = value`; with `accumulate` add `value` instead, repeatedly at repeated indices."""
+    """Return `a` after `a[key] = value`. With `accumulate`, add `value`; a repeated index adds all its values."""
     plan = _plan(a, key, write=True)
     if plan.mask is not None:
         _check_same_dtype(a, value)
@@ -425,12 +425,12 @@ def _number(value: Any, dtype: dtypes.dtype) -> Any:
 
 
 def _write_masked(x: TensorProxy, plan: _Plan, value: Any, accumulate: bool) -> TensorProxy:
-    """Return `x` with `value` written where the mask is true, the mask broadcast over the dimensions that it lacks."""
+    """Return `x` with `value` written where the mask is true; the mask is broadcast over its missing dimensions."""
     assert plan.mask is not None
     if plan.picked:
         raise TracingError(
-            "a write with a boolean mask and indices has a data-dependent number of elements, not known while "
-            "tracing: use torch.where with a mask of the whole shape"
+            "a write with a boolean mask and indices has a data-dependent number of elements, which is not known "
+            "while tracing: use torch.where with a mask of the whole shape"
         )
     at, mask = plan.mask
     after = x.shape[at + mask.ndim :]
@@ -447,8 +447,8 @@ def _write_masked(x: TensorProxy, plan: _Plan, value: Any, accumulate: bool) -> 
 def _spread_over_mask(
     x: TensorProxy, mask: TensorProxy, at: int, after: tuple[int, ...], value: TensorProxy
 ) -> TensorProxy:
-    """Return `value`, the operand of `x[mask] = value`, as a tensor of `x`'s shape."""
-    # In x[mask] one dimension replaces those of the mask: `line` is its position in `value`.
+    """Return `value`, the operand of `x[mask] = value`, as a tensor of the shape of `x`."""
+    # In x[mask], one dimension replaces the dimensions of the mask; `line` is the index of that dimension in `value`.
     extra = value.ndim - (at + 1 + len(after))
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = reshape(value, value.shape[extra:])
@@ -482,7 +482,7 @@ def _one_for_each(mask: TensorProxy, value: TensorProxy, line: int) -> TensorPro
 # -- along one dimension ----------------------------------------------------------------------------------------------
 @clangop()
 def take(a: TensorProxy, indices: TensorProxy, dim: int = 0) -> TensorProxy:
-    """Return the slices of `a` along `dim` at the vector `indices`."""
+    """Return the slices of `a` along `dim` at the positions in the vector `indices`."""
     return prims.take(a, dim, indices)
 
 

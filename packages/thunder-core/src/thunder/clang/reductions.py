@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of the core language: negative dimensions, `keepdim`, and torch's result types.
+"""Reductions of the core language: they add negative dimensions, `keepdim`, and torch's result types.
 
-`dim` is None or empty for all dimensions, an integer, or a sequence of integers.
+`dim` is an integer or a sequence of integers. If `dim` is None or empty, all dimensions are reduced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def reduction_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
-    """Return the nonnegative dimensions of the argument `dim`; none for a 0-d tensor."""
+    """Return the argument `dim` as nonnegative dimensions; return an empty tuple for a 0-d tensor."""
     if dim is None or (isinstance(dim, Sequence) and not dim):
         return tuple(range(a.ndim))
     dims = canonicalize_dims(a.ndim, dim if isinstance(dim, int) else tuple(dim))
@@ -31,7 +31,7 @@ def reduction_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
 
 
 def kept(a: TensorProxy, reduced: Any, dims: Sequence[int], keepdim: bool) -> Any:
-    """Compute `reduced`, which is `a` without `dims`, with those put back at length one where `keepdim`."""
+    """Return `reduced`; if `keepdim` is true, insert the reduced dimensions `dims` of `a` with size 1."""
     if not keepdim or not dims:
         return reduced
     shape = [1 if d in dims else n for d, n in enumerate(a.shape)]
@@ -39,7 +39,7 @@ def kept(a: TensorProxy, reduced: Any, dims: Sequence[int], keepdim: bool) -> An
 
 
 def compute_dtype(dtype: dtypes.dtype) -> dtypes.dtype:
-    """Return the type in which torch's kernels compute on `dtype`: float32 for the 16-bit floats."""
+    """Return the dtype in which torch's kernels compute for inputs of `dtype`: float32 for 16-bit floats."""
     return dtypes.float32 if dtypes.is_low_precision_dtype(dtype) else dtype
 
 
@@ -64,13 +64,13 @@ def _accumulated(
 
 @clangop()
 def sum(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
-    """Return the sum over `dim`; int64 for integers and booleans."""
+    """Return the sum over `dim`; for integers and booleans, the result is int64."""
     return _accumulated(prims.sum, any, a, dim, keepdim, dtype)
 
 
 @clangop()
 def prod(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> TensorProxy:
-    """Return the product over `dim`; int64 for integers and booleans."""
+    """Return the product over `dim`; for integers and booleans, the result is int64."""
     return _accumulated(prims.prod, all, a, dim, keepdim, dtype)
 
 
@@ -107,14 +107,14 @@ def _check_extremum_of_all(name: str, a: TensorProxy, dim: Any) -> None:
 
 @clangop()
 def amax(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """Return the largest element over `dim`; NaN if there is one."""
+    """Return the largest element over `dim`, or NaN if an element is NaN."""
     _check_extremum_of_all("amax", a, dim)
     return _reduce(prims.amax, a, dim, keepdim)
 
 
 @clangop()
 def amin(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """Return the smallest element over `dim`; NaN if there is one."""
+    """Return the smallest element over `dim`, or NaN if an element is NaN."""
     _check_extremum_of_all("amin", a, dim)
     return _reduce(prims.amin, a, dim, keepdim)
 
@@ -135,13 +135,13 @@ def _arg(name: str, prim: Callable[..., Any], a: TensorProxy, dim: int | None, k
 
 @clangop()
 def argmax(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> TensorProxy:
-    """Return the index along `dim`, or in the flattened tensor, of the largest element."""
+    """Return the index of the largest element along `dim`, or in the flattened tensor if `dim` is None."""
     return _arg("argmax", prims.argmax, a, dim, keepdim)
 
 
 @clangop()
 def argmin(a: TensorProxy, dim: int | None = None, keepdim: bool = False) -> TensorProxy:
-    """Return the index along `dim`, or in the flattened tensor, of the smallest element."""
+    """Return the index of the smallest element along `dim`, or in the flattened tensor if `dim` is None."""
     return _arg("argmin", prims.argmin, a, dim, keepdim)
 
 
@@ -155,7 +155,7 @@ def _check_moments(a: TensorProxy) -> None:
 
 @clangop()
 def var(a: TensorProxy, dim: Any = None, keepdim: bool = False, *, correction: float = 1) -> TensorProxy:
-    """Return the variance over `dim`, with the divisor reduced by `correction`."""
+    """Return the variance over `dim`; the divisor is the number of elements minus `correction`."""
     _check_moments(a)
     dims = reduction_dims(a, dim)
     return kept(a, prims.var(a, dims, correction=correction), dims, keepdim)
@@ -174,12 +174,12 @@ def var_mean(
 
 # -- booleans ----------------------------------------------------------------------------------------------------------
 def _truth_dims(a: TensorProxy, dim: Any) -> tuple[int, ...]:
-    # Unlike in other reductions an empty tuple means no dimensions here.
+    # Unlike in other reductions, an empty tuple means that no dimension is reduced.
     return () if isinstance(dim, Sequence) and not dim else reduction_dims(a, dim)
 
 
 def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: bool) -> TensorProxy:
-    """Check whether there is a zero (`zeros`) or a nonzero element over `dims`."""
+    """Check whether an element over `dims` is nonzero, or, with `zeros`, whether an element is zero."""
     found = clang_ops["eq"](a, 0) if zeros else (a if dtypes.is_boolean_dtype(a.dtype) else clang_ops["ne"](a, 0))
     if not dims:
         return prims.clone(found) if found is a else found
@@ -189,11 +189,11 @@ def _counted(a: TensorProxy, dims: tuple[int, ...], keepdim: bool, *, zeros: boo
 
 @clangop()
 def any(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """Check whether any element over `dim` is nonzero; an empty `dim` reduces nothing."""
+    """Check whether any element over `dim` is nonzero; an empty `dim` reduces no dimension."""
     return _counted(a, _truth_dims(a, dim), keepdim, zeros=False)
 
 
 @clangop()
 def all(a: TensorProxy, dim: Any = None, keepdim: bool = False) -> TensorProxy:
-    """Check whether all elements over `dim` are nonzero; an empty `dim` reduces nothing."""
+    """Check whether all elements over `dim` are nonzero; an empty `dim` reduces no dimension."""
     return clang_ops["logical_not"](_counted(a, _truth_dims(a, dim), keepdim, zeros=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shape operations of the core language: negative dimensions, inferred sizes, operations along one dimension."""
+"""Shape operations of the core language: they accept negative dimensions and inferred sizes (-1)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
     known = 1
     for d, n in enumerate(sizes):
         if is_unbacked(n):
-            known *= n  # torch rejects negative sizes when it runs
+            known *= n  # if the size is negative, torch raises an error when the program runs
         elif n == -1:
             check(open_at is None, lambda: "only one dimension can be inferred")
             open_at = d
@@ -63,7 +63,7 @@ def infer_shape(shape: Sequence[Any], count: int) -> tuple[int, ...]:
 
 @clangop(method_name="reshape")
 def reshape(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
-    """Reshape `a` to `shape`, of which one size may be -1."""
+    """Reshape `a` to `shape`, in which one size may be -1."""
     sizes = infer_shape(shape, numel(a.shape))
     return a if same_shape(sizes, a.shape) else prims.reshape(a, sizes)
 
@@ -98,7 +98,7 @@ def movedim(a: TensorProxy, source: int | Sequence[int], destination: int | Sequ
 
 @clangop()
 def squeeze(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
-    """Remove those of `dims` that are of size 1."""
+    """Remove the dimensions in `dims` that have size 1."""
     drop = tuple([d for d in canonicalize_dims(a.ndim, dims) if a.ndim and a.shape[d] == 1])
     return prims.squeeze(a, tuple(sorted(drop))) if drop else a
 
@@ -134,7 +134,7 @@ def flip(a: TensorProxy, dims: int | Sequence[int]) -> TensorProxy:
 
 @clangop()
 def slice_in_dim(a: TensorProxy, start: int, stop: int, stride: int = 1, dim: int = 0) -> TensorProxy:
-    """Slice one dimension from `start` to `stop`, both nonnegative and within it."""
+    """Slice one dimension from `start` to `stop`, which must be nonnegative and within the dimension."""
     dim = canonicalize_dim(a.ndim, dim, wrap_scalar=False)
     n = a.shape[dim]
     if is_unbacked(start, stop, n):
@@ -175,25 +175,34 @@ def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
 
 @clangop()
 def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> TensorProxy:
-    """Insert `padding_value` before, after and between elements: `(low, high, between)` for each dimension."""
+    """Insert `padding_value` before, after and between elements.
+
+    `padding_config` contains `(low, high, between)` for each dimension.
+    """
     return prims.pad(a, maybe_convert_to_dtype(padding_value, a.dtype), tuple(padding_config))
 
 
 @clangop()
 def unfold(a: TensorProxy, dim: int, size: int, step: int) -> TensorProxy:
-    """Return the windows of `size` elements along `dim` at every `step`; the last dimension is within a window."""
+    """Return the windows of `size` elements that start at every `step`-th position along `dim`.
+
+    The elements of a window are the last dimension of the result.
+    """
     return prims.unfold(a, dim, size, step)
 
 
 @clangop()
 def diagonal(a: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
-    """Return the diagonals of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
+    """Return the diagonals of the matrices in `dim1` and `dim2` as the last dimension.
+
+    `offset` is the distance above the main diagonal.
+    """
     flat, window = diagonal_window(a, offset, dim1, dim2)
     return prims.slice(flat, *window)
 
 
 def diagonal_window(a: TensorProxy, offset: int, dim1: int, dim2: int) -> tuple[TensorProxy, Any]:
-    """Return `a` with its matrices flattened to the last dimension, and the strided slice that is the diagonal."""
+    """Return `a` with its matrices flattened to the last dimension, and the strided slice that selects the diagonal."""
     first, second = canonicalize_dim(a.ndim, dim1, False), canonicalize_dim(a.ndim, dim2, False)
     check(first != second, lambda: f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     rows, columns = a.shape[first], a.shape[second]

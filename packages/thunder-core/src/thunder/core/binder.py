@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The canonical form of a call's arguments.
 
-The same call can be written in many ways; a trace holds one: positional arguments where the signature allows it,
-arguments equal to their default omitted, keywords after an omitted one. So `add(a, b)`, `add(a, other=b, alpha=1)` and
-`add(input=a, other=b)` are the same bound symbol, which common subexpression elimination, patterns and checkers rely
-on.
+A call can be written in many ways, and a trace contains only one of them, the canonical form. Arguments are positional
+if the signature allows it. Arguments equal to their default are omitted, and arguments after an omitted one are
+keywords. For example, `add(a, b)`, `add(a, other=b, alpha=1)` and `add(input=a, other=b)` become the same bound symbol.
+Common subexpression elimination, patterns and checkers rely on the canonical form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["Binder"]
 
-# Aliases that torch accepts for any of its functions: NumPy's names, and `input`/`self` for the first argument.
+# NumPy's parameter names, which every torch function accepts. It also accepts `input` or `self` for the first argument.
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "dim": "axis", "keepdim": "keepdims"}
 _FIRST = ("input", "self", "tensor")
 _SECOND = ("other",)
@@ -56,7 +56,7 @@ class Binder:
         return self._write(values, kwargs)
 
     def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Check whether the signature allows so many arguments of these names; the call may still be wrong."""
+        """Check whether the signature allows this number of arguments and these keywords; values are not checked."""
         if self.variadic:
             return True
         if len(args) > len(self.names):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices (`Device`) and their types (`DeviceType`), interned; importing this does not import torch.
 
-The set of device types is open: `DeviceType("xpu")` is any backend that torch knows or that a vendor has renamed
-`PrivateUse1` to, so an executor for other hardware needs no change here.
+The set of device types is open: `DeviceType(name)` accepts the name of any backend, e.g. `"xpu"` or a vendor's name
+for torch's `PrivateUse1`. An executor for other hardware therefore needs no change here.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Device:
         base, _, number = name.lower().partition(":")
         if number:
             if index is not None:
-                raise ValueError(f"device {name!r} contains an index, and index={index} was passed too: pass one")
+                raise ValueError(f"device {name!r} contains an index, and index={index} was passed too: pass only one")
             if not number.isdigit():
-                raise ValueError(f"invalid device string {name!r}: after the colon comes the index of the device")
+                raise ValueError(f"invalid device string {name!r}: the text after the colon must be a device index")
             index = int(number)
         if base in _WITHOUT_INDEX:
             index = None
@@ -91,7 +91,7 @@ class Device:
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Device):
             return self is other
-        # A torch.device of the same name is equal, so that checkers may compare with either.
+        # A torch.device of the same name is equal, so that checkers may compare with a device of thunder or of torch.
         return type(other).__module__ == "torch" and type(other).__name__ == "device" and to_device(other) is self
 
     def __hash__(self) -> int:
@@ -108,7 +108,7 @@ _FROM_TORCH: dict[Any, Device] = {}
 
 
 def to_device(x: Any) -> Device | None:
-    """Convert a torch.device, a string or an index (of torch's current accelerator) to a Device; None stays None."""
+    """Convert a torch.device, a string or an index (of the current accelerator) to a Device; return None for None."""
     if x is None or isinstance(x, Device):
         return x
     if isinstance(x, str):
@@ -145,7 +145,7 @@ def _current_index(kind: str) -> int:
 
 
 def to_torch_device(x: Any) -> Any:
-    """Convert a device of thunder or torch to a torch.device; None stays None."""
+    """Convert a device of thunder or torch to a torch.device; return None for None."""
     if x is None:
         return None
     import torch

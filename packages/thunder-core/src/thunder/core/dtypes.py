@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Element types of tensors, and the categories that Python's number types share with them.
 
-There is one interned `dtype` for each torch dtype, of the same name; it is compared by identity, its repr is `float32`,
-and traces print it as `dtypes.float32`. This module does not import torch: the two maps to and from torch's objects are
-filled at their first use. A Python number's type (`bool`, `int`, `float`, `complex`) is *weak*: only its category takes
-part in promotion.
+Each torch dtype has one interned `dtype` of the same name, e.g. `float32`, which traces print as `dtypes.float32`.
+Dtypes are compared by identity. This module does not import torch: the two maps to and from torch's objects are filled
+at their first use. A Python number's type (`bool`, `int`, `float`, `complex`) is *weak*: type promotion uses only its
+category.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class dtype:
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element, under torch's name."""
+        """Bytes per element; the property has torch's name."""
         return self.bytes
 
     @property
     def is_floating_point(self) -> bool:
-        """Whether it is a real floating point type, under torch's name."""
+        """True for a real floating point type; the property has torch's name."""
         return self.category == FLOAT
 
     @property
     def is_complex(self) -> bool:
-        """Whether it is a complex type, under torch's name."""
+        """True for a complex type; the property has torch's name."""
         return self.category == COMPLEX
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class dtype:
         return hash(self.name)
 
     def __eq__(self, other: object) -> bool:
-        # A torch dtype of the same name is equal, so that checkers may compare with either.
+        # A torch dtype of the same name is equal, so that checkers may compare with a dtype of thunder or of torch.
         if self is other:
             return True
         if isinstance(other, dtype):
@@ -88,7 +88,7 @@ float16 = dtype("float16", "f16", 2, FLOAT)
 float32 = dtype("float32", "f32", 4, FLOAT)
 float64 = dtype("float64", "f64", 8, FLOAT)
 complex32 = dtype("complex32", "c32", 4, COMPLEX)
-bcomplex32 = dtype("bcomplex32", "bc32", 4, COMPLEX)  # of torch from 2.14
+bcomplex32 = dtype("bcomplex32", "bc32", 4, COMPLEX)  # requires torch >= 2.14
 complex64 = dtype("complex64", "c64", 8, COMPLEX)
 complex128 = dtype("complex128", "c128", 16, COMPLEX)
 
@@ -97,13 +97,13 @@ _BY_NAME: dict[str, dtype] = {d.name: d for d in all_dtypes}
 
 float8_dtypes = frozenset(d for d in all_dtypes if d.short.startswith("f8"))
 low_precision_dtypes = float8_dtypes | {bfloat16, float16, float4_e2m1fn_x2}
-# torch's other names for them: `dtypes.bool`, `dtypes.half` …
+# torch's other names for these dtypes: `dtypes.bool`, `dtypes.half` …
 _ALIASES = {
     "half": float16, "float": float32, "double": float64, "short": int16, "int": int32, "long": int64,
     "cfloat": complex64, "cdouble": complex128, "chalf": complex32, "bool": bool8,
 }  # fmt: skip
 
-# Types of Python numbers, and the weak dtypes with which they take part in promotion.
+# Types of Python numbers, and the weak dtypes that promotion uses for them.
 number_types: tuple[type, ...] = (bool, int, float, complex)
 _CATEGORY_OF_NUMBER: dict[type, int] = {bool: BOOL, int: INTEGER, float: FLOAT, complex: COMPLEX}
 _NUMBER_OF_CATEGORY: dict[int, type] = {v: k for k, v in _CATEGORY_OF_NUMBER.items()}
@@ -163,7 +163,7 @@ def is_low_precision_dtype(d: dtype) -> bool:
 
 
 def category(d: dtype | type) -> int:
-    """Return the promotion category of a dtype or of a Python number type or a subclass of one (an IntEnum)."""
+    """Return the promotion category of a dtype or a Python number type, including subclasses such as an IntEnum."""
     if isinstance(d, dtype):
         return d.category
     found = _CATEGORY_OF_NUMBER.get(d)
@@ -189,7 +189,7 @@ def corresponding_complex_dtype(d: dtype) -> dtype:
     if d.category == COMPLEX:
         return d
     if d not in _COMPLEX_OF_REAL:
-        raise RuntimeError(f"Unknown Complex ScalarType for {d}: no complex type has parts of it")
+        raise RuntimeError(f"Unknown Complex ScalarType for {d}: no complex type has parts of type {d}")
     if d is bfloat16 and bcomplex32 in _torch_maps()[1]:
         return bcomplex32
     return _COMPLEX_OF_REAL[d]
@@ -230,12 +230,12 @@ def to_dtype(x: Any) -> dtype | None:
 
 
 def _torch_type_of_number(t: type) -> dtype:
-    # torch reads `dtype=float` as its float64, `int` as int64.
+    # torch interprets `dtype=float` as float64 and `dtype=int` as int64.
     return {bool: bool8, int: int64, float: float64, complex: complex128}[t]
 
 
 def to_torch_dtype(x: Any) -> Any:
-    """Convert a dtype of thunder or torch, or what `to_dtype` takes, to a torch dtype; None stays None."""
+    """Convert a dtype, or any other argument that `to_dtype` accepts, to a torch dtype; return None for None."""
     if x is None:
         return None
     _, to_torch = _torch_maps()
@@ -245,5 +245,5 @@ def to_torch_dtype(x: Any) -> Any:
         except KeyError:
             if x.is_weak:
                 return to_torch[_BY_NAME[x.name]]
-            raise ValueError(f"this version of torch has no dtype {x.name}; a newer one may") from None
+            raise ValueError(f"this version of torch has no dtype {x.name}; a newer version may have it") from None
     return to_torch_dtype(to_dtype(x))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors and the checks that raise them.
 
-Every error that reaches a user names the line of *their* source: the tracer adds it when it records an operation (see
-`core/symbol.py`), so a check here only says what is wrong and what to do about it.
+The tracer adds the line of user code to each error when it records an operation (see `core/symbol.py`). A check
+therefore states only the problem and how to fix it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = [
 class ThunderError(RuntimeError):
     """The base class of thunder's own errors, which eager PyTorch does not raise.
 
-    One that is raised into the traced program fails the trace even if the program catches it: its handler would take a
-    path that eager does not.
+    An error that is raised into the traced program fails the trace even if the program catches the error: the
+    program's `except` block would not run in eager mode.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -37,25 +37,25 @@ class ThunderError(RuntimeError):
 
 
 def note_refusal(error: ThunderError) -> None:
-    """Record on the tracer that the traced program was given this error, in case the program catches it."""
+    """Record on the tracer that `error` was raised into the traced program, in case the program catches it."""
     if hasattr(state.frontend, "refusal"):
         state.frontend.refusal = error  # type: ignore[union-attr]
 
 
 class TracingError(ThunderError):
-    """The program does something that no trace can express; the message names the line and the ways out."""
+    """The program does something that no trace can express; the message names the line and the workarounds."""
 
 
 class DataDependentError(TracingError):
     """The program needs the value of a data-dependent number or condition while it is traced.
 
-    `asked` are the names of the values of its trace that it depends on, if they are known.
+    `asked` contains the names of the trace's values that the needed value depends on, if they are known.
     """
 
     def __init__(self, *args: Any, asked: tuple[str, ...] = ()) -> None:
         super().__init__(*args)
         self.asked = asked
-        # Whether tracing again with overridden builtins, or with derived scalars, may succeed (`frontend/jit.py`).
+        # True if tracing again with overridden builtins, or with derived scalars, may succeed (`frontend/jit.py`).
         self.overrides_builtins = self.derives_scalars = True
 
 
@@ -72,7 +72,7 @@ class TraceVerificationError(ThunderError):
 
 
 class PluginLoadError(ThunderError):
-    """An executor plugin that was named explicitly cannot be used; the message has the recorded reason."""
+    """An executor plugin that the user named explicitly cannot be used; the message contains the recorded reason."""
 
 
 def check(cond: Any, message: Callable[[], str], exception_type: type[Exception] = RuntimeError) -> None:
@@ -82,11 +82,11 @@ def check(cond: Any, message: Callable[[], str], exception_type: type[Exception]
 
 
 def name_source(error: Exception, what: str) -> None:
-    """Append to an error's message, once, whose code raised it; its type and traceback stay the same."""
+    """Append `what`, the code that raised `error`, to its message once; type and traceback do not change."""
     if getattr(error, "_thunder_raised_in", None) is None:
         try:
             error._thunder_raised_in = what  # type: ignore[attr-defined]
             message = f"{error.args[0]}" if error.args and isinstance(error.args[0], str) else f"{error}"
             error.args = (f"{message}\n  in {what}", *error.args[1:])
-        except Exception:  # an exception that does not allow it stays unchanged
+        except Exception:  # an exception that does not allow the change keeps its message
             return

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:  # importing symbols imports torch, which listing plugins must not
+if TYPE_CHECKING:  # importing symbols imports torch, and the command that lists plugins must not import torch
     from thunder.core.symbol import BoundSymbol
 
 __all__ = ["ExecutorLike"]
@@ -21,7 +21,7 @@ class ExecutorLike(Protocol):
     implmap: dict[Any, Any]
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
-        """Return its own gradient rule for an operation, if it has one and accepts the operation."""
+        """Return the executor's gradient rule for `bsym`, or None if it has no rule or does not accept `bsym`."""
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Check whether it accepts an operation, by an implementation or in a fusion."""
+        """Check whether the executor can run `bsym`, by an implementation or in a fusion."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of an operation: properties that passes and executors may rely on, besides what it computes.
+"""Facts of an operation: properties that passes and executors may rely on, e.g. that addition is commutative.
 
-They are declared with the operation, as keywords of `@prim`, `@torchsymbol` and `make_prim`, and read from its symbol:
-`op.sym.facts.commutative`. What is not declared follows from the operation's tags, or is unknown. A pass that uses
-facts instead of lists of names also works for operations that are added later.
+Facts are declared with the operation, as keywords of `@prim`, `@torchsymbol` and `make_prim`. Passes read them from the
+operation's symbol: `op.sym.facts.commutative`. Facts that are not declared follow from the operation's tags, or are
+unknown. A pass that uses facts instead of lists of names also works for operations that are added later.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any, Literal, TypedDict
 
 __all__ = ["AutocastPolicy", "Cost", "FactOptions", "Facts", "Layout", "View", "facts_of", "with_facts"]
 
-#: What autocast casts an operation's floating point inputs to: its own dtype, float32, or the widest among them.
+#: The dtype to which autocast casts floating point inputs: autocast's low-precision dtype ("lower"), float32, or the
+#: widest dtype of the inputs.
 AutocastPolicy = Literal["lower", "float32", "widest"]
-#: Whether the result shares the memory of the first input.
+#: How often the result shares the memory of the first input.
 View = Literal["never", "maybe", "always"]
-#: On which devices the results are contiguous whatever the strides of the inputs are.
+#: The devices on which the results are contiguous for all strides of the inputs.
 Layout = Literal["unknown", "contiguous on gpu", "contiguous"]
-#: The cost of recomputing it: light arithmetic, not much more than memory traffic, expensive, or its decomposition's.
+#: The cost of recomputing the operation: "light" arithmetic, "cheap" (mostly memory traffic), "expensive", or the cost
+#: of its decomposition ("as its parts").
 Cost = Literal["light", "cheap", "expensive", "as its parts"]
 
 
@@ -29,23 +31,23 @@ Cost = Literal["light", "cheap", "expensive", "as its parts"]
 class Facts:
     """The properties of an operation. The defaults are conservative: they allow no optimization."""
 
-    #: By device type ("cpu", "cuda"), as torch's documentation lists it.
+    #: Autocast's policy for each device type ("cpu", "cuda"), as in torch's documentation.
     autocast: Mapping[str, AutocastPolicy] = field(default_factory=dict)
     view: View = "never"
-    #: Whether it returns its first input, the same object, if there is nothing to do.
+    #: True if the operation returns its first input (the same object) when there is nothing to do, e.g. `x.float()`.
     returns_input: bool = False
-    #: Whether the result has the elements of the first input in the same (row-major) order, in another shape.
+    #: True if the result has the elements of the first input in the same (row-major) order, in another shape.
     keeps_order: bool = False
-    #: Whether the result is the first input in another dtype.
+    #: True if the result is the first input in another dtype.
     casts: bool = False
-    #: Whether its first two arguments may be swapped.
+    #: True if the first two arguments may be swapped.
     commutative: bool = False
     layout: Layout = "unknown"
     cost: Cost = "as its parts"
 
 
 class FactOptions(TypedDict, total=False):
-    """The keywords with which facts are declared: see `Facts`. A single autocast policy applies to all devices."""
+    """The keywords that declare facts (see `Facts`). A single autocast policy applies to all devices."""
 
     autocast: AutocastPolicy | Mapping[str, AutocastPolicy]
     view: View
@@ -63,7 +65,7 @@ def _undeclared(view: View, cost: Cost) -> Facts:
 
 
 def facts_of(view: View, cost: Cost, options: FactOptions) -> Facts:
-    """Return the facts that `options` declare; `view` and `cost` are the defaults by the operation's tags."""
+    """Return the facts that `options` declare; `view` and `cost` are defaults that follow from the operation's tags."""
     known = _undeclared(view, cost)
     return with_facts(known, options) if options else known
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Discovery of families of operations: each module in the package of a language is imported.
+"""Discovery of families of operations: imports each module in the package of a language, e.g. `thunder.torch`.
 
-The imports in a package's `__init__` are for readers and static tools only.
+The import statements in the package's `__init__` are only for readers and static tools.
 """
 
 from __future__ import annotations
@@ -16,4 +16,4 @@ __all__ = ["import_families"]
 def import_families(package: str) -> None:
     """Import every module of a package that is being imported, so that all its operations are declared."""
     for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
-        importlib.import_module(module.name)  # also the families that no `__init__` imports
+        importlib.import_module(module.name)  # includes the families that no `__init__` imports

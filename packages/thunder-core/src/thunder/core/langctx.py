@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language contexts: what `a + b`, `a.size` or `a.shape` mean on a proxy.
+"""Language contexts: they define the meaning of `a + b`, `a.size` or `a.shape` on a proxy.
 
-A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register one; operators and
-methods of proxies are looked up in the current one. Torch's is the default.
+A `LanguageContext` is a table of methods by name. `thunder.torch` and `thunder.numpy` each register a language.
+Operators and methods of proxies are looked up in the current language; the default is `thunder.torch`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class LanguageContext:
         self.properties: dict[str, Callable[[Any], Any]] = {}
 
     def add_method(self, name: str, fn: Callable[..., Any]) -> None:
-        """Make `proxy.name(...)`, or the operator of that name, call `fn(proxy, ...)`."""
+        """Let `proxy.name(...)`, or the operator called `name`, call `fn(proxy, ...)`."""
         self.methods[name] = fn
 
     def add_property(self, name: str, fn: Callable[[Any], Any]) -> None:
-        """Make `proxy.name` the value of `fn(proxy)`."""
+        """Let `proxy.name` return `fn(proxy)`."""
         self.properties[name] = fn
 
 
@@ -47,20 +47,20 @@ _current = _Current()
 
 
 def register_langctx(language: LanguageContext) -> LanguageContext:
-    """Register a language by its name."""
+    """Register `language` under its name."""
     _languages[language.name] = language
     return language
 
 
 def resolve_language(language: str | LanguageContext) -> LanguageContext:
-    """Return the language of that name."""
+    """Return the language that is registered under the name `language`."""
     if isinstance(language, LanguageContext):
         return language
     found = _languages.get(language)
     if found is not None:
         return found
     if language in _OWN:
-        # Imported by name at run time: languages are of a higher layer and register themselves when they are loaded.
+        # Imported by name at run time: languages belong to a higher layer and register themselves on import.
         importlib.import_module(f"thunder.{language}")
     try:
         return _languages[language]
@@ -70,13 +70,13 @@ def resolve_language(language: str | LanguageContext) -> LanguageContext:
 
 
 def get_langctx() -> LanguageContext:
-    """Return the current language of operators and methods of proxies."""
+    """Return the current language, which defines operators and methods of proxies."""
     return _current.language or resolve_language(DEFAULT)
 
 
 @contextmanager
 def set_langctx(language: str | LanguageContext) -> Iterator[LanguageContext]:
-    """Set the language of operators and methods of proxies within a context."""
+    """Set the current language within a context."""
     before = _current.language
     _current.language = found = resolve_language(language)
     try:
@@ -86,17 +86,17 @@ def set_langctx(language: str | LanguageContext) -> Iterator[LanguageContext]:
 
 
 def set_language(language: LanguageContext | None) -> None:
-    """Make operators on proxies mean what `language` says from now on; None is the default."""
+    """Set the current language until the next change; None selects the default."""
     _current.language = language
 
 
 def current_language() -> LanguageContext | None:
-    """Return the language that was set, None where it is the default."""
+    """Return the language that was set, or None if it is the default."""
     return _current.language
 
 
 def langctx(language: str | LanguageContext) -> Callable[[F], F]:
-    """Decorate a function so that operators on proxies in it are those of `language`."""
+    """Decorate a function so that it runs with `language` as the current language."""
 
     def decorate(fn: F) -> F:
         @functools.wraps(fn)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a file is thunder's own or the user's, by its folder."""
+"""The distinction between thunder's files and the user's files, by folder."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ __all__ = ["bytes_of", "in_bytes", "known_shape"]
 
 
 def known_shape(p: TensorProxy) -> tuple[int, ...]:
-    """Return a tensor's shape with symbolic sizes replaced by their hints, unbacked ones by 1."""
+    """Return a tensor's shape with symbolic sizes replaced by their hints, and unbacked sizes by 1."""
     shape: list[int] = []
     for size in p.shape:
         known: Any = size
@@ -28,7 +28,7 @@ def known_shape(p: TensorProxy) -> tuple[int, ...]:
 
 
 def bytes_of(p: Proxy) -> int:
-    """Return the size of a tensor's elements in bytes (see `known_shape`), 0 for any other value."""
+    """Return the size of a tensor's elements in bytes (see `known_shape`), or 0 for any other value."""
     return math.prod(known_shape(p)) * p.dtype.bytes if isinstance(p, TensorProxy) else 0
 
 

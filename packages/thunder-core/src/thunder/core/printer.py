@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The printer of traces: Python source that runs and rebuilds the same program.
+"""The printer of traces: it writes Python source that runs and rebuilds the same program.
 
-An operation prints as `out = module.name(args)  # out: "type"`, its decomposition as indented comments below it.
-Objects without a literal get a name in the `PrintContext`, which is the namespace that the source runs in.
+An operation prints as `out = module.name(args)  # out: "type"`, with its decomposition as indented comments below.
+Objects that have no literal get a name in the `PrintContext`, the namespace in which the source runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["RESERVED_NAMES", "PrintContext", "bound_symbol_lines", "printable", "trace_text"]
 
-# Names that printed traces use for something else; a value of such a name would shadow it.
+# Names that printed traces use for modules and builtins; a value with one of these names would shadow them.
 RESERVED_NAMES = frozenset({
     "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "operator", "no_autocast",
     "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
@@ -27,7 +27,7 @@ RESERVED_NAMES = frozenset({
 
 
 class PrintedSymbol(Protocol):
-    """What the printer reads of a symbol (`core/symbol.py`)."""
+    """The attributes of a symbol (`core/symbol.py`) that the printer reads."""
 
     name: str
     module: str | None
@@ -37,7 +37,7 @@ class PrintedSymbol(Protocol):
 
 
 class PrintedCall(Protocol):
-    """What the printer reads of an operation of a trace (`core/symbol.py`)."""
+    """The attributes of an operation (`core/symbol.py`) that the printer reads."""
 
     @property
     def sym(self) -> PrintedSymbol: ...
@@ -52,7 +52,7 @@ class PrintedCall(Protocol):
 
 
 class PrintedTrace(Protocol):
-    """What the printer reads of a trace (`core/trace.py`)."""
+    """The attributes of a trace (`core/trace.py`) that the printer reads."""
 
     name: str
     names: set[str]
@@ -69,7 +69,7 @@ class PrintedTrace(Protocol):
 
 INDENT = "  "
 
-# The alias of a module in printed traces, and the import that binds it.
+# The alias of each module in printed traces, and the import statement that binds the alias.
 _MODULES: dict[str, tuple[str, str]] = {
     "thunder.torch": ("ltorch", "import thunder.torch as ltorch"),
     "thunder.numpy": ("lnp", "import thunder.numpy as lnp"),
@@ -81,23 +81,23 @@ _MODULES: dict[str, tuple[str, str]] = {
 
 
 class PrintContext:
-    """What printed source refers to: `imports`, and `objects` by their names in it.
+    """The names that printed source refers to: its `imports`, and `objects` by name.
 
-    Operators of executors are bound to the functions that run them, or with `symbols` to their symbols, which run on
-    tensors too and can be traced again.
+    Operators of executors are bound to the functions that run them. With `symbols` they are bound to their symbols,
+    which also run on tensors and can be traced again.
     """
 
     def __init__(self, *, symbols: bool = False) -> None:
         self.symbols = symbols
         self.imports: set[str] = set()
         self.objects: dict[str, Any] = {}
-        self.taken: set[str] = set()  # names of values, which objects must not have
+        self.taken: set[str] = set()  # names of values, which must not be used for objects
         self._functions: dict[str, Any] = {}
         self._names: dict[int, str] = {}
         self._counts: dict[str, int] = {}
 
     def for_comments(self) -> PrintContext:
-        """Return a context for comments, which need no imports; names of objects are shared."""
+        """Return a context for comments, which need no imports; both contexts share the names of objects."""
         other = PrintContext(symbols=self.symbols)
         other._functions, other._names, other._counts = self._functions, self._names, self._counts
         other.objects, other.taken = self.objects, self.taken
@@ -110,7 +110,7 @@ class PrintContext:
         return alias
 
     def name_of(self, x: Any, base: str) -> str:
-        """Return the name of an object that has no literal, always the same for one object."""
+        """Return the name of an object that has no literal; the same object always gets the same name."""
         known = self._names.get(id(x))
         if known is not None:
             return known
@@ -140,7 +140,7 @@ def _identifier(cls: type) -> str:
 
 
 def _reads_back(x: complex) -> bool:
-    """Check whether evaluating the repr, which is a sum, gives the same number: not if it has inf, nan or -0.0."""
+    """Check whether evaluating `repr(x)`, a sum, returns the same number; with inf, nan or -0.0 it does not."""
     signs = [math.copysign(1, part) for part in (x.real, x.imag) if part == 0]
     return math.isfinite(x.real) and math.isfinite(x.imag) and -1 not in signs and not (x.real == 0 and x.imag < 0)
 
@@ -201,7 +201,7 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
             context.imports.add("import math")
         return text
     if isinstance(x, tuple) and proxies_in(x):
-        # A named tuple that holds values of the trace; torch.return_types are constructed from one sequence.
+        # A named tuple that contains values of the trace; torch.return_types are constructed from one sequence.
         items = ", ".join([printable(i, context) for i in x])
         return f"{context.name_of(kind, kind.__name__)}({items if hasattr(x, '_fields') else f'({items})'})"
     return context.name_of(x, getattr(x, "__name__", "").strip("<>_") or _identifier(kind))
@@ -260,7 +260,7 @@ def bound_symbol_lines(
                 indent = len(line) - len(line.lstrip())
                 text = line.lstrip()
                 comments.append(f"{INDENT}{' ' * indent}{text if indent or text.startswith('#') else '# ' + text}")
-        # Those of a kernel are rendered even if they are not shown: names of objects must not depend on `kernels`.
+        # Comments of a kernel are rendered even if they are not shown: names of objects must not depend on `kernels`.
         lines += comments if kernels or not bsym.sym.is_kernel else []
     return lines
 
@@ -300,7 +300,7 @@ def trace_text(
 
 
 def lines_around(bound_symbols: Sequence[PrintedCall], index: int, *, radius: int = 10) -> str:
-    """Return the lines around an operation, which is marked, for an error message."""
+    """Return the lines around an operation for an error message, with a mark at the operation."""
     first, last = max(0, index - radius), min(len(bound_symbols), index + radius + 1)
     lines = []
     for i in range(first, last):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Type promotion, exactly as torch's.
 
-Operands have three ranks: tensors with dimensions, 0-d tensors, Python numbers. The result type is the promotion within
-the highest rank present; a lower rank takes part only if it is of a higher category (bool < integer < float < complex).
+Operands have three ranks, from high to low: tensors with dimensions, 0-d tensors, and Python numbers. The result type
+is the promoted type of the operands of the highest rank. Operands of a lower rank count only if their category (bool <
+integer < float < complex) is higher: for an int32 tensor `a`, `a + 2.0` is float32, but `a + 2` is int32.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ __all__ = ["ELEMENTWISE_TYPE_PROMOTION_KIND", "default_dtype", "elementwise_type
 
 
 class ELEMENTWISE_TYPE_PROMOTION_KIND(Enum):
-    """How the result type of an elementwise operation follows from the common type of its operands."""
+    """The rule by which the result type of an elementwise operation follows from the common type of its operands."""
 
-    DEFAULT = auto()  # computes in the common type and returns it
-    PRESERVE = auto()  # uses no common type: returns the type of the first operand
+    DEFAULT = auto()  # computes in the common type and returns a result of that type
+    PRESERVE = auto()  # uses no common type: the result has the type of the first operand
     INT_TO_FLOAT = auto()  # integers and bools become the default float type
     ALWAYS_BOOL = auto()  # computes in the common type, returns bool
-    COMPLEX_TO_FLOAT = auto()  # computes in the common type, returns the real type of a complex one
+    COMPLEX_TO_FLOAT = auto()  # computes in the common type; if that is complex, the result is real
     BOOL_TO_LONG = auto()  # bools become int64
     NUMERIC_TO_INT = auto()  # integers and bools become int64
 
@@ -50,7 +51,8 @@ def promote(a: dtype, b: dtype) -> dtype:
 
 
 def _of_number(kind: type) -> dtype:
-    # By subclass: enumerations and NumPy's float64 count as their base class, and bool (a subclass of int) is first.
+    # Tested with issubclass: enumerations and NumPy's float64 count as their base class. bool, a subclass of int, is
+    # tested first.
     if issubclass(kind, bool):
         return dtypes.bool8
     if issubclass(kind, int):
@@ -62,19 +64,19 @@ def _of_number(kind: type) -> dtype:
 
 
 def _lift(result: dtype | None, other: dtype | None) -> dtype | None:
-    """Promote `result` with the type of a lower rank if that is of a higher category."""
+    """Promote `result` with `other`, the type of a lower rank, if the category of `other` is higher."""
     if result is None or other is None:
         return result or other
     if other.category <= result.category:
         return result
     if other.category == COMPLEX and result.category == FLOAT:
-        # A complex operand of a lower rank keeps the precision of the higher rank.
+        # The result becomes complex but keeps the precision of the higher rank.
         return dtypes.corresponding_complex_dtype(result)
     return other if other.category == COMPLEX else promote(result, other)
 
 
 def result_type(*operands: Any) -> dtype:
-    """Return the promoted type of tensors and numbers, like `torch.result_type`; None is skipped."""
+    """Return the promoted type of tensors and numbers, like `torch.result_type`; skip operands that are None."""
     ranks: list[dtype | None] = [None, None, None]  # with dimensions, 0-d, numbers
     for x in operands:
         if isinstance(x, TensorProxy):
@@ -89,12 +91,12 @@ def result_type(*operands: Any) -> dtype:
         ranks[rank] = found if known is None else promote(known, found)
     result = _lift(ranks[0], _lift(ranks[1], ranks[2]))
     if result is None:
-        raise TypeError("expected at least one tensor or number to take the type of")
+        raise TypeError("type promotion needs at least one tensor or number, but all operands are None")
     return result
 
 
 def _is_type_of_first(operands: tuple[Any, ...]) -> bool:
-    """Check for the common case that all tensors have the first one's type and numbers are of no higher category."""
+    """Check for the common case: all tensors have the first tensor's type, and no number has a higher category."""
     first = operands[0]
     if type(first) is not TensorProxy:
         return False

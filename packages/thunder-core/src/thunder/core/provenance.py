@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of a program: what a pass changed, and where each line comes from.
+"""The history of a program: the changes of each pass, and the origin of each line.
 
-`diff_traces(a, b)` is a unified diff of two traces, in which values that are computed in the same way have the same
-name. `provenance(traces)` gives, for each line of the last of several traces, the pass that wrote it, the operation of
-the first trace that it comes from, and the line of the user's program.
+`diff_traces(a, b)` returns a unified diff of two traces, in which values that are computed in the same way have the
+same name. `provenance(traces)` describes each line of the last trace: the pass that wrote the line, the operation of
+the first trace from which it comes, and the line of user code.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from thunder.core.trace import Trace
 __all__ = ["LineProvenance", "diff_traces", "provenance"]
 
 
-# -- what a pass changed ----------------------------------------------------------------------------------------------
+# -- the changes of a pass --------------------------------------------------------------------------------------------
 def diff_traces(a: Trace, b: Trace, *, context: int = 3, depth: int = 0) -> str:
-    """Return the unified diff of two traces; empty if they are the same up to names.
+    """Return the unified diff of two traces; the diff is empty if the traces are the same up to names.
 
-    `context` is the number of unchanged lines around a change, `depth` that of levels of decomposition to compare.
+    `context` is the number of unchanged lines around a change. `depth` is the number of levels of decomposition to
+    compare.
     """
     for x in (a, b):
         if not isinstance(x, Trace):
-            raise TypeError(f"diff_traces takes two traces, such as thunder.last_traces(f)[0], not {x!r:.80}")
+            raise TypeError(f"diff_traces expects two traces, such as thunder.last_traces(f)[0], not {x!r:.80}")
     names = (f"{a.name}, as captured" if a.provenance is None else f"{a.name}, after {a.provenance.name}",
              f"{b.name}, as captured" if b.provenance is None else f"{b.name}, after {b.provenance.name}")  # fmt: skip
     lines = _text(a, {}, depth), _text(b, _same_names(a, b), depth)
@@ -102,9 +103,9 @@ def _shape_of(x: Any, keys: dict[str, int]) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(x))
 
 
-# -- where lines come from --------------------------------------------------------------------------------------------
+# -- the origin of lines ----------------------------------------------------------------------------------------------
 class LineProvenance:
-    """The provenance of one line: the pass that wrote it, the operation that it comes from, and the user's line."""
+    """The provenance of one line: the pass that wrote it, its original operation, and the line of user code."""
 
     __slots__ = ("line", "operation", "origin", "source", "written_by")
 
@@ -112,7 +113,7 @@ class LineProvenance:
         self.operation = operation
         self.line = bound_symbol_lines(operation, depth=0)[0]
         self.written_by = written_by  # the first pass whose trace has the operation in this form
-        self.origin = origin  # the operation of the first trace that computes its result
+        self.origin = origin  # the operation of the first trace that computes this line's result
         self.source = source
 
     def __str__(self) -> str:
@@ -128,7 +129,7 @@ class LineProvenance:
 
 
 class Provenance(list[LineProvenance]):
-    """The provenance of each line of a program; prints one entry after the other."""
+    """A list with the provenance of each line of a program."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
@@ -137,17 +138,17 @@ class Provenance(list[LineProvenance]):
 
 
 def provenance(traces: Sequence[Trace]) -> Provenance:
-    """Return the provenance of each line of the last of `traces`, which are the traces of one program in order."""
+    """Return the provenance of each line of `traces[-1]`; `traces` are the traces of one program in order."""
     if not traces or not all(isinstance(trace, Trace) for trace in traces):
         raise TypeError(
-            "provenance takes the traces of one program, such as thunder.last_traces(f) or "
+            "provenance expects the traces of one program, such as thunder.last_traces(f) or "
             "thunder.last_backward_traces(f)"
         )
     origins: dict[str, BoundSymbol] = {}
     for bsym in traces[0].bound_symbols:
         for name in bsym.out_names:
             origins.setdefault(name, bsym)
-    for bsym in traces[0].bound_symbols:  # and what they decompose into
+    for bsym in traces[0].bound_symbols:  # including their decompositions
         parts = [*bsym.subsymbols]
         while parts:
             part = parts.pop()

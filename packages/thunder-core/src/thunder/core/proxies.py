@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proxies: the values of the IR. A proxy has a name and metadata, but no data.
 
-`TensorProxy` is immutable: each operation creates new ones. Its operators and methods are those of the current language
-(`core/langctx.py`). Traced user code does not see proxies, but handles that point at them.
+`TensorProxy` is immutable: each operation creates new proxies. The current language (`core/langctx.py`) defines its
+operators and methods. Traced user code does not see proxies, but handles that point at them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Proxy:
-    """A named value of a trace. Without a name it gets a fresh one from the current trace."""
+    """A named value of a trace. If `name` is missing, the current trace creates a new name."""
 
     __slots__ = ("__weakref__", "name")
     prefix = "p"
@@ -39,12 +39,12 @@ class Proxy:
         if name is None:
             trace = state.trace
             if trace is None:
-                raise TracingError(f"a {type(self).__name__} without a name can only be made while tracing")
+                raise TracingError(f"a {type(self).__name__} without a name can only be created while tracing")
             name = trace.make_name(self.prefix)
         self.name: str = name
 
     def type_string(self) -> str:
-        """Return the type, as comments in printed traces show it."""
+        """Return the type in the format of comments in printed traces."""
         return "Any"
 
     def replace_name(self, name: str) -> Proxy:
@@ -73,7 +73,7 @@ class AnyProxy(Proxy):
 
 
 class CollectionProxy(Proxy):
-    """A container that is an input of a trace; `value` has its items."""
+    """A container that is an input of a trace; `value` contains its items."""
 
     __slots__ = ("value",)
     prefix = "C"
@@ -110,9 +110,9 @@ class DictProxy(CollectionProxy):
 
 
 class NumberProxy(Proxy):
-    """A Python number: an input, whose `value` is known, or one that the program computes (None).
+    """A Python number: an input, whose `value` is known, or a result of the program, whose `value` is None.
 
-    `symbol` is its symbolic number, if it is a leaf of symbolic expressions (`core/symint/symbols.py`).
+    `symbol` is the number's symbol, if the number is a leaf of symbolic expressions (`core/symint/symbols.py`).
     """
 
     __slots__ = ("python_type", "symbol", "value")
@@ -130,7 +130,7 @@ class NumberProxy(Proxy):
         return f"{self.python_type.__name__} {'?' if self.value is None else self.value}"
 
     def known(self) -> Any:
-        """Return the value, or raise an error with ways out if it is data-dependent."""
+        """Return the value, or raise an error with workarounds if the value is data-dependent."""
         if self.value is None:
             _raise_data_dependent(self.name)
         return self.value
@@ -155,7 +155,7 @@ class NumberProxy(Proxy):
 
 def _raise_data_dependent(name: str) -> NoReturn:
     raise TracingError(
-        f"the number {name} is computed by the program, so its value is not known while tracing. Keep it a tensor "
+        f"the program computes the number {name}, so its value is not known while tracing. Use a tensor instead "
         "(torch.where), or move this part out of the traced function"
     )
 
@@ -166,7 +166,7 @@ def number_value(x: Any) -> Any:
 
 
 def number_type(x: Any) -> type:
-    """Return the Python number type of `x`, a number, a symbolic number or a NumberProxy."""
+    """Return the Python number type of `x` (a number, a symbolic number or a NumberProxy)."""
     return x.python_type if isinstance(x, NumberProxy) else x.__class__
 
 
@@ -189,7 +189,10 @@ for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 class TensorProxy(Proxy):
-    """A tensor: `name`, `shape` (ints, some symbolic), `dtype`, `device`, `requires_grad`; or `like=` another."""
+    """A tensor with `name`, `shape` (ints or symbolic numbers), `dtype`, `device` and `requires_grad`.
+
+    `like` is another tensor whose shape, dtype and device are the defaults.
+    """
 
     __slots__ = ("device", "dtype", "ndim", "requires_grad", "shape")
     prefix = "t"
@@ -207,7 +210,7 @@ class TensorProxy(Proxy):
         if name is None:
             trace = state.trace
             if trace is None:
-                raise TracingError("a TensorProxy without a name can only be made while tracing")
+                raise TracingError("a TensorProxy without a name can only be created while tracing")
             name = trace.make_name("t")
         self.name = name
         if like is not None:
@@ -248,8 +251,8 @@ class TensorProxy(Proxy):
 
     def __bool__(self) -> bool:
         raise TracingError(
-            f"data-dependent control flow: this branch needs the value of the tensor {self.name}, not known while "
-            "tracing. Use torch.where or masks, or move the branch out of the traced function"
+            f"data-dependent control flow: this branch needs the value of the tensor {self.name}, which is not known "
+            "while tracing. Use torch.where or masks, or move the branch out of the traced function"
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -279,7 +282,7 @@ def _tensor_operator(method: str, *, swapped: bool = False) -> Callable[..., Any
     return apply
 
 
-# The method of the language that implements each of Python's operators.
+# The language's method that implements each Python operator.
 OPERATORS: dict[str, str] = {
     "__add__": "add", "__sub__": "sub", "__mul__": "mul", "__truediv__": "true_divide", "__floordiv__": "floor_divide",
     "__mod__": "remainder", "__pow__": "pow", "__matmul__": "matmul", "__and__": "bitwise_and", "__or__": "bitwise_or",

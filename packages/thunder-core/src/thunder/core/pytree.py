@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nested containers, flattened by optree (C++): None is a leaf, dictionaries keep their order.
+"""Nested containers, flattened by optree (C++): None is a leaf, and dictionaries keep their order.
 
-Containers that optree does not know (dataclasses, Transformers' `ModelOutput`) are registered when they first occur, in
-thunder's own namespace, which leaves other users of optree unaffected.
+Dataclasses and Transformers' `ModelOutput`, which optree does not support, are registered when they first occur. They
+are registered in thunder's own optree namespace, so that other users of optree are not affected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import optree
 __all__ = ["flat_items", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
 
 NAMESPACE = "thunder"
-# Never exited: leaving the context would sort the keys of dictionaries again.
+# The context is never exited: after it, optree would sort the keys of dictionaries again.
 _insertion_order = optree.dict_insertion_ordered(True, namespace=NAMESPACE)
 _insertion_order.__enter__()
 
@@ -27,7 +27,7 @@ _containers: set[type] = set()
 
 
 def _flatten_dataclass(x: Any) -> tuple[tuple[Any, ...], tuple[type, tuple[str, ...]], tuple[str, ...]]:
-    # Attributes that are no fields follow the fields.
+    # Attributes that are not fields follow the fields.
     names = tuple(dict.fromkeys((*(f.name for f in dataclasses.fields(x)), *getattr(x, "__dict__", ()))))
     names = tuple(n for n in names if hasattr(x, n))
     return tuple(getattr(x, n) for n in names), (type(x), names), names
@@ -53,7 +53,7 @@ def _unflatten_model_output(aux: tuple[type, tuple[str, ...]], values: Iterable[
 
 
 def _is_torchs(cls: type) -> bool:
-    # Modules and tensors are objects with an identity, even where their class is a dataclass. torch is not imported.
+    # Modules and tensors are leaves even if their class is a dataclass. Names are compared to avoid importing torch.
     return any(c.__module__ in ("torch.nn.modules.module", "torch") for c in cls.__mro__)
 
 
@@ -78,8 +78,8 @@ def _see(cls: type) -> None:
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """Return the leaves of nested containers and their structure, for `tree_unflatten`."""
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
-    # A container of a new type comes back as a leaf, also if another thread has just registered its class: flatten
-    # again whenever a leaf's type has not been classified as a leaf type.
+    # optree returns a container of a new type as a leaf, even if another thread has just registered its class. So
+    # flatten again until the type of each leaf has been classified as a leaf type.
     while new := {type(x) for x in leaves} - _leaf_types:
         for cls in new:
             _see(cls)
@@ -93,7 +93,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def tree_unflatten(leaves: Iterable[Any], spec: Any) -> Any:
-    """Rebuild containers of a structure that `tree_flatten` returned, with other leaves."""
+    """Rebuild nested containers from `leaves` and the structure `spec` that `tree_flatten` returned."""
     return optree.tree_unflatten(spec, leaves)
 
 
@@ -104,5 +104,5 @@ def tree_map(fn: Callable[..., Any], tree: Any) -> Any:
 
 
 def flat_items(x: Any) -> list[Any]:
-    """Flatten nested tuples and lists; anything else, including other containers, is one item."""
+    """Flatten nested tuples and lists; any other object, including other containers, is one item."""
     return [y for i in x for y in flat_items(i)] if isinstance(x, (tuple, list)) else [x]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tracing state of a thread: the trace, the frontend between user code and it, and the user's line."""
+"""The tracing state of a thread: the trace, the frontend between user code and the trace, and the line of user code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = ["ActiveTrace", "Frontend", "SourceLine", "current_trace", "registrations", "state", "tracectx"]
 
-# Counts registrations of implementations and gradient rules: a specialization compiled at another count is stale.
+# The number of registrations of implementations and gradient rules. A specialization that was compiled at another count
+# is stale.
 registrations = [0]
 
 
@@ -21,7 +22,7 @@ class SourceLine(NamedTuple):
     line: int
 
     def text(self) -> str:
-        """Return the line's source, or an empty string where it cannot be read."""
+        """Return the line's source, or an empty string if the file cannot be read."""
         import linecache
 
         return linecache.getline(self.filename, self.line).strip()
@@ -32,7 +33,7 @@ class SourceLine(NamedTuple):
 
 
 class ActiveTrace(Protocol):
-    """What recording needs of the current trace (`core/trace.py`)."""
+    """The methods of the current trace (`core/trace.py`) that recording uses."""
 
     names: set[str]
     info: dict[str, Any]
@@ -48,7 +49,7 @@ class ActiveTrace(Protocol):
         """Append an operation."""
 
     def scope(self) -> AbstractContextManager[list[Any]]:
-        """Return a context in which operations are recorded into the list that it returns."""
+        """Return a context manager; operations are recorded into the list that entering it returns."""
 
 
 class Frontend(Protocol):
@@ -62,7 +63,7 @@ class Frontend(Protocol):
 
 
 class _State(threading.local):
-    """The state of one thread. `frontend` is set while user code runs, and None while a meta function runs."""
+    """The state of one thread. `frontend` is set while user code runs; it is None while a meta function runs."""
 
     def __init__(self) -> None:
         self.trace: ActiveTrace | None = None
@@ -74,7 +75,7 @@ state = _State()
 
 
 def current_trace() -> Any:
-    """Return the `Trace` that operations are recorded into on this thread, or None."""
+    """Return the `Trace` into which this thread records operations, or None."""
     return state.trace
 
 
@@ -83,7 +84,7 @@ T = TypeVar("T", bound="ActiveTrace | None")
 
 @contextmanager
 def tracectx(trace: T) -> Iterator[T]:
-    """Record operations into `trace` within a context, with no frontend in between; None: run them."""
+    """Record operations into `trace` within a context, without a frontend; if `trace` is None, run the operations."""
     before = state.trace, state.frontend
     state.trace, state.frontend = trace, None
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traversal of arguments and outputs, which nest proxies in tuples, lists, dicts, slices and symbolic numbers."""
+"""Traversal of arguments and outputs: proxies are nested in tuples, lists, dicts, slices and symbolic numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def proxies_in(x: Any, found: list[Proxy] | None = None) -> list[Proxy]:
 
 
 def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
-    """Apply `fn` to each proxy in an argument or output; what contains no proxy is returned unchanged."""
+    """Apply `fn` to each proxy in an argument or output; return objects that contain no proxy unchanged."""
     kind = type(x)
     if kind is TensorProxy or isinstance(x, Proxy):
         return fn(x)
@@ -71,7 +71,10 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
 
 
 def argument_key(x: Any) -> Any:
-    """Return a key that is equal for equal arguments only; a proxy's name and the same string have different keys."""
+    """Return a key that is equal for equal arguments only.
+
+    A proxy has another key than a string that equals its name.
+    """
     kind = type(x)
     if kind is TensorProxy:
         return x.name
@@ -95,7 +98,7 @@ def argument_key(x: Any) -> Any:
 
 
 def renamed(p: Proxy, mapping: dict[str, Any], fresh: dict[str, str] | None) -> Any:
-    """Return the replacement of `p`: from `mapping`, or `p` renamed by `fresh`, which is then added to `mapping`."""
+    """Return the replacement of `p` in `mapping`; otherwise rename `p` by `fresh` and add the result to `mapping`."""
     new = mapping.get(p.name)
     if new is None:
         if fresh is None or p.name not in fresh:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations: a `Symbol` is one, a `BoundSymbol` is one call of it in a trace.
+"""Symbols and bound symbols: a `Symbol` is an operator, and a `BoundSymbol` is one call of it in a trace.
 
-A symbol's `meta` defines it: for a primitive it checks the inputs and creates the output proxies, for a composite it is
-the decomposition into other operations. Rules are attached below the declaration with the symbol's decorators:
-`@sym.grad` or `@sym.vjp` (gradient rule), `@sym.jvp` (tangents), `@sym.batch` (batching rule), `@sym.samples`,
-`@sym.errors`.
+The function `meta` defines a symbol. For a primitive, `meta` checks the inputs and creates the output proxies. For a
+composite, `meta` is the decomposition into other operations. Rules are attached below the declaration with decorators
+of the symbol: `@sym.grad` or `@sym.vjp` (gradient rule), `@sym.jvp` (tangents), `@sym.batch` (batching rule),
+`@sym.samples` and `@sym.errors`.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class OpTags(Enum):
-    """What passes and executors may assume of an operation."""
+    """Properties of an operation that passes and executors may assume."""
 
-    __hash__ = object.__hash__  # faster than Enum's, and passes look up tags all the time
+    __hash__ = object.__hash__  # faster than Enum's; passes look up tags very often
 
     SHAPE_OP = auto()  # does no arithmetic: changes only shape or strides, or selects elements
     VIEW_OP = auto()  # its result may share memory with its first input
     ELEMENTWISE_OP = auto()
     REDUCTION_OP = auto()
     MATMUL_OP = auto()
-    RANDOM_OP = auto()  # draws random numbers: never dropped, merged or reordered among themselves
-    GENERATOR_STATE_OP = auto()  # reads or sets a generator's state without drawing: runs once for a whole batch
+    RANDOM_OP = auto()  # draws random numbers: never dropped or merged; random operations keep their order
+    GENERATOR_STATE_OP = auto()  # reads or sets a generator's state, but draws no numbers: runs once for a whole batch
     IN_PLACE_OP = auto()  # writes to an input: never dropped, merged or moved across a use of that input
     SIDE_EFFECT = auto()  # runs for its side effect: never dropped, moved or fused
     DEVICE_SYNC_OP = auto()  # synchronizes with the device
     CHECK_OP = auto()  # a guard of a prologue
     UNPACK_OP = auto()  # binds an input
     GRAD_OP = auto()  # get_grad / put_grad: exists only while a gradient rule runs
-    OPAQUE_OP = auto()  # an operation of torch that has no symbol in thunder
+    OPAQUE_OP = auto()  # an operation of torch for which thunder has no symbol
     NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
-    DONT_DCE = auto()  # kept if its result is unused, but may be moved: it binds inputs or numbers
-    LAYOUT_OF_KERNEL = auto()  # the strides of its result depend on the kernel: torch's meta function gets them wrong
-    RECOMPUTED = auto()  # recomputed in backward instead of saved: random numbers from a seed that is an argument
+    DONT_DCE = auto()  # kept even if its result is unused, but may be moved: it binds inputs or numbers
+    LAYOUT_OF_KERNEL = auto()  # the kernel decides the strides of the result: torch's meta function gets them wrong
+    RECOMPUTED = auto()  # recomputed in backward instead of saved: draws random numbers from a seed in its arguments
 
 
-# The tag of operations through which no gradient flows, under a short name.
+# A short name for the tag of operations through which no gradient flows.
 NON_DIFFERENTIABLE = OpTags.NON_DIFFERENTIABLE
 
 _KEEP = frozenset({OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE})
@@ -75,12 +75,12 @@ _eager_runner: list[Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]] = 
 
 
 def set_eager_runner(runner: Callable[[Symbol, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-    """Set the function that runs symbols called outside a trace (`thunder.execution` does)."""
+    """Set the function that runs symbols that are called outside a trace. `thunder.execution` calls this function."""
     _eager_runner[:] = [runner]
 
 
 class Symbol:
-    """An operation. Calling it inside a trace records a `BoundSymbol`; calling it on real tensors just runs it."""
+    """An operator. A call inside a trace records a `BoundSymbol`; a call on real tensors, outside a trace, runs it."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Symbol:
         self.module = module
         self.is_prim = is_prim
         self.tags: frozenset[OpTags] = frozenset(tags)
-        #: What passes and executors may rely on besides what it computes; see `thunder.core.facts`.
+        #: Declared properties that passes and executors may rely on; see `thunder.core.facts`.
         self.facts: Facts = _facts(self.tags, facts or {})
-        # Whether its calls stay in a trace even if their results are unused.
+        # True if calls stay in a trace even if their results are unused.
         self.must_stay = not _KEEP.isdisjoint(self.tags)
-        # Whether it belongs to a program's frame (inputs, del, yield, return), which no executor claims.
+        # True for operations that only give a program its structure (inputs, del, return …). No executor claims them.
         self.is_structural = OpTags.UNPACK_OP in self.tags or (is_prim and str(self.id) in _STRUCTURAL_IDS)
         self.is_return = is_prim and str(self.id) == "PrimIDs.RETURN"
         self.executor = executor
@@ -124,7 +124,7 @@ class Symbol:
         self.vjp_rule: Callable[..., Any] | None = None
         self.jvp_rule: Callable[..., Any] | None = None
         self.batch_rule: Callable[..., Any] | None = None
-        # `(call, JointTrace) -> forward operations, backward operations`, where a `grad` rule cannot express it.
+        # `(call, JointTrace) -> forward operations, backward operations`: a rule for what `grad` cannot express.
         self.joint_rule: Callable[..., Any] | None = None
         # `(call, Forward)`: records one operation that computes both the results and their tangents.
         self.joint_jvp_rule: Callable[..., Any] | None = None
@@ -144,7 +144,7 @@ class Symbol:
         trace = state.trace
         if trace is None:
             if not _eager_runner:
-                # Imported by name at run time: it is of a higher layer, and calls `set_eager_runner`.
+                # Imported by name at run time: the module belongs to a higher layer, and calls `set_eager_runner`.
                 importlib.import_module("thunder.execution")
             return _eager_runner[0](self, args, kwargs)
         frontend = state.frontend
@@ -171,41 +171,41 @@ class Symbol:
 
     # -- rules --------------------------------------------------------------------------------------------------------
     def grad(self, rule: F) -> F:
-        """Register its gradient rule: forward and backward in one function, with get_grad and put_grad(s)."""
+        """Register the gradient rule: one function for forward and backward, which calls get_grad and put_grad(s)."""
         self.grad_rule = rule
         return rule
 
     def vjp(self, rule: F) -> F:
-        """Register its gradient rule as `(g, output, *args, **kwargs) -> gradients of the positional tensor arguments`.
+        """Register the gradient rule as `(g, output, *args, **kwargs) -> gradients of the positional tensor arguments`.
 
-        Short for a `grad` rule that runs the operation, gets the cotangent of its (one) output and puts the gradients
-        that `rule` returns; None means no gradient.
+        This is a short form of `grad` for operations with one output. `g` is the cotangent of `output`. A gradient that
+        is None means no gradient.
         """
         self.vjp_rule = rule
         return rule
 
     def jvp(self, rule: F) -> F:
-        """Register its forward-mode rule as `(t, output, *args, **kwargs) -> tangent of the output`.
+        """Register the forward-mode rule as `(t, output, *args, **kwargs) -> tangent of the output`.
 
         `t` is a tuple with a tangent for each positional parameter (None for zero; a tuple for a sequence of tensors).
         With several outputs the rule returns a tuple. Without a rule, tangents are computed by applying the gradient
-        rule twice: a rule is needed only where that is not good enough.
+        rule twice. Register a rule only if that result is too slow or not accurate enough.
         """
         self.jvp_rule = rule
         return rule
 
     def batch(self, rule: F) -> F:
-        """Register its batching rule as `(b, *args, **kwargs) -> output`.
+        """Register the batching rule as `(b, *args, **kwargs) -> output`.
 
-        Tensors `a` with `a in b` have the batch as their first dimension, and so have the outputs. `b` is a
-        `thunder.passes.batching.Batch` with helpers. A rule that returns NotImplemented leaves the call to the
-        operation's decomposition.
+        `b` is a `thunder.passes.batching.Batch` with helper methods. A tensor `a` is batched if `a in b`: its first
+        dimension is the batch. The first dimension of each output is the batch too. If a rule returns NotImplemented,
+        the operation's decomposition is batched instead.
         """
         self.batch_rule = rule
         return rule
 
     def samples(self, generator: F) -> F:
-        """Register a generator function `(make) -> SampleInput…` of inputs that it must accept."""
+        """Register a generator function `(make) -> SampleInput…` of inputs that the operation must accept."""
         self.sample_generator = generator
         return generator
 
@@ -219,20 +219,22 @@ class Symbol:
         self.facts = with_facts(self.facts, facts)
 
     def samples_of(self, other: Symbol) -> None:
-        """Take the samples and errors of a symbol with the same arguments: the primitive's, for what only calls it."""
+        """Use the samples and errors of `other`, e.g. a primitive with the same arguments that this composite calls."""
         self.sample_generator, self.error_generator = other.sample_generator, other.error_generator
 
     def view_scatter(self, rule: F) -> F:
-        """Register the rule that propagates a write to its result, a view, to its first input, the base.
+        """Register the rule that propagates a write from a view to its base.
 
-        `(base, new, *args, **kwargs) -> new base`: `new` is the view's new value, args and kwargs are those of the call
-        that made the view, without the input. With several outputs the keyword `index` is that of the written one.
+        The view is the operation's result, and the base is its first input. The rule has the signature
+        `(base, new, *args, **kwargs) -> new base`. `new` is the view's new value. `args` and `kwargs` are the other
+        arguments of the call that created the view. With several outputs, the keyword `index` is the index of the
+        output that was written to.
         """
         self.view_scatter_rule = rule
         return rule
 
     def view_when(self, condition: F) -> F:
-        """Register the condition on its arguments under which its result is a view, if it is not always one."""
+        """Register a condition on the arguments; the result is a view only for arguments that fulfil the condition."""
         self.view_condition = condition
         return condition
 
@@ -244,14 +246,14 @@ class Symbol:
 
     @property
     def differentiable(self) -> bool:
-        """Whether gradients flow through it: False for operations with the tag NON_DIFFERENTIABLE."""
+        """True if gradients flow through the operation; False if it has the tag NON_DIFFERENTIABLE."""
         return OpTags.NON_DIFFERENTIABLE not in self.tags
 
     def __repr__(self) -> str:
         return f"<Symbol {self.module + '.' if self.module else ''}{self.name}>"
 
     def __thunder_text__(self, context: PrintContext) -> str:
-        """Return its expression in printed traces, where it is an argument."""
+        """Return the expression that printed traces contain for a symbol that is an argument."""
         return context.function(self)
 
     def __reduce__(self) -> Any:
@@ -269,7 +271,7 @@ _CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP})
 
 
 def _facts(tags: frozenset[OpTags], options: FactOptions) -> Facts:
-    """Return the facts of an operation: what is declared, else what follows from its tags."""
+    """Return the facts of an operation: the declared facts, and defaults that follow from its tags."""
     cheap: Cost = "as its parts" if tags.isdisjoint(_CHEAP) else "cheap"
     return facts_of(
         view="always" if OpTags.VIEW_OP in tags else "never",
@@ -280,34 +282,35 @@ def _facts(tags: frozenset[OpTags], options: FactOptions) -> Facts:
 
 def _symbol_by_name(module: str, name: str, declared_in: str | None = None) -> Symbol:
     if declared_in is not None:
-        importlib.import_module(declared_in)  # a primitive that a language's family declares when it is loaded
-    # Imported by name at run time: a pickled symbol may be of any module.
+        importlib.import_module(declared_in)  # importing this module declares the primitive
+    # Imported by name at run time: a pickled symbol may belong to any module.
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 class BoundSymbol:
     """One operation of a trace: a symbol, its arguments, its output, and its decomposition.
 
-    What passes use often is cached. Except for `has_effect`, the caches are slots that `__getattr__` fills at their
-    first use. `subsymbols` of a substituted operation are substituted lazily too, as most passes do not read them.
+    Values that passes often use are cached in slots. `__getattr__` fills these slots at their first use, except for
+    `has_effect`, which `__init__` computes. The `subsymbols` of a substituted operation are also substituted at their
+    first use, because most passes do not read them.
     """
 
     __slots__ = ("_renamed", "arg_names", "args", "has_effect", "inner_numbers", "key", "kwargs", "out_names",
                  "output", "source", "subsymbols", "sym")  # fmt: skip
 
-    #: The names of the values it reads.
+    #: The names of the values that the operation reads.
     arg_names: tuple[str, ...]
-    #: The names of the values it computes: those of its output that are not arguments.
+    #: The names of the values that the operation computes. An output that is also an argument does not count.
     out_names: tuple[str, ...]
-    #: Whether it, or an operation of its decomposition, has to run even if its result is unused.
+    #: True if the operation, or an operation of its decomposition, must run even if its result is unused.
     has_effect: bool
-    #: The names of the symbolic numbers that its decomposition reads besides its arguments: those in shapes of tensors.
+    #: The names of symbolic numbers that the decomposition reads from tensors' shapes, and that are not arguments.
     inner_numbers: frozenset[str]
-    #: Equal for equal calls only; hashable if all arguments are.
+    #: A key that is equal for equal calls only; it is hashable if all arguments are.
     key: Any
-    #: Its decomposition. Except for symbolic numbers it reads only the operation's arguments and its own results.
+    #: The decomposition. It reads only the operation's arguments, its own results, and symbolic numbers.
     subsymbols: Sequence[BoundSymbol]
-    # The arguments of a pending substitution of `subsymbols`: the operation that has them, `mapping` and `fresh`.
+    # A pending substitution of `subsymbols`: the operation that still has the old ones, `mapping` and `fresh`.
     _renamed: tuple[BoundSymbol, dict[str, Any], dict[str, str] | None] | None
 
     def __init__(
@@ -361,21 +364,24 @@ class BoundSymbol:
 
     @property
     def like(self) -> BoundSymbol:
-        """The operation that it is a renaming of, whose subsymbols exist already; for uses that ignore names."""
+        """The operation of which this one is a renamed copy, or this operation itself.
+
+        Its subsymbols already exist, so passes that ignore the names of values can read them without a substitution.
+        """
         op = self
         while (renamed := op._renamed) is not None and renamed[2] is not None:
             op = renamed[0]
         return op
 
     def replace(self, **changes: Any) -> BoundSymbol:
-        """Return a copy with changes to sym, args, kwargs, output, subsymbols or source."""
+        """Return a copy in which `changes` replace sym, args, kwargs, output, subsymbols or source."""
         if "subsymbols" not in changes:
             changes["subsymbols"] = self.subsymbols
         values = {name: getattr(self, name) for name in ("sym", "args", "kwargs", "output", "source")}
         return BoundSymbol(**{**values, **changes})
 
     def run_by(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundSymbol:
-        """Return a call of the executor's operator `sym` that implements it, on the same values."""
+        """Return a call of the executor's operator `sym`, which computes this operation's output values."""
         new = object.__new__(BoundSymbol)
         new.sym, new.args, new.kwargs, new.output = sym, args, kwargs, self.output
         new.source, new.subsymbols, new._renamed = self.source, (self,), None
@@ -388,12 +394,13 @@ class BoundSymbol:
     ) -> BoundSymbol:
         """Replace each proxy whose name is in `mapping`, in arguments, outputs and the decomposition.
 
-        An output is replaced only by another proxy: a call cannot assign to a number. If there is nothing to replace,
-        the result is this object. With `fresh`, a map of names, it is always a copy: values that are not in `mapping`
-        get their name in `fresh` and are added to `mapping`; `source` is the line of the new call.
+        An output is replaced only by another proxy: a call cannot assign to a number. If `fresh` is None and there is
+        nothing to replace, return this object. `fresh` maps old names to new names. If it is passed, return a copy in
+        which values that are not in `mapping` are renamed; the renamed values are added to `mapping`. `source` is the
+        line of user code for the new call.
 
-        The decomposition is substituted lazily. So `mapping` may get new entries for values that are computed later,
-        but must not change otherwise.
+        The decomposition is substituted at its first use. Until then, callers may add entries to `mapping` for values
+        that are computed later, but must not change or remove entries.
         """
         if fresh is None:
             keys = mapping.keys()
@@ -447,7 +454,7 @@ class BoundSymbol:
 # -- lazily computed attributes ---------------------------------------------------------------------------------------
 def _rename_subsymbols(bsym: BoundSymbol) -> None:
     renamed = bsym._renamed
-    if renamed is None:  # another thread was first
+    if renamed is None:  # another thread has already substituted them
         return
     source, mapping, fresh = renamed
     line = None if fresh is None else bsym.source

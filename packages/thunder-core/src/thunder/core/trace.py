@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Traces: straight-line programs that print as Python and run.
 
-A trace has a name, inputs, a list of bound symbols and a provenance (which pass made it). While it is recorded it also
-has a stack of scopes: operations are appended to the innermost list, so that decompositions nest.
+A trace has a name, inputs, a list of bound symbols, and a provenance (the pass that created the trace). During
+recording, a trace also has a stack of scopes. Operations are appended to the innermost scope, so that decompositions
+nest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _counter = itertools.count()
 
 
 class Provenance:
-    """Which pass made a trace, and how long that took."""
+    """The pass that created a trace, and the time that the pass took."""
 
     __slots__ = ("name", "nanoseconds")
 
@@ -41,7 +42,7 @@ class Provenance:
 
 
 class _Scope:
-    """The context manager of `Trace.scope`: a class is faster than a generator, and passes enter many."""
+    """The context manager of `Trace.scope`: a class, because it is faster than a generator, and scopes are frequent."""
 
     __slots__ = ("scopes",)
 
@@ -60,8 +61,8 @@ class _Scope:
 class Trace:
     """A program of the IR.
 
-    `args` are its inputs in order; `signature` is the text between the parentheses of its `def`, if that is not just
-    their names.
+    `args` are its inputs in order. `signature` is the text between the parentheses of its `def`, or None if that text
+    consists only of the names of the inputs.
     """
 
     def __init__(
@@ -75,18 +76,19 @@ class Trace:
         self.name = name
         self.args: list[Proxy] = list(args)
         self.signature = signature
-        # The output until a return is recorded: that of the trace that this one derives from, or the assigned one.
+        # The output until a return is recorded: either the assigned output, or the output of the trace from which this
+        # trace was derived.
         self._output: Any = None
         self._output_assigned = False
-        self.decorated = True  # whether it runs under no_grad and no_autocast; a prologue does not, as it guards them
+        self.decorated = True  # True if it runs under no_grad and no_autocast; False for a prologue, which guards both
         self.bound_symbols: list[BoundSymbol] = []
         self.scopes: list[list[BoundSymbol]] = [self.bound_symbols]
         self.provenance = provenance
         self.names: set[str] = {p.name for p in self.args}
         self._counters: dict[str, int] = {}
-        # Objects without a literal that the source refers to, by their names in it.
+        # Objects without a literal to which the source refers, by name.
         self.objects: dict[str, Any] = {}
-        # Information from passes for later passes, such as the structure of the outputs. Derived traces inherit it.
+        # Information for later passes, e.g. the structure of the outputs. Derived traces inherit it.
         self.info: dict[str, Any] = {}
 
     # -- output -------------------------------------------------------------------------------------------------------
@@ -94,8 +96,8 @@ class Trace:
     def output(self) -> Any:
         """The output of the program: the argument of its final `python_return`.
 
-        Assigning changes that argument. Before a return is recorded, the value is stored for the code that records it;
-        recording a return of other values is then an error (`check_output`).
+        Assigning to this property changes that argument. Before a return is recorded, the assigned value is only
+        stored. A return of other values that is recorded later is an error (`check_output`).
         """
         last = self.bound_symbols[-1] if self.bound_symbols else None
         if last is None or not last.sym.is_return:
@@ -106,21 +108,21 @@ class Trace:
     def output(self, output: Any) -> None:
         last = self.bound_symbols[-1] if self.bound_symbols else None
         if last is not None and last.sym.is_return:
-            # A new call: other traces may hold the old one.
+            # Creates a new operation, because other traces may contain the old one.
             self.bound_symbols[-1] = last.replace(args=(output,))
             self._output_assigned = False
         else:
             self._output, self._output_assigned = output, True
 
     def check_output(self) -> None:
-        """Raise an error if an output was assigned and the return that was recorded later returns something else."""
+        """Raise an error if an output was assigned and a return of other values was recorded later."""
         if not self._output_assigned or self.output is self._output:
             return
         assigned, returned = ([p.name for p in proxies_in(x)] for x in (self._output, self.output))
         if assigned != returned:
             raise TraceVerificationError(
-                f"the output of {self.name} was set to ({', '.join(assigned)}), but its return, which was recorded "
-                f"afterwards, returns ({', '.join(returned)}): record the return first, or a return of the new output"
+                f"the output of {self.name} was set to ({', '.join(assigned)}), but the return that was recorded "
+                f"afterwards returns ({', '.join(returned)}). Record the return first, or a return of the new output"
             )
 
     # -- names --------------------------------------------------------------------------------------------------------
@@ -135,7 +137,7 @@ class Trace:
         return name
 
     def make_names(self, count: int) -> list[str]:
-        """Return `count` names for tensors, the same that `count` calls of `make_name` would return."""
+        """Return `count` names for tensors: the names that `count` calls of `make_name` would return."""
         first = self._counters.get("t", 0)
         names = [f"t{i}" for i in range(first, first + count)]
         if not self.names.isdisjoint(names):
@@ -145,7 +147,7 @@ class Trace:
         return names
 
     def add_name(self, name: str) -> str:
-        """Reserve `name`, or a name derived from it if it is taken or not allowed in a trace; return it."""
+        """Reserve and return `name`, or a name derived from `name` if it is already used or not allowed in a trace."""
         if not name.isidentifier():
             name = "".join(c if c.isalnum() and c.isascii() else "_" for c in name)
             name = name if name.isidentifier() else f"_{name}"
@@ -161,11 +163,11 @@ class Trace:
         self.scopes[-1].append(bsym)
 
     def scope(self) -> _Scope:
-        """Return a context manager; operations recorded within it go to the list that entering it returns."""
+        """Return a context manager; operations are recorded into the list that entering it returns."""
         return _Scope(self.scopes)
 
     def derive(self, provenance: str | None = None) -> Trace:
-        """Return an empty trace with the same name, inputs and used names, for a pass to write its result into."""
+        """Return an empty trace with the same name, inputs and used names, into which a pass records its result."""
         out = Trace(self.name, args=self.args, signature=self.signature)
         out.names = set(self.names)
         out._counters = dict(self._counters)
@@ -192,14 +194,14 @@ class Trace:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         exec(compile(text, filename, "exec"), namespace)
         function = namespace[self.name]
-        # Tracebacks show the source as long as the function lives.
+        # Tracebacks can show the source until the function is deleted.
         weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
         return function  # type: ignore[no-any-return]
 
     def python_ctx(self) -> dict[str, Any]:
-        """Return the namespace that its source needs besides its imports: `exec(str(trace), trace.python_ctx())` works.
+        """Return the namespace in which the source runs: `exec(str(trace), trace.python_ctx())`.
 
-        The operators of executors are in it as symbols, so that the source can also be traced again.
+        The namespace contains the operators of executors as symbols, so that the source can also be traced again.
         """
         context = PrintContext(symbols=True)
         trace_text(self, depth=None, context=context)

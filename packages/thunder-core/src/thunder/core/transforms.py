@@ -24,7 +24,7 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Imported by name at run time: the names are defined in higher layers.
+    # Imported by name at run time: higher layers define these names.
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verifier, which checks that a trace is a valid program. `THUNDER_VERIFY=1` verifies every trace between passes.
 
-Each value is defined once, before its uses, and not used after its `del`; the results of a primitive have the shape,
-dtype and device that its meta function returns; the decomposition of an operation is a valid program that computes the
-operation's results; the program ends with its only return, which returns what was assigned to `Trace.output`.
+The rules of a valid program:
+
+- Each value is defined once, before its uses, and is not used after its `del`.
+- The results of a primitive have the shape, dtype and device that its meta function returns.
+- The decomposition of an operation is a valid program that computes the operation's results.
+- The program ends with its only return. The return returns the values that were assigned to `Trace.output`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ __all__ = ["same_type", "verify", "verify_if_asked"]
 
 
 def verify(trace: Trace) -> Trace:
-    """Return `trace` if it is a valid program, else raise `TraceVerificationError`."""
+    """Return `trace` if it is a valid program; otherwise raise `TraceVerificationError`."""
     defined: dict[str, Proxy] = {}
     deleted: set[str] = set()
     for p in trace.args:
@@ -47,7 +50,7 @@ def verify(trace: Trace) -> Trace:
         raise TraceVerificationError(f"{trace.name} does not end with a return")
     for i, bsym in enumerate(trace.bound_symbols[:-1]):
         if bsym.sym.is_return:
-            raise _fault(trace, i, "it goes on after its return")
+            raise _fault(trace, i, "it has operations after its return")
     trace.check_output()
     return trace
 
@@ -61,7 +64,7 @@ def _fault(trace: Trace, index: int, message: str) -> TraceVerificationError:
     source = trace.bound_symbols[index].source
     at = f"\n  traced from {source}" if source else ""
     return TraceVerificationError(
-        f"{trace.name}{where} is not a legal program: {message}{at}\n{lines_around(trace.bound_symbols, index)}"
+        f"{trace.name}{where} is not a valid program: {message}{at}\n{lines_around(trace.bound_symbols, index)}"
     )
 
 
@@ -71,7 +74,7 @@ def _verify_reads(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Pr
             raise _fault(trace, i, f"{p.name} is used after it was deleted")
         known = defined.get(p.name)
         if known is None:
-            raise _fault(trace, i, f"{p.name} is used before it is made")
+            raise _fault(trace, i, f"{p.name} is used before it is defined")
         if not same_type(known, p):
             raise _fault(trace, i, _clash(known, p))
 
@@ -83,11 +86,11 @@ def _clash(known: Proxy, used: Proxy) -> str:
 def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Proxy]) -> None:
     for name in bsym.out_names:
         if name in defined:
-            raise _fault(trace, i, f"{name} is made a second time")
+            raise _fault(trace, i, f"{name} is defined a second time")
 
 
 def same_type(a: Proxy, b: Proxy) -> bool:
-    """Check whether two values are tensors of the same shape, dtype and device, or neither is a tensor."""
+    """Compare the shape, dtype and device of two tensors; two values that are not tensors also have the same type."""
     if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
         return same_shape(a.shape, b.shape) and a.dtype is b.dtype and a.device is b.device
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
@@ -103,7 +106,7 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
             if known is None and isinstance(p, NumberProxy) and p.symbol is not None:
                 continue  # symbolic sizes are available wherever the tensor is
             if known is None:
-                raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses {p.name}, which it has not: {sub}")
+                raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses the undefined {p.name}: {sub}")
             if not same_type(known, p):
                 raise _fault(trace, i, f"in the decomposition of {bsym.sym.name}, {_clash(known, p)}: {sub}")
         for p in sub.flat_outs:
@@ -113,9 +116,9 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
     for p in bsym.flat_outs:
         known = inside.get(p.name)
         if known is None:
-            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not make {p.name}")
+            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not compute {p.name}")
         if not same_type(known, p):
-            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} makes something else: {_clash(known, p)}")
+            raise _fault(trace, i, f"the decomposition of {bsym.sym.name} has another result: {_clash(known, p)}")
 
 
 def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
@@ -123,27 +126,27 @@ def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
     if not sym.is_prim or sym.is_fusion or sym.executor is not None or sym.printer is not None or not bsym.out_names:
         return
     scratch = Trace("verification")
-    # With the counters, finding an unused name takes one step.
+    # The counters are copied too: with them, one step finds an unused name.
     scratch.names, scratch._counters = set(trace.names), dict(trace._counters)
     scratch.info.update(trace.info)
     try:
         with tracectx(scratch), set_langctx("torch"):
             expected: Any = sym.meta(*bsym.args, **bsym.kwargs)
     except Exception as error:
-        raise _fault(trace, i, f"{sym.name} does not take these arguments: {error}") from error
+        raise _fault(trace, i, f"{sym.name} does not accept these arguments: {error}") from error
     _compare(trace, i, bsym, proxies_in(expected), bsym.flat_outs)
 
 
 def _compare(trace: Trace, i: int, bsym: BoundSymbol, expected: Sequence[Proxy], found: Sequence[Proxy]) -> None:
     if len(expected) != len(found):
-        raise _fault(trace, i, f"{bsym.sym.name} gives {len(expected)} values, but the trace has {len(found)}")
+        raise _fault(trace, i, f"{bsym.sym.name} returns {len(expected)} values, but the trace has {len(found)}")
     for want, got in zip(expected, found):
         if not same_type(want, got):
             raise _fault(
-                trace, i, f"{bsym.sym.name} gives a {want.type_string()}, but {got.name} is a {got.type_string()}"
+                trace, i, f"{bsym.sym.name} returns a {want.type_string()}, but {got.name} is a {got.type_string()}"
             )
 
 
 def verify_if_asked(trace: Trace) -> Trace:
-    """Verify a trace if the environment variable `THUNDER_VERIFY` asks for it."""
+    """Verify a trace if the environment variable `THUNDER_VERIFY` is set to 1."""
     return verify(trace) if os.environ.get("THUNDER_VERIFY", "0") not in ("", "0") else trace

@@ -9,7 +9,7 @@ from thunder.numpy.base import all_npsymbols, language, npctx, npsymbol
 from thunder.numpy.elementwise import *  # noqa: F403
 from thunder.numpy.promotion import promote_types, result_type
 
-if TYPE_CHECKING:  # at run time they come from the primitives' declarations
+if TYPE_CHECKING:  # at run time, the primitives' declarations create these names
     from thunder.core.prims import (
         add,
         bitwise_and,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties, reductions, shape operations, products and creation of arrays in the NumPy language."""
+"""Properties, reductions, shape operations, matmul and creation of arrays in the NumPy language."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _REDUCTION = (OpTags.REDUCTION_OP,)
 _SHAPE = (OpTags.SHAPE_OP,)
 
 
-# -- properties, which are metadata and not operations ----------------------------------------------------------------
+# -- properties: metadata of arrays, not operations -------------------------------------------------------------------
 def size(a: TensorProxy) -> int:
-    """Return the number of elements. (torch's `a.size()` is the shape.)"""
+    """Return the number of elements; in torch, `a.size()` returns the shape instead."""
     return math.prod(a.shape)
 
 
@@ -66,7 +66,7 @@ def prod(a: TensorProxy, axis: Any = None, *, dtype: Any = None, keepdims: bool 
 
 @npsymbol(method_name="mean", tags=_REDUCTION)
 def mean(a: TensorProxy, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> TensorProxy:
-    """Return the mean over `axis`, of integers as float64."""
+    """Return the mean over `axis`; for integers, the result is float64."""
     kind = dtypes.to_dtype(dtype) or (float64 if a.dtype.category <= INTEGER else a.dtype)
     return clang.mean(a, axis, keepdims, dtype=kind)
 
@@ -85,7 +85,7 @@ def min(a: TensorProxy, axis: Any = None, *, keepdims: bool = False) -> TensorPr
 
 @npsymbol(method_name="var", tags=_REDUCTION)
 def var(a: TensorProxy, axis: Any = None, *, ddof: float = 0, keepdims: bool = False) -> TensorProxy:
-    """Return the variance over `axis`, with the divisor reduced by `ddof`."""
+    """Return the variance over `axis`; the divisor is the number of elements minus `ddof`."""
     a = prims.convert_element_type(a, float64) if a.dtype.category <= INTEGER else a
     return clang.var(a, axis, keepdims, correction=ddof)
 
@@ -127,7 +127,7 @@ def reshape(a: TensorProxy, shape: int | Sequence[int]) -> TensorProxy:
 
 @npsymbol(tags=_SHAPE)
 def transpose(a: TensorProxy, axes: Sequence[int] | None = None) -> TensorProxy:
-    """Permute the dimensions to the order `axes`, by default reversed."""
+    """Permute the dimensions to the order `axes`; by default, reverse the order."""
     order = range(a.ndim)[::-1] if axes is None else [canonicalize_dim(a.ndim, d) for d in axes]
     check(
         sorted(order) == list(range(a.ndim)),
@@ -214,7 +214,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput((make((2, 3)), make((2, 1), dtype=float64)), 1)
 
 
-# -- products ---------------------------------------------------------------------------------------------------------
+# -- matmul -----------------------------------------------------------------------------------------------------------
 @npsymbol(method_name="matmul", tags=(OpTags.MATMUL_OP,))
 def matmul(x1: TensorProxy, x2: TensorProxy) -> TensorProxy:
     """Return the matrix product `x1 @ x2`."""
@@ -251,7 +251,7 @@ def ones_like(a: TensorProxy, dtype: Any = None) -> TensorProxy:
 
 @npsymbol(tags=(NON_DIFFERENTIABLE,))
 def arange(start: int, stop: int | None = None, step: int = 1, *, device: Any = "cpu") -> TensorProxy:
-    """Return start, start + step, … before `stop`; a single argument is `stop`."""
+    """Return the numbers start, start + step, … that are before `stop`; a single argument is `stop`."""
     first, last = (0, start) if stop is None else (start, stop)
     check(step != 0, lambda: "arange: the step must not be 0", ValueError)
     return clang.iota(len(range(first, last, step)), start=first, step=step, device=devices.to_device(device))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The declaration of operations of the NumPy language: the body is the decomposition, name and arguments are NumPy's.
+"""The declaration of operations of the NumPy language: names and arguments are NumPy's; the body is the decomposition.
 
     @npsymbol(method_name="sum")
     def sum(a: TensorProxy, axis=None, *, dtype=None, keepdims=False) -> TensorProxy:
-        '''The sum over `axis`.'''
+        '''Return the sum over `axis`.'''
         ...
 
-With `langctx("numpy")` around it, `a + b` on proxies promotes as NumPy does and `a.size` is the number of elements; in
-torch's language the same expressions mean what torch says.
+Within `langctx("numpy")`, `a + b` on proxies uses NumPy's type promotion, and `a.size` is the number of elements. In
+the torch language, the same expressions have torch's meaning.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MODULE = "thunder.numpy"
 
 language = register_langctx(LanguageContext("numpy"))
 
-# A decorator that sets the NumPy language for a function's body, whatever the caller's language.
+# A decorator: the body of the decorated function uses the NumPy language, for every language of the caller.
 npctx = langctx("numpy")
 
 _symbols: dict[Any, Symbol] = {}
 
 
 def all_npsymbols() -> dict[Any, Symbol]:
-    """Return all operations of the NumPy language by id, including those that other packages declared."""
+    """Return all operations of the NumPy language by id, including operations that other packages declared."""
     return dict(_symbols)
 
 
@@ -40,8 +40,8 @@ def npsymbol(
 ) -> Callable[[Callable[..., Any]], Symbol]:
     """Declare an operation of the NumPy language.
 
-    `method_name` has the names of it as a method or operator of arrays, or with `is_property` as an attribute. `id`
-    defaults to `numpy.` and the name.
+    `method_name` contains the names of the operation as a method or operator of arrays. With `is_property`, they are
+    names of attributes. The default of `id` is `numpy.<name>`.
     """
 
     def declare(fn: Callable[..., Any]) -> Symbol:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementwise operations of the NumPy language, with its names and its type promotion.
+"""Elementwise operations of the NumPy language, with NumPy's names and type promotion.
 
-Most come from the block that declares their primitive (`thunder.core.prims.elementwise_base`).
+Most operations are created from the declaration of their primitive (`thunder.core.prims.elementwise_base`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _binary(x1: Any, x2: Any, fn: Callable[..., Any], *, inexact: bool = False) 
 
 @each_elementwise
 def _declare(op: Elementwise) -> None:
-    """Make NumPy's operation of an elementwise operation: the core language's, on operands promoted as NumPy does."""
+    """Create the NumPy language's operation: it promotes like NumPy, and calls the core language's operation."""
     if not op.numpy:
         return
     run, inexact = clang.base.clang_ops[op.language_name], op.promotion is KIND.INT_TO_FLOAT
@@ -41,7 +41,7 @@ def _declare(op: Elementwise) -> None:
 
         def fn(x: Any) -> Any:
             if inexact and isinstance(x, TensorProxy):
-                # A function of real numbers: integers become the floats that hold them.
+                # A function of real numbers: integers are converted to a float dtype that can represent them.
                 x = clang.maybe_convert_to_dtype(x, inexact_type(x.dtype))
             return run(x)
 
@@ -67,7 +67,7 @@ def positive(x: Any) -> Any:
 
 @npsymbol(method_name="abs", tags=_TAGS)
 def absolute(x: Any) -> Any:
-    """Return the absolute value of each element; booleans are unchanged."""
+    """Return the absolute value of each element; booleans do not change."""
     return x if isinstance(x, TensorProxy) and x.dtype is bool8 else clang.abs(x)
 
 
@@ -85,20 +85,20 @@ def isnan(x: Any) -> Any:
 
 @npsymbol(tags=_TAGS)
 def isfinite(x: Any) -> Any:
-    """Check whether each element is neither infinite nor NaN."""
+    """Check whether each element is finite: not infinite and not NaN."""
     return clang.isfinite(x)
 
 
 @npsymbol(tags=_TAGS)
 def square(x: Any) -> Any:
-    """Compute `x * x`; int8 for booleans."""
+    """Return `x * x`; for booleans, the result is int8."""
     x = prims.convert_element_type(x, int8) if x.dtype is bool8 else x
     return clang.mul(x, x)
 
 
 @npsymbol(tags=_TAGS)
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """Return `x` where `condition` is true, else `y`."""
+    """Return `x` where `condition` is true, and `y` elsewhere."""
     truth = clang.ne(condition, 0) if condition.dtype is not bool8 else condition
     kind = result_type(x, y)
     if not isinstance(x, TensorProxy) and not isinstance(y, TensorProxy):
@@ -121,7 +121,7 @@ def astype(x: TensorProxy, dtype: Any) -> Any:
 
 @npsymbol(method_name="real", is_property=True, tags=_TAGS)
 def real(val: Any) -> Any:
-    """The real part of val."""
+    """Return the real part of each element."""
     return clang.real(val)
 
 

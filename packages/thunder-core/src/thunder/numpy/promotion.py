@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy's type promotion (since its version 2): by dtype alone, whatever the number of dimensions.
+"""NumPy's type promotion since NumPy 2: it depends only on dtypes, not on the number of dimensions.
 
-A Python number is weak: it takes the array's dtype if that is of its category or a higher one, else the default of its
-category (int64, float64, complex128). An integer and a float promote to a float that holds both: int32 and float32 to
-float64, which in torch is float32.
+A Python number is weak. It is converted to the array's dtype if the category of that dtype is the same or higher.
+Otherwise, it has the default dtype of its category (int64, float64, complex128). An integer and a float promote to a
+float that can represent both, e.g. int32 and float32 to float64. (In torch, these promote to float32.)
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from thunder.core.proxies import NumberProxy, TensorProxy, number_type
 __all__ = ["inexact_type", "promote_types", "result_type"]
 
 _DEFAULTS = {BOOL: dtypes.bool8, INTEGER: dtypes.int64, FLOAT: dtypes.float64, COMPLEX: dtypes.complex128}
-# The float that holds every integer of so many bytes.
+# The float dtype for integers, by the size of the integer in bytes.
 _FLOAT_OF_BYTES = {1: dtypes.float16, 2: dtypes.float32, 4: dtypes.float64, 8: dtypes.float64}
 
 
 def inexact_type(d: dtypes.dtype) -> dtypes.dtype:
-    """Return the floating point type in which functions of real numbers (exp, mean …) compute for dtype `d`."""
+    """Return the floating point dtype in which functions of real numbers (exp, mean …) compute inputs of dtype `d`."""
     if d.category >= FLOAT:
         return d
     return dtypes.float16 if d is dtypes.bool8 else _FLOAT_OF_BYTES[d.bytes]
@@ -36,12 +36,12 @@ def _integers(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
     unsigned, signed = (b, a) if a.is_signed else (a, b)
     if signed.bytes > unsigned.bytes:
         return signed
-    # The next larger signed type; there is none above uint64.
+    # The next larger signed dtype. No integer dtype is larger than uint64, so the result is float64.
     return {1: dtypes.int16, 2: dtypes.int32, 4: dtypes.int64, 8: dtypes.float64}[unsigned.bytes]
 
 
 def promote_types(a: dtypes.dtype, b: dtypes.dtype) -> dtypes.dtype:
-    """Return the type that holds both, like `numpy.promote_types`."""
+    """Return the smallest dtype that can represent both dtypes, like `numpy.promote_types`."""
     if a is b:
         return a
     low, high = (a, b) if a.category <= b.category else (b, a)

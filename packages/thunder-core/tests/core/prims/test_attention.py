@@ -39,5 +39,5 @@ def test_gradients_of_gradients_are_refused() -> None:
     trace, _ = traced("flash")
     first = differentiate(trace)
     assert "attention_dropout_backward" in str(first)
-    with pytest.raises(UnsupportedError, match="is not supported, as in torch"), set_langctx("torch"):
+    with pytest.raises(UnsupportedError, match="are not supported, as in torch"), set_langctx("torch"):
         differentiate(first)

@@ -32,15 +32,15 @@ def test_dtypes_that_mean_nothing() -> None:
     with tracectx(Trace("program")):
         i, b, f, c = (proxy(d, 2) for d in (torch.int32, torch.bool, torch.float32, torch.complex64))
         for call, message in (
-            (lambda: prims.sin(i), '"sin" not implemented for int32: it takes floating point and complex tensors'),
-            (lambda: prims.erf(c), '"erf" not implemented for complex64: it takes floating point tensors'),
-            (lambda: prims.floor(b), '"floor" not implemented for bool: it takes integer and floating point tensors'),
+            (lambda: prims.sin(i), '"sin" not implemented for int32: it accepts floating point and complex tensors'),
+            (lambda: prims.erf(c), '"erf" not implemented for complex64: it accepts floating point tensors'),
+            (lambda: prims.floor(b), '"floor" not implemented for bool: it accepts integer and floating point tensors'),
             (
                 lambda: prims.lt(c, c),
-                '"lt" not implemented for complex64: it takes bool and integer and floating point',
+                '"lt" not implemented for complex64: it accepts bool and integer and floating point',
             ),
-            (lambda: prims.bitwise_and(f, f), '"bitwise_and" not implemented for float32: it takes bool and integer'),
-            (lambda: prims.gcd(b, b), '"gcd" not implemented for bool: it takes integer tensors'),
+            (lambda: prims.bitwise_and(f, f), '"bitwise_and" not implemented for float32: it accepts bool and integer'),
+            (lambda: prims.gcd(b, b), '"gcd" not implemented for bool: it accepts integer tensors'),
             (lambda: prims.div(b, b), '"div" not implemented for bool'),
             (lambda: prims.pow(b, b), '"pow" not implemented for bool'),
         ):
@@ -131,7 +131,7 @@ def test_a_declaration_with_a_slip() -> None:
     """An unknown field is an error, and so is a name that is taken."""
     with pytest.raises(TypeError, match="domian"):
         elementwise("nothing", "Return nothing.", domian={"low": 0})  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="a primitive SIN is declared already"):
+    with pytest.raises(ValueError, match="the primitive SIN is already declared"):
         elementwise("sin", "Return the sine of each element.")
 
 

@@ -26,7 +26,7 @@ def test_what_is_refused() -> None:
         prims.linear(x, x.double())
     with pytest.raises(RuntimeError, match="found at least two devices, cpu and meta"):
         prims.matmul(x, x.to("meta"))
-    with pytest.raises(TypeError, match="matmul takes tensors, not int"):
+    with pytest.raises(TypeError, match="matmul expects tensors, not int"):
         prims.matmul(x, 2)
 
 

@@ -39,7 +39,7 @@ def test_dimensions(name: str) -> None:
 
 def test_what_is_refused() -> None:
     """Truth values have no sum of their own type, complex numbers no order, integers no variance."""
-    with pytest.raises(TypeError, match="truth values are summed as integers"):
+    with pytest.raises(TypeError, match="bool tensors are summed as integers"):
         prims.sum(torch.ones(2, dtype=torch.bool), (0,))
     with pytest.raises(NotImplementedError, match="complex numbers have no order"):
         prims.argmax(torch.ones(2, dtype=torch.complex64), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitive operations: what every program comes down to, one file a family."""
+"""Primitives: every program decomposes into them. Each file contains one family of primitives."""
 
 from thunder.core.families import import_families
 from thunder.core.prims.attention import *  # noqa: F403

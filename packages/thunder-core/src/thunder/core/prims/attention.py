@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention with dropout inside one of torch's fused kernels.
 
-The kernel draws its mask from a seed and an offset, which it gives back, so that its backward pass can draw it again.
-There is no other way to the same random numbers, hence these are primitives.
+The kernel draws its mask from a seed and an offset, and returns both, so that the backward kernel can draw the same
+mask again. No decomposition can draw the same random numbers. Therefore, these operations are primitives.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ def attention_dropout(
     kernel: str,
     /,
 ) -> tuple[TensorProxy, TensorProxy, TensorProxy, TensorProxy]:
-    """Return attention by torch's `kernel`, with each row's logarithm of the sum of exponentials, the seed and the
-    offset.
-    """
+    """Return the attention that torch's `kernel` computes, the logsumexp of each row, the seed, and the offset."""
     out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
     wide = dtypes.float64 if query.dtype is dtypes.float64 else dtypes.float32
     lse = TensorProxy(like=query, shape=query.shape[:-1], dtype=wide)
-    # The flash kernel keeps both numbers in one tensor and has the other one empty.
+    # The flash kernel stores seed and offset in the first tensor, and the second tensor is empty.
     seed_shape, kind = ((2,), dtypes.uint64) if kernel == "flash" else ((), dtypes.int64)
     seed = TensorProxy(like=query, shape=seed_shape, dtype=kind)
     return out, lse, seed, TensorProxy(like=query, shape=(), dtype=kind)
@@ -51,11 +49,11 @@ def _(g: Any, out: Any, query: Any, key: Any, value: Any, attn_mask: Any, *how: 
 
 
 def _tensors(make: MakeTensor) -> list[Any]:
-    # No gradients: torch gives the sums none, and nothing differentiates the backward kernels.
+    # No gradients: torch computes none for the logsumexp, and the backward kernels have no gradient.
     return [make((2, 3, n, 8), low=-2, high=2, requires_grad=False) for n in (5, 7, 7)]
 
 
-# A probability of zero draws nothing, so that results can be compared, and all devices have a kernel for it.
+# The dropout probability is zero: the results are deterministic and can be compared, and all devices support it.
 _HOW = (0.0, False, 0.3, "flash")
 
 
@@ -97,7 +95,7 @@ def attention_dropout_backward(
 @attention_dropout_backward.vjp
 def _(*args: Any) -> Any:
     raise UnsupportedError(
-        "the gradient of a gradient through attention with dropout is not supported, as in torch: use dropout_p=0 or "
+        "second-order gradients of attention with dropout are not supported, as in torch: use dropout_p=0 or "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
     )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`get_grad`, `put_grad` and `put_grads`: how a gradient rule speaks of gradients.
+"""`get_grad`, `put_grad` and `put_grads`: gradient rules call them to read and to set gradients.
 
-They exist only while a rule runs; the autodiff transform replaces them by the values they stand for.
+They exist only while a rule runs. The autodiff pass then replaces them by the values of the gradients.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _TAGS = (OpTags.GRAD_OP, OpTags.NON_DIFFERENTIABLE)
 
 @prim(tags=_TAGS)
 def get_grad(a: TensorProxy, /) -> TensorProxy:
-    """Return the gradient that flows into `a` from where it is used."""
+    """Return the cotangent of `a`: the sum of the gradients from all uses of `a`."""
     check(
         isinstance(a, TensorProxy),
-        lambda: f"get_grad takes a tensor of the rule's forward result, not {type(a).__name__}",
+        lambda: f"get_grad expects a tensor of the rule's forward result, not {type(a).__name__}",
         TypeError,
     )
     return TensorProxy(like=a, requires_grad=False)
@@ -34,25 +34,25 @@ def get_grad(a: TensorProxy, /) -> TensorProxy:
 
 @prim(tags=(*_TAGS, OpTags.SIDE_EFFECT))
 def put_grad(a: TensorProxy, grad: TensorProxy, /) -> None:
-    """Say that `grad` is (a part of) the gradient of the rule's input `a`."""
+    """Add `grad` to the gradient of the rule's input `a`."""
     if not isinstance(a, TensorProxy):
         return
     check(
         isinstance(grad, TensorProxy),
-        lambda: f"put_grad({a.name}, …) takes a tensor as the gradient, not {type(grad).__name__}",
+        lambda: f"put_grad({a.name}, …) expects a tensor as the gradient, not {type(grad).__name__}",
         TypeError,
     )
     check(
         grad.shape == a.shape,
-        lambda: f"the gradient put for {a.name} has the shape {grad.shape}, but {a.name} has {a.shape}",
+        lambda: f"put_grad: the gradient of {a.name} has the shape {grad.shape}, but {a.name} has {a.shape}",
     )
 
 
 def put_grads(tensors: Sequence[Any], grads: Sequence[Any]) -> None:
-    """Call `put_grad` for several inputs; what is no tensor or has no gradient (None) is skipped."""
+    """Call `put_grad` for several inputs; skip inputs that are not tensors and gradients that are None."""
     check(
         len(tensors) == len(grads),
-        lambda: f"put_grads got {len(tensors)} inputs and {len(grads)} gradients; give one for each",
+        lambda: f"put_grads got {len(tensors)} inputs and {len(grads)} gradients: pass one gradient for each input",
         ValueError,
     )
     for a, g in zip(tensors, grads):
@@ -69,9 +69,10 @@ def _incoming(out: Any) -> Any:
 
 
 def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the gradient rule that runs `sym` and puts what `vjp(g, out, *args, **kwargs)` returns.
+    """Return the gradient rule that runs `sym` and sets the gradients that `vjp(g, out, *args, **kwargs)` returns.
 
-    With several outputs `g` is a tuple. `vjp` returns one gradient, or a tuple with one for each positional parameter.
+    With several outputs, `g` is a tuple. `vjp` returns one gradient, or a tuple with a gradient for each positional
+    parameter.
     """
     names = sym.bind.names
 
@@ -79,7 +80,7 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
         grads = vjp(_incoming(out), out, *args, **kwargs)
         if not isinstance(grads, tuple):
             grads = (grads,)
-        # A positional parameter may have been written as a keyword, after one that was left out.
+        # A positional parameter is passed as a keyword if it follows an omitted one.
         given = (*args, *(kwargs.get(name) for name in names[len(args) :]))
         for a, g in zip(given, grads):
             if isinstance(a, TensorProxy) and g is not None and is_inexact_dtype(a.dtype):
@@ -92,16 +93,16 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
         backward(out, *args, **kwargs)
         return out
 
-    rule.backward = backward  # type: ignore[attr-defined]  # for who has run the operation already
+    rule.backward = backward  # type: ignore[attr-defined]  # for callers that have already run the operation
     rule.__name__ = f"{sym.name}_grad"
     return rule
 
 
 def zero_vjp(g: Any, out: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """Return the `vjp` of a piecewise constant operation: zeros for every tensor."""
+    """Return zeros for every tensor: the `vjp` of a piecewise constant operation."""
     return tuple(zeros_of(a) if isinstance(a, TensorProxy) and is_inexact_dtype(a.dtype) else None for a in args)
 
 
 def zeros_of(a: TensorProxy) -> TensorProxy:
-    """Return zeros of the shape and type of `a`; not `a * 0`, which is NaN where `a` is infinite."""
+    """Return zeros of the shape and dtype of `a`. `a * 0` would be NaN where `a` is infinite."""
     return full(a.shape, 0, device=a.device, dtype=a.dtype)  # type: ignore[no-any-return]

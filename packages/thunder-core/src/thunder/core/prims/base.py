@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a primitive is declared: its body is its meta function, everything else stands right below it.
+"""The declaration of primitives: the body is the meta function, and the rules follow directly below it.
 
     @prim(torch="torch.linalg.inv")
     def inverse(a: TensorProxy, /) -> TensorProxy:
@@ -15,9 +15,9 @@
     def _(make):
         yield SampleInput(make((3, 3)))
 
-`torch` names the function of torch with the same arguments, from which the torch executor derives its implementation
-and the conformance suite its reference. `make_prim` does the same piece by piece, with an id of one's own, from
-anywhere. An elementwise operation is declared on all floors at once (`elementwise_base.py`).
+`torch` is the name of the torch function with the same arguments. The torch executor derives its implementation from
+that function, and the conformance suite its reference. Code outside of thunder can declare a primitive with `make_prim`
+and any id. `elementwise_base.py` declares elementwise operations in all languages at once.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _id_by_name(name: str) -> PrimID:
 
 
 class _PrimIDs:
-    """`PrimIDs.ADD` and so on: an id for each primitive that has been declared, made by declaring it."""
+    """The ids of all declared primitives, e.g. `PrimIDs.ADD`. The declaration of a primitive creates its id."""
 
     def __init__(self) -> None:
         self._ids: dict[str, PrimID] = {}
 
     def _declare(self, name: str) -> PrimID:
         if name in self._ids:
-            raise ValueError(f"a primitive {name} is declared already: choose another name or id")
+            raise ValueError(f"the primitive {name} is already declared: choose another name or id")
         self._ids[name] = PrimID(name)
         return self._ids[name]
 
@@ -96,7 +96,7 @@ _prims: dict[Any, Symbol] = {}
 
 
 def all_prims() -> dict[Any, Symbol]:
-    """Return every primitive by its id, those that were made from outside included."""
+    """Return every primitive by its id, including primitives that are declared outside of thunder."""
     return dict(_prims)
 
 
@@ -111,19 +111,19 @@ def make_prim(
     printer: Callable[..., list[str]] | None = None,
     **facts: Unpack[FactOptions],
 ) -> Symbol:
-    """Make a primitive. `id` may be any hashable object; `meta` checks the inputs and makes the output proxies.
+    """Create a primitive. `id` is any hashable object; `meta` checks the inputs and creates the output proxies.
 
-    `facts` say what passes and executors may rely on (`thunder.core.facts`).
+    `facts` are properties that passes and executors may rely on (`thunder.core.facts`).
     """
     names = (torch,) if isinstance(torch, str) else tuple(torch)
     sym = Symbol(
         name, meta, id=id, module=module, is_prim=True, tags=tags, torch_names=names, printer=printer, facts=facts
     )
     if module == MODULE and getattr(meta, "__module__", "").split(".")[0] != "thunder":
-        # One that is declared outside is no attribute of thunder's module: traces call it by its name.
+        # A primitive that is declared elsewhere is not an attribute of thunder's module: traces call it by its name.
         sym.module = None
     if sym.module == MODULE:
-        # Traces print `prims.name`, whichever file declares it.
+        # Traces print `prims.name` for every file that declares primitives.
         setattr(sys.modules[MODULE], name, sym)
     _prims[id] = sym
     return sym
@@ -137,9 +137,9 @@ def prim(
     printer: Callable[..., list[str]] | None = None,
     **facts: Unpack[FactOptions],
 ) -> Callable[[Callable[..., Any]], Symbol]:
-    """Declare one of thunder's primitives; its id is `PrimIDs.` and `id`, or its name in capitals.
+    """Declare one of thunder's primitives. Its id is `PrimIDs.<id>`; the default of `id` is its name in capitals.
 
-    `facts` say what passes and executors may rely on (`thunder.core.facts`).
+    `facts` are properties that passes and executors may rely on (`thunder.core.facts`).
     """
 
     def declare(meta: Callable[..., Any]) -> Symbol:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch rules (`@op.batch`) that many operations share.
 
-Their first argument `b` is the batch, which lines tensors up (`Batch` in `passes/batching.py`).
+Their first argument `b` is a `Batch` (`passes/batching.py`), which aligns the dimensions of batched tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def along_dim(op: Symbol) -> Callable[..., Any]:
 
 
 def as_for_one(op: Symbol) -> Callable[..., Any]:
-    """Return the rule of an operation that does to a batch what it does to one example."""
+    """Return the rule of an operation that needs no change for a batch, e.g. an elementwise operation."""
     return lambda b, *args: op(*args)
 
 
@@ -38,7 +38,7 @@ def over_dims(op: Symbol) -> Callable[..., Any]:
 
 
 def at_positions(op: Symbol) -> Callable[..., Any]:
-    """Return the rule of an operation `(a, dim, index, …)` that reads or writes one element of each line."""
+    """Return the rule of an operation `(a, dim, index, …)` that reads or writes elements along `dim`, e.g. gather."""
 
     def rule(b: Any, a: Any, dim: int, *others: Any, **options: Any) -> Any:
         batch, *rest = (b.at_least_1d(b.expand(x)) for x in (a, *others))

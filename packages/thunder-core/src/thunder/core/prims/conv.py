@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution of any number of spatial dimensions, and its two gradients, which are primitives of their own.
+"""Convolution with any number of spatial dimensions, and its two gradients, which are separate primitives.
 
-All three are linear in each of two tensors, so the gradients of each are written with the other two. `a` is
-`(batch, channels, *spatial)`; stride, padding, dilation and output_padding have a number for each spatial dimension.
+Each of the three primitives is linear in two tensors, so its gradients are calls of the other two primitives. The shape
+of `a` is `(batch, channels, *spatial)`. stride, padding, dilation and output_padding contain a number for each spatial
+dimension.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _check_numbers(
 def _check_channels(a: TensorProxy, weight: TensorProxy, bias: Any, transposed: bool, groups: int) -> None:
     shape, given = list(weight.shape), list(a.shape)
     which = f"Given transposed={int(transposed)}" if transposed else f"Given groups={groups}"
-    # The weight of a transposed convolution is (in, out / groups, …), of an ordinary one (out, in / groups, …).
+    # The weight has the shape (in, out / groups, …) if transposed, otherwise (out, in / groups, …).
     expected = shape[0] if transposed else shape[1] * groups
     check(
         shape[0] >= groups,
@@ -135,8 +136,9 @@ def convolution(
     groups: int,
     /,
 ) -> TensorProxy:
-    """Return the convolution of `a` with `weight`, or with `transposed` its transpose, plus `bias` for each output
-    channel.
+    """Return the convolution of `a` with `weight`, plus `bias` for each output channel.
+
+    `transposed` selects the transposed convolution.
     """
     spatial = weight.ndim - 2
     if dtypes.is_complex_dtype(a.dtype):
@@ -166,13 +168,13 @@ def convolution(
 
 @prim(tags=_TAGS)
 def convolution_input_grad(g: TensorProxy, a: TensorProxy, weight: TensorProxy, /, *how: Any) -> TensorProxy:
-    """Return the gradient of the input of a convolution; of `a` only shape and layout are read."""
+    """Return the gradient of a convolution's input; only the shape and layout of `a` are read."""
     return TensorProxy(like=a)
 
 
 @prim(tags=_TAGS)
 def convolution_weight_grad(g: TensorProxy, a: TensorProxy, weight: TensorProxy, /, *how: Any) -> TensorProxy:
-    """Return the gradient of the weight of a convolution; of `weight` only shape and layout are read."""
+    """Return the gradient of a convolution's weight; only the shape and layout of `weight` are read."""
     return TensorProxy(like=weight)
 
 
@@ -192,9 +194,9 @@ def _(v: Any, out: Any, g: Any, a: Any, weight: Any, *how: Any) -> Any:
     return convolution(a, v, None, *how), convolution_input_grad(g, a, v, *how), None
 
 
-# -- over a batch: as further rows of the input, or, where the weights differ, as groups of channels ------------------
+# -- batching: if all examples share the weight, they become rows of the input; otherwise, groups of channels ----------
 def _as_groups(b: Any, x: Any) -> Any:
-    """Return inputs (examples, batch, channels, …) as (batch, examples and channels, …)."""
+    """Merge the examples into the channels: (examples, batch, channels, …) becomes (batch, examples * channels, …)."""
     x = b.expand(x)
     x = transpose(x, (1, 0, *range(2, x.ndim)))
     return reshape(x, (x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that make tensors from nothing."""
+"""Primitives that create tensors without tensor inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _new(name: str, shape: Sequence[int], device: devices.Device, dtype: dtypes.
 
 @prim(tags=_TAGS)
 def full(shape: Sequence[int], fill_value: Any, /, *, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """Return a tensor of `shape` with every element `fill_value`."""
+    """Return a tensor of `shape` in which every element is `fill_value`."""
     check(
         is_number(fill_value),
         lambda: f"full: fill_value must be a number, but it is {type(fill_value).__name__}: {fill_value!r}",
@@ -60,7 +60,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def empty(shape: Sequence[int], /, *, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """Return a tensor of `shape` whose elements may be anything."""
+    """Return a tensor of `shape` with uninitialized elements."""
     return _new("empty", shape, device, dtype)
 
 
@@ -81,7 +81,7 @@ def iota(length: int, /, *, start: int, step: int, device: devices.Device, dtype
     check(length >= 0, lambda: f"iota: the length must not be negative, but it is {length}")
     check(
         dtype.category == dtypes.INTEGER,
-        lambda: f"iota counts in integers, but its dtype is {dtype}: convert its result",
+        lambda: f"iota needs an integer dtype, but got {dtype}: convert its result instead",
         NotImplementedError,
     )
     return TensorProxy(shape=(length,), device=device, dtype=dtype)
@@ -103,7 +103,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def tensor_from_sequence(values: Any, /, *, device: devices.Device, dtype: dtypes.dtype) -> TensorProxy:
-    """Return the tensor of the numbers in `values`, a number or nested sequences of numbers."""
+    """Return a tensor with the numbers in `values`, which is a number or a nested sequence of numbers."""
     return _new("tensor_from_sequence", _shape_of(values), device, dtype)
 
 
@@ -112,7 +112,7 @@ def _shape_of(values: Any) -> tuple[int, ...]:
         return ()
     if not isinstance(values, (tuple, list)):
         raise TypeError(
-            f"a tensor is made of numbers and of sequences of numbers, but got {type(values).__name__}: {values!r}"
+            f"a tensor is made of numbers or sequences of numbers, but got {type(values).__name__}: {values!r}"
         )
     if not values:
         return (0,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that cast, move, lay out, copy and write tensors."""
+"""Primitives that cast, copy and write tensors, or change their device or memory layout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _(make: MakeTensor) -> Any:
     for s in elementwise_unary(make):
         yield SampleInput(*s.args, dtypes.float64)
     yield SampleInput(make((3, 2)), dtypes.bfloat16)
-    # Within the range of all integer types: what lies outside of it converts differently from machine to machine.
+    # Values in the range of all integer types: the conversion of other values depends on the machine.
     yield SampleInput(make((3, 2), low=0, high=9), dtypes.int32)
     yield SampleInput(make((3, 2)), dtypes.bool8)
     yield SampleInput(make((3, 2)), dtypes.complex64)
@@ -62,12 +62,13 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.SHAPE_OP,))
 def stride_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
-    """Compute `a` laid out in memory so that dimension i has the `order[i]`-th smallest stride; a copy where it was
-    not.
+    """Return `a` in the memory layout in which dimension i has the `order[i]`-th smallest stride.
+
+    The result is a copy unless `a` already has this layout.
     """
     check(
         sorted(order) == list(range(a.ndim)),
-        lambda: f"stride_order: {tuple(order)} is no order of {a.ndim} dimensions",
+        lambda: f"stride_order: {tuple(order)} is not a permutation of {a.ndim} dimensions",
     )
     return TensorProxy(like=a)
 
@@ -90,12 +91,12 @@ def _(make: MakeTensor) -> Any:
 
 @stride_order.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3, 2)), (0, 0)), RuntimeError, "is no order of 2 dimensions"
+    yield SampleInput(make((3, 2)), (0, 0)), RuntimeError, "is not a permutation of 2 dimensions"
 
 
 @prim(torch="torch.clone")
 def clone(a: TensorProxy, /) -> TensorProxy:
-    """Compute `a` in memory of its own."""
+    """Return a copy of `a`, which shares no memory with `a`."""
     return TensorProxy(like=a)
 
 
@@ -106,7 +107,7 @@ clone.samples(elementwise_unary)
 
 @prim(torch="torch.Tensor.detach", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def detach(a: TensorProxy, /) -> TensorProxy:
-    """Compute `a`, through which no gradient flows."""
+    """Return the values of `a`, without a gradient."""
     return TensorProxy(like=a, requires_grad=False)
 
 
@@ -116,7 +117,7 @@ detach.samples(elementwise_unary)
 
 @prim(torch="torch.Tensor.view", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def bitcast(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
-    """Return the memory of `a` read as elements of `dtype`; the last dimension grows or shrinks with their size."""
+    """Reinterpret the memory of `a` as elements of `dtype`; the last dimension changes if their sizes differ."""
     old, new = a.dtype.bytes, dtype.bytes
     if old == new:
         return TensorProxy(like=a, dtype=dtype)
@@ -150,10 +151,10 @@ def _(make: MakeTensor) -> Any:
 
 @prim()
 def assign_value(a: TensorProxy, value: TensorProxy, /) -> TensorProxy:
-    """Compute `value` in place of `a`, unseen by autograd: gradients flow to `a` as if it had not changed."""
+    """Replace `a` by `value` without autograd's knowledge: gradients flow to `a` as if it had not changed."""
     check(
         value.shape == a.shape and value.dtype is a.dtype,
-        lambda: f"assign_value: the value is a {value.type_string()} and what it replaces a {a.type_string()}",
+        lambda: f"assign_value: the value is a {value.type_string()}, but it replaces a {a.type_string()}",
     )
     return TensorProxy(like=a)
 
@@ -170,21 +171,21 @@ def _(b: Any, a: Any, value: Any) -> Any:
 
 @assign_value.samples
 def _(make: MakeTensor) -> Any:
-    # torch has no function with this gradient, which is not that of the values.
+    # No gradients: torch has no function with the gradient of this primitive to compare with.
     yield SampleInput(make((3, 2)).detach(), make((3, 2)).detach())
 
 
 @assign_value.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3, 2)), make((2, 3))), RuntimeError, "what it replaces"
+    yield SampleInput(make((3, 2)), make((2, 3))), RuntimeError, "but it replaces"
 
 
 @prim(tags=(OpTags.IN_PLACE_OP, NON_DIFFERENTIABLE))
 def copy_(value: TensorProxy, target: TensorProxy, /) -> TensorProxy:
-    """Write `value` into the memory of `target`, an input of the program, and gives `target` as it is afterwards."""
+    """Write `value` into the memory of `target`, an input of the program, and return the updated `target`."""
     check(
         value.shape == target.shape,
-        lambda: f"copy_: the value has the shape {value.shape} and what it is written to {target.shape}",
+        lambda: f"copy_: the value has the shape {value.shape}, but the target has the shape {target.shape}",
     )
     return TensorProxy(like=target)
 
@@ -198,4 +199,4 @@ def _(make: MakeTensor) -> Any:
 
 @copy_.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3, 2)), make((2, 3))), RuntimeError, "what it is written to"
+    yield SampleInput(make((3, 2)), make((2, 3))), RuntimeError, "but the target has the shape"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random part of dropout: which elements are kept.
+"""The random part of dropout: the masks of elements that are kept.
 
-The masks are drawn as torch draws them, so that a differentiated program drops what eager drops under the same seed.
+The masks are drawn in the same way as in torch. With the same seed, a differentiated program therefore drops the same
+elements as eager mode.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ def check_probability(p: float) -> None:
 
 @prim(tags=(OpTags.RANDOM_OP, NON_DIFFERENTIABLE))
 def dropout_noise(a: TensorProxy, p: float, feature: bool, /) -> TensorProxy:
-    """Return ones, with probability `1 - p`, and zeros, in the type and memory order of `a`.
+    """Return a mask of ones (with probability `1 - p`) and zeros, with the dtype and memory layout of `a`.
 
-    `feature` draws one number for each channel: the result is `(batch, channels, 1, …)`. Of `a` no value is read.
+    If `feature` is true, one number is drawn for each channel, and the shape of the mask is `(batch, channels, 1, …)`.
+    The values of `a` are not read.
     """
     check_probability(p)
     shape = (*a.shape[:2], *([1] * (a.ndim - 2))) if feature else a.shape
@@ -54,8 +56,9 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=(OpTags.RANDOM_OP,))
 def native_dropout(a: TensorProxy, p: float, /) -> tuple[TensorProxy, TensorProxy]:
-    """Compute `a` with elements dropped and the others times 1 / (1 - p), and the mask of those kept: torch's fused
-    kernel.
+    """Return `a` after dropout, and the mask of the kept elements, by torch's fused kernel.
+
+    Kept elements are multiplied by `1 / (1 - p)`.
     """
     check_probability(p)
     return TensorProxy(like=a), TensorProxy(like=a, dtype=dtypes.bool8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an elementwise operation is declared: one block says all of it, from the primitive to torch's names.
+"""The declaration of elementwise operations: one block declares everything, from the primitive to torch's names.
 
     tan = elementwise(
         "tan",
@@ -11,14 +11,19 @@
         domain={"low": -1.5, "high": 1.5},
     )
 
-The block is an `Elementwise` record. It makes the primitive, which `elementwise` returns. Each floor above makes its
-own part of every record with a reader (`@each_elementwise`): the core language the function that broadcasts and
-promotes, the torch and the NumPy language their operations, the torch executor what lets a function of torch take
-numbers. Where such a part is more than that, `overridden_in` names the language, which has a body of its own in its
-folder. A rule that does not fit into a line stands below the block (`@tan.vjp`), as for any operation.
+The block creates an `Elementwise` record and the primitive, which `elementwise` returns. Each higher layer has a reader
+(`@each_elementwise`), which creates that layer's part of the operation from the record:
 
-A primitive neither promotes nor broadcasts, so a dtype that it cannot mean anything for is an error here: torch's own
-NotImplementedError, which names the operation and the dtype. The languages convert before they get this far.
+- The core language creates the function that broadcasts and promotes.
+- The torch and the NumPy language create their operations.
+- The torch executor creates its implementation, and lets torch functions that need tensors accept numbers.
+
+If a language needs a special implementation, `overridden_in` contains the language's name, and the implementation is in
+the language's folder. A rule that needs more than one line follows below the block (`@tan.vjp`), as for any operation.
+
+A primitive does not promote or broadcast. For a dtype that a primitive does not support, it raises the same
+NotImplementedError as torch, with the names of the operation and the dtype. The languages convert dtypes before they
+call a primitive.
 """
 
 from __future__ import annotations
@@ -75,10 +80,10 @@ __all__ = [
 P = ParamSpec("P")
 
 ELEMENTWISE = (OpTags.ELEMENTWISE_OP,)
-# Of truth values and integers: no gradient flows through them.
+# The tags of operations with bool or integer results, through which no gradient flows.
 COMPARISON = (OpTags.ELEMENTWISE_OP, OpTags.NON_DIFFERENTIABLE)
 
-# The categories of dtypes that an operation takes.
+# The categories of dtypes that an operation accepts.
 ANY = (BOOL, INTEGER, FLOAT, COMPLEX)
 INEXACT = (FLOAT, COMPLEX)
 FLOATS = (FLOAT,)
@@ -94,7 +99,7 @@ _readers: list[Callable[[Elementwise], None]] = []
 
 
 def each_elementwise(reader: Callable[[Elementwise], None]) -> Callable[[Elementwise], None]:
-    """Decorate a function of a record: call it for each that is declared, and for each that will be."""
+    """Call the decorated function with each `Elementwise` record, including records that are declared later."""
     for op in _declared:
         reader(op)
     _readers.append(reader)
@@ -103,49 +108,49 @@ def each_elementwise(reader: Callable[[Elementwise], None]) -> Callable[[Element
 
 @dataclass(frozen=True, eq=False)
 class Elementwise:
-    """The declaration of an elementwise operation, on all floors."""
+    """The declaration of an elementwise operation, for all layers."""
 
     name: str
-    doc: str  #: what it computes, with {a} and {b} for its operands
+    doc: str  #: the docstring, with {a} and {b} for the operands
     _: KW_ONLY
     operands: int = 1
 
     # The primitive.
-    categories: tuple[int, ...] = ANY  #: of the dtypes that it takes
-    out: dtype | Callable[[dtype], dtype] | None = None  #: the result's dtype, if not the operands'
-    meta: Callable[..., TensorProxy] | None = None  #: its meta function, where `categories` and `out` do not say it
+    categories: tuple[int, ...] = ANY  #: the categories of dtypes that it accepts
+    out: dtype | Callable[[dtype], dtype] | None = None  #: the result's dtype, if it differs from the operands' dtype
+    meta: Callable[..., TensorProxy] | None = None  #: the meta function, if `categories` and `out` do not suffice
     vjp: Callable[..., Any] | None = None
     tags: Sequence[OpTags] = ELEMENTWISE
-    facts: Mapping[str, Any] = field(default_factory=dict)  #: keywords of `make_prim` and `torchsymbol` alike
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: keywords for `make_prim` and for `torchsymbol`
 
     # The core language.
-    language_name: str = ""  #: its name in the core and the torch language, if not the primitive's
+    language_name: str = ""  #: its name in the core and torch languages, if not the primitive's name
     promotion: KIND = KIND.DEFAULT
-    number_fn: str | Callable[..., Any] | None = None  #: computes Python numbers; a function of `math` by its name
+    number_fn: str | Callable[..., Any] | None = None  #: the function for numbers; a string is a name in `math`
     lowering: Callable[..., Any] | None = None  #: called on converted operands instead of the primitive
-    swapped: str = ""  #: the operation that a call with a number first becomes, with its operands swapped
-    method: bool = False  #: whether an operator of Python calls it on proxies
-    overridden_in: Sequence[str] = ()  #: the languages ("clang", "torch") that have a body of their own for it
+    swapped: str = ""  #: for `(number, tensor)`: the operation to call with swapped operands
+    method: bool = False  #: True if an operator of Python calls it on proxies
+    overridden_in: Sequence[str] = ()  #: the languages ("clang", "torch") that implement it separately
 
     # The torch and the NumPy language.
-    torch: str | Sequence[str] = ()  #: torch's functions, by default that of its name; the first runs it
-    tensors_only: bool = False  #: torch's function takes no Python numbers
-    numpy: str = ""  #: its name in NumPy, if it is one of the NumPy language
+    torch: str | Sequence[str] = ()  #: torch's functions (default: the function of its name); the first runs it
+    tensors_only: bool = False  #: True if torch's function accepts no Python numbers
+    numpy: str = ""  #: its name in NumPy, if the NumPy language has it
 
     # Tests.
     domain: Mapping[str, Any] = field(default_factory=dict)  #: low=, high=, exclude_zero= for the values of samples
-    numbers: bool = False  #: whether the second operand of a sample is a Python number
-    samples: Callable[[MakeTensor], Iterable[SampleInput]] | None = None  #: what the torch language adds
-    refuses: dtype | None = None  #: a dtype that is an error on all floors
-    message: str = ""  #: of the error for a dtype that it does not take, if not the usual one; {dtype} is its name
+    numbers: bool = False  #: True if samples have a Python number as the second operand
+    samples: Callable[[MakeTensor], Iterable[SampleInput]] | None = None  #: additional samples of the torch language
+    refuses: dtype | None = None  #: a dtype that is an error in all layers
+    message: str = ""  #: the error message for other dtypes, with {dtype}; empty for the usual message
     error: type[Exception] = NotImplementedError
-    errors: Callable[[MakeTensor], Iterator[ErrorSample]] | None = None  #: what else is
+    errors: Callable[[MakeTensor], Iterator[ErrorSample]] | None = None  #: other arguments that raise errors
 
     prim: Symbol = field(init=False)
     family: str = field(init=False)  #: the module of the declaration
 
     def __post_init__(self) -> None:
-        # As for a function, the module that declares it says whether it is one of thunder's, and its family.
+        # The module of the declaration determines the family, and whether the operation belongs to thunder.
         frame: Any = sys._getframe(1)
         while frame.f_globals is globals():
             frame = frame.f_back
@@ -184,7 +189,7 @@ class Elementwise:
         return binary
 
     def result(self, *operands: Any) -> TensorProxy:
-        """Return the result that `categories` and `out` say; raise torch's error for other dtypes."""
+        """Return the result that `categories` and `out` declare; raise torch's error for other dtypes."""
         if self.message:
             given = operands[0].dtype
             check(given.category in self.categories, lambda: self.message.format(dtype=given), self.error)
@@ -196,17 +201,17 @@ class Elementwise:
 
     @property
     def torch_names(self) -> tuple[str, ...]:
-        """The functions of torch that it answers to."""
+        """The functions of torch that this operation implements."""
         names = (self.torch,) if isinstance(self.torch, str) else tuple(self.torch)
         return names or (f"torch.{self.language_name}",)
 
     def docstring(self, *operands: str) -> str:
-        """Return its documentation with the names that its operands have on a floor."""
+        """Return the docstring with `operands`, the names of the operands in one of the layers."""
         return self.doc.format(**dict(zip("ab", operands)))
 
     @property
     def number_function(self) -> Callable[..., Any] | None:
-        """The function that computes it of Python numbers, if there is one."""
+        """The function that computes the operation for Python numbers, or None."""
         return _function_of_numbers(self.number_fn) if isinstance(self.number_fn, str) else self.number_fn
 
     def _prim_errors(self, make: MakeTensor) -> Iterator[ErrorSample]:
@@ -218,7 +223,7 @@ class Elementwise:
             yield from self.errors(make)
 
     def language_samples(self, make: MakeTensor) -> Iterator[SampleInput]:
-        """Yield the primitive's samples, shapes that broadcast, and what the declaration adds."""
+        """Yield the primitive's samples, samples with shapes that broadcast, and the declaration's `samples`."""
         assert self.prim.sample_generator is not None
         yield from self.prim.sample_generator(make)
         if self.operands == 2:
@@ -227,7 +232,7 @@ class Elementwise:
             yield from self.samples(make)
 
     def language_errors(self, make: MakeTensor) -> Iterator[ErrorSample]:
-        """Yield what the primitive refuses, and shapes that do not broadcast."""
+        """Yield the primitive's errors, and an error for shapes that do not broadcast."""
         yield from self._prim_errors(make)
         if self.operands == 2:
             kind = float32 if FLOAT in self.categories else int64
@@ -251,7 +256,7 @@ elementwise = _declaring(Elementwise)
 
 
 def _function_of_numbers(name: str) -> Callable[..., Any]:
-    """Return Python's function of that name, of real or complex numbers."""
+    """Return the function `name` of `math` for real numbers, or of `cmath` for complex numbers."""
     real, of_complex = getattr(math, name), getattr(cmath, name, None)
     if of_complex is None:
         return real
@@ -263,27 +268,27 @@ def _function_of_numbers(name: str) -> Callable[..., Any]:
 
 
 def check_categories(name: str, categories: Sequence[int], *operands: Any) -> None:
-    """Raise torch's error for a tensor of a dtype that an operation does not take."""
+    """Raise torch's error for a tensor whose dtype the operation does not accept."""
     for a in operands:
         if isinstance(a, TensorProxy) and a.dtype.category not in categories:
             wanted = " and ".join(_WORDS[c] for c in categories)
-            raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: it takes {wanted} tensors')
+            raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: it accepts {wanted} tensors')
 
 
 def conjugated(x: Any) -> Any:
-    """Return the complex conjugate in a gradient rule: the value itself where it is real."""
+    """Return the complex conjugate of `x`; if `x` is real, return `x` itself."""
     if isinstance(x, TensorProxy):
         return x.conj() if is_complex_dtype(x.dtype) else x
     return x.conjugate() if isinstance(x, complex) else x
 
 
 def differentiable(x: Any) -> bool:
-    """Check whether a rule has to give a gradient for `x`: not for numbers, nor for integers."""
+    """Check whether a rule must return a gradient for `x`: only for floating point and complex tensors."""
     return isinstance(x, TensorProxy) and is_inexact_dtype(x.dtype)
 
 
 def unary_samples(**domain: Any) -> Callable[[MakeTensor], Iterator[SampleInput]]:
-    """Return the sample generator of an operation on one tensor whose values are between low= and high=."""
+    """Return the sample generator of an operation on one tensor; `domain` contains the bounds low= and high=."""
 
     def generate(make: MakeTensor) -> Iterator[SampleInput]:
         yield from elementwise_unary(make, **domain)
@@ -292,7 +297,7 @@ def unary_samples(**domain: Any) -> Callable[[MakeTensor], Iterator[SampleInput]
 
 
 def binary_samples(*, numbers: bool = False, **domain: Any) -> Callable[[MakeTensor], Iterator[SampleInput]]:
-    """Return the sample generator of a primitive on two tensors of one shape, and perhaps on a tensor and a number."""
+    """Return the sample generator of a primitive on two tensors of one shape; `numbers` adds a tensor and a number."""
 
     def generate(make: MakeTensor) -> Iterator[SampleInput]:
         for shape in ((4, 4), (), (0,), (3, 0, 2), (8, 3, 5)):

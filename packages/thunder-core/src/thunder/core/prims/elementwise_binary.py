@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of two operands. Either may be a Python number whose type is not above the tensor's."""
+"""Arithmetic of two operands. One may be a Python number whose category is not higher than the tensor's category."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _pair = partial(_binary, categories=FLOATS, tensors_only=True)
 
 add = _arithmetic(
     "add",
-    "Return the sum of `{a}` and `{b}`; of truth values whether one of them is true.",
+    "Return the sum of `{a}` and `{b}`; for bools, the logical or.",
     vjp=lambda g, out, a, b: (g, g),
     number_fn=operator.add,
     numpy="add",
@@ -71,7 +71,7 @@ sub = _arithmetic(
 )
 mul = _arithmetic(
     "mul",
-    "Return `{a}` times `{b}`; of truth values whether both are true.",
+    "Return `{a}` times `{b}`; for bools, the logical and.",
     number_fn=operator.mul,
     torch=("torch.mul", "torch.multiply"),
     numpy="multiply",
@@ -93,7 +93,7 @@ def _div_meta(a: Any, b: Any, /) -> TensorProxy:
 
 
 def quotient_samples(make: MakeTensor) -> Any:
-    """Yield what the torch language divides: numbers on either side, and values below zero too."""
+    """Yield samples of division in the torch language: with a number on the left or right, and with negative values."""
     yield from elementwise_binary(make, exclude_zero=True)
     yield SampleInput(make((2, 3)), -3)
     yield SampleInput(7, make((2, 3), exclude_zero=True))
@@ -111,7 +111,7 @@ div = _arithmetic(
     samples=quotient_samples,
     facts={"cost": "light"},
 )
-div.torch_names = ()  # true_divide is another function of integers
+div.torch_names = ()  # torch.true_divide returns floats for integers, and this primitive returns integers
 
 
 @div.vjp
@@ -140,7 +140,7 @@ def _fmod_samples(make: MakeTensor) -> Any:
 
 fmod = _remainder(
     "fmod",
-    "Return what is left of `{a}` after dividing by `{b}`, with the sign of `{a}`.",
+    "Return the remainder of dividing `{a}` by `{b}`, with the sign of `{a}`.",
     vjp=lambda g, out, a, b: (g, -g * (a / b).trunc() if differentiable(b) else None),
     number_fn="fmod",
     tensors_only=True,
@@ -148,7 +148,7 @@ fmod = _remainder(
 )
 remainder = _remainder(
     "remainder",
-    "Return what is left of `{a}` after dividing by `{b}`, with the sign of `{b}`.",
+    "Return the remainder of dividing `{a}` by `{b}`, with the sign of `{b}`.",
     vjp=lambda g, out, a, b: (g, -g * (a // b) if differentiable(b) else None),
     number_fn=operator.mod,
     method=True,
@@ -167,7 +167,7 @@ def _pow_meta(a: Any, b: Any, /) -> TensorProxy:
 
 
 def _pow(a: Any, b: Any) -> Any:
-    # Exponents that are cheaper as something else, which is also what torch's kernel does for them.
+    # For some exponents another operation is cheaper, e.g. `a * a` for 2. torch's kernel does the same.
     if isinstance(b, TensorProxy) or a.dtype.category == COMPLEX or is_unbacked(b):
         return pow(a, b)
     if b == 2:
@@ -209,22 +209,20 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def pow_by_base(g: Any, a: Any, b: Any) -> Any:
-    """Return the gradient of a ** b with respect to `a`; the operands may be of other types and shapes than the
-    result.
-    """
+    """Return the gradient of `a ** b` with respect to `a`. The operands may have other dtypes and shapes than `g`."""
     if is_unbacked(b):
         b = zeros_of(a) + b
     if not isinstance(b, TensorProxy):
         if b == 0:
             return zeros_of(a)
         return g * conjugated(b * a) if b == 2 else g * conjugated(b * a ** (b - 1))
-    # Not 0 * a**-1, which is NaN at a == 0.
+    # For b == 0 the gradient is zero, but the formula's 0 * a ** -1 is NaN where a == 0.
     return g * conjugated(b * a ** (b - 1)).masked_fill(b == 0, 0)
 
 
 def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
-    """Return the gradient of a ** b, which is `out`, with respect to `b`."""
-    # A zero stays zero while the exponent moves above zero.
+    """Return the gradient of `out`, which is `a ** b`, with respect to `b`."""
+    # For a == 0 and b >= 0 the gradient is zero: the power stays zero for a larger exponent.
     stays = b.real >= 0 if b.dtype.category == COMPLEX else b >= 0
     if not isinstance(a, TensorProxy):
         if a != 0:
@@ -234,7 +232,7 @@ def pow_by_exponent(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def _log_of_number(x: Any, dtype: dtypes.dtype) -> Any:
-    """Return the logarithm of a Python number, NaN where a real result has none."""
+    """Return the logarithm of a Python number; NaN if the result must be real but is not."""
     if isinstance(x, complex) or dtype.category == COMPLEX:
         return cmath.log(x)
     return math.log(x) if x > 0 else math.nan
@@ -250,7 +248,7 @@ def _(make: MakeTensor) -> Any:
 
 atan2 = _pair(
     "atan2",
-    "Return the angle of the point ({b}, {a}).",
+    "Return the angle between the x axis and the point ({b}, {a}).",
     promotion=KIND.INT_TO_FLOAT,
     number_fn="atan2",
     torch=("torch.atan2", "torch.arctan2"),
@@ -265,9 +263,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return (scaled * b if differentiable(a) else None), (scaled * -a if differentiable(b) else None)
 
 
-hypot = _pair(
-    "hypot", "Return the length of ({a}, {b}), without overflow on the way.", number_fn="hypot", refuses=int32
-)
+hypot = _pair("hypot", "Return the square root of {a}**2 + {b}**2, without overflow.", number_fn="hypot", refuses=int32)
 
 
 @hypot.vjp
@@ -291,7 +287,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return g * where(a == 0, 0.0, out / a), (zeros_of(b) if differentiable(b) else None)
 
 
-nextafter = _pair("nextafter", "Return the number next to `{a}` in the direction of `{b}`.", refuses=int32)
+nextafter = _pair("nextafter", "Return the next floating point number after `{a}` towards `{b}`.", refuses=int32)
 
 
 @nextafter.vjp
@@ -300,7 +296,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def extreme_samples(make: MakeTensor) -> Any:
-    """Yield what the torch language takes the extremes of: some that are equal, some that are NaN."""
+    """Yield samples of maximum and minimum in the torch language, with equal elements and with NaN."""
     yield from elementwise_binary(make, numbers=False, low=-2, high=2)
     a, b = make((4, 4)), make((4, 4))
     if a.is_floating_point():
@@ -310,7 +306,7 @@ def extreme_samples(make: MakeTensor) -> Any:
 
 
 def extreme_errors(make: MakeTensor) -> Any:
-    """Yield what has no order."""
+    """Yield the error for complex tensors, which have no order."""
     a = make((3,), dtype=complex64)
     yield SampleInput(a, a), RuntimeError, "not implemented for complex tensors"
 
@@ -330,7 +326,7 @@ _extreme = partial(_binary, samples=extreme_samples, errors=extreme_errors)
 
 maximum = _extreme(
     "maximum",
-    "Return the larger of `{a}` and `{b}`, NaN where one of them is.",
+    "Return the larger of `{a}` and `{b}`, or NaN if an operand is NaN.",
     meta=_extreme_meta("maximum"),
     vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x > y),
     number_fn=max,
@@ -339,7 +335,7 @@ maximum = _extreme(
 )
 minimum = _extreme(
     "minimum",
-    "Return the smaller of `{a}` and `{b}`, NaN where one of them is.",
+    "Return the smaller of `{a}` and `{b}`, or NaN if an operand is NaN.",
     meta=_extreme_meta("minimum"),
     vjp=lambda g, out, a, b: _extremum_grads(g, a, b, lambda x, y: x < y),
     number_fn=min,
@@ -349,7 +345,7 @@ minimum = _extreme(
 
 
 def _extremum_grads(g: Any, a: Any, b: Any, beats: Any) -> Any:
-    # Equal elements share; where one is NaN neither loses.
+    # Equal elements get half of the gradient each. If an element is NaN, both operands get the whole gradient.
     shared = where(a == b, g / 2, g)
     return (where(beats(b, a), 0.0, shared) if differentiable(a) else None), (
         where(beats(a, b), 0.0, shared) if differentiable(b) else None

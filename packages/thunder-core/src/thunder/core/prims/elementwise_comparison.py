@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparisons, and operations on the bits of integers and on truth values."""
+"""Comparisons, and bitwise operations on integers and bools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thunder.core.symbol import Symbol
 
 
 def _of_few_values(make: MakeTensor) -> Any:
-    # So that some are equal.
+    # In this range, some of the integers are equal.
     yield from elementwise_binary(make, low=-2, high=2)
     yield SampleInput(make((4, 4), low=-2, high=2), 0)
 
@@ -34,7 +34,7 @@ _comparison = partial(
 def _order(name: str, long_name: str, words: str, *, swapped: str) -> Symbol:
     return _comparison(
         name,
-        f"Return where `{{a}}` is {words} `{{b}}`.",
+        f"Return True for each element where `{{a}}` is {words} `{{b}}`.",
         categories=ORDERED,
         refuses=complex64,
         number_fn=getattr(operator, name),
@@ -45,10 +45,10 @@ def _order(name: str, long_name: str, words: str, *, swapped: str) -> Symbol:
 
 
 _equality = partial(_comparison, facts={"commutative": True})
-eq = _equality("eq", "Return where `{a}` equals `{b}`.", number_fn=operator.eq, swapped="eq", numpy="equal")
+eq = _equality("eq", "Return True where `{a}` equals `{b}`.", number_fn=operator.eq, swapped="eq", numpy="equal")
 ne = _equality(
     "ne",
-    "Return where `{a}` differs from `{b}`; NaN differs from everything.",
+    "Return True for each element where `{a}` differs from `{b}`; NaN differs from every number.",
     number_fn=operator.ne,
     swapped="ne",
     torch=("torch.ne", "torch.not_equal"),
@@ -71,22 +71,16 @@ _shift = partial(
 
 bitwise_not = _bits(
     "bitwise_not",
-    "Return each bit turned over; of truth values the opposite.",
+    "Return each element with all bits inverted; for bools, the logical not.",
     number_fn=operator.invert,
     numpy="invert",
 )
-bitwise_and = _commutative_bits(
-    "bitwise_and", "Return the bits that both have.", number_fn=operator.and_, numpy="bitwise_and"
-)
-bitwise_or = _commutative_bits(
-    "bitwise_or", "Return the bits that one of them has.", number_fn=operator.or_, numpy="bitwise_or"
-)
+bitwise_and = _commutative_bits("bitwise_and", "Return the bitwise and.", number_fn=operator.and_, numpy="bitwise_and")
+bitwise_or = _commutative_bits("bitwise_or", "Return the bitwise or.", number_fn=operator.or_, numpy="bitwise_or")
 bitwise_xor = _commutative_bits(
-    "bitwise_xor", "Return the bits that just one of them has.", number_fn=operator.xor, numpy="bitwise_xor"
+    "bitwise_xor", "Return the bitwise exclusive or.", number_fn=operator.xor, numpy="bitwise_xor"
 )
-bitwise_left_shift = _shift(
-    "bitwise_left_shift", "Return `{a}` moved to the left by `{b}` bits.", number_fn=operator.lshift
-)
+bitwise_left_shift = _shift("bitwise_left_shift", "Return `{a}` shifted left by `{b}` bits.", number_fn=operator.lshift)
 bitwise_right_shift = _shift(
-    "bitwise_right_shift", "Return `{a}` moved to the right by `{b}` bits; the sign stays.", number_fn=operator.rshift
+    "bitwise_right_shift", "Return `{a}` shifted right by `{b}` bits, with the same sign.", number_fn=operator.rshift
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Complex numbers and their parts."""
+"""Elementwise operations that create complex numbers or return their parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _conj(a: Any) -> Any:
 
 conj = elementwise(
     "conj",
-    "Return the complex conjugate of each element; a real one is its own.",
+    "Return the complex conjugate of each element; real elements do not change.",
     vjp=lambda g, out, a: g.conj(),
     tags=_VIEW,
     number_fn=lambda x: x.conjugate(),
@@ -52,7 +52,7 @@ def _real(a: Any) -> Any:
 
 real = elementwise(
     "real",
-    "Return the real part of each element; a real one is its own.",
+    "Return the real part of each element; real elements do not change.",
     out=corresponding_real_dtype,
     vjp=lambda g, out, a: complex(g, zeros_of(g)) if is_complex_dtype(a.dtype) else g,
     tags=_VIEW,
@@ -88,7 +88,7 @@ def _(make: MakeTensor) -> Any:
 
 angle = elementwise(
     "angle",
-    "Return the angle of each element in the complex plane: 0 or pi for a real one.",
+    "Return the angle of each element in the complex plane; for real elements it is 0 or pi.",
     categories=INEXACT,
     out=corresponding_real_dtype,
     overridden_in=["clang"],
@@ -143,7 +143,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def _float_pairs(make: MakeTensor) -> Any:
-    # Of the types that complex numbers can have for parts, whatever type is tested.
+    # The samples have all dtypes that parts of complex numbers can have, for every tested dtype.
     for dtype in (float32, float64):
         yield SampleInput(make((4, 4), dtype=dtype), make((4, 4), dtype=dtype))
     for shape in ((), (0, 3), (8, 3, 5)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice between two values by a third."""
+"""Elementwise selection between two values by a condition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 
 @prim(torch="torch.where", tags=ELEMENTWISE, cost="light")
 def where(pred: TensorProxy, a: Any, b: Any, /) -> TensorProxy:
-    """Compute `a` where `pred` is true, else `b`; of the two values at least one is a tensor."""
+    """Return `a` where `pred` is true, and `b` elsewhere; at least one of `a` and `b` must be a tensor."""
     check(
         isinstance(pred, TensorProxy) and pred.dtype is dtypes.bool8,
         lambda: (
@@ -30,7 +30,7 @@ def where(pred: TensorProxy, a: Any, b: Any, /) -> TensorProxy:
     )
     check(
         not (is_number(a) and is_number(b)),
-        lambda: "where: of the two values at least one must be a tensor, but both are numbers",
+        lambda: "where: at least one of the two values must be a tensor, but both are numbers",
         TypeError,
     )
     check_same_shape("where", pred, a, b)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Powers, exponentials, logarithms, trigonometry: elementwise functions of real and complex numbers.
+"""Powers, exponentials, logarithms and trigonometry: elementwise functions of real and complex numbers.
 
-Gradients follow torch's convention for complex numbers: the incoming one times the conjugate of the derivative.
+Gradients follow torch's convention for complex numbers: the cotangent times the conjugate of the derivative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thunder.core.prims.elementwise_base import INEXACT, KIND, conjugated, eleme
 from thunder.core.symbol import Symbol
 
 _function = partial(elementwise, categories=INEXACT, promotion=KIND.INT_TO_FLOAT)
-# Under autocast these compute in float32 on a GPU.
+# Declares a function that autocast computes in float32 on a GPU.
 _float32_on_gpus = partial(_function, facts={"autocast": {"cuda": "float32"}})
 
 exp = _float32_on_gpus(
@@ -35,7 +35,7 @@ exp2 = _function(
 )
 expm1 = _float32_on_gpus(
     "expm1",
-    "Return exp({a}) - 1, exact for small elements too.",
+    "Return exp({a}) - 1, with full precision for elements near zero.",
     number_fn="expm1",
     vjp=lambda g, out, a: g * (conjugated(out) + 1),
     torch=("torch.expm1", "torch.special.expm1"),
@@ -51,7 +51,7 @@ log = _float32_on_gpus(
 )
 log1p = _float32_on_gpus(
     "log1p",
-    "Return log(1 + {a}), exact for small elements too.",
+    "Return log(1 + {a}), with full precision for elements near zero.",
     number_fn="log1p",
     vjp=lambda g, out, a: g / conjugated(a + 1),
     torch=("torch.log1p", "torch.special.log1p"),
@@ -116,7 +116,7 @@ tan = _float32_on_gpus(
 )
 asin = _float32_on_gpus(
     "asin",
-    "Return the angle in [-pi/2, pi/2] whose sine each element is.",
+    "Return the inverse sine of each element, in [-pi/2, pi/2].",
     number_fn="asin",
     vjp=lambda g, out, a: g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.asin", "torch.arcsin"),
@@ -124,7 +124,7 @@ asin = _float32_on_gpus(
 )
 acos = _float32_on_gpus(
     "acos",
-    "Return the angle in [0, pi] whose cosine each element is.",
+    "Return the inverse cosine of each element, in [0, pi].",
     number_fn="acos",
     vjp=lambda g, out, a: -g * conjugated(rsqrt(1 - a * a)),
     torch=("torch.acos", "torch.arccos"),
@@ -132,7 +132,7 @@ acos = _float32_on_gpus(
 )
 atan = _function(
     "atan",
-    "Return the angle in [-pi/2, pi/2] whose tangent each element is.",
+    "Return the inverse tangent of each element, in [-pi/2, pi/2].",
     number_fn="atan",
     vjp=lambda g, out, a: g / conjugated(a * a + 1),
     torch=("torch.atan", "torch.arctan"),
@@ -161,14 +161,14 @@ tanh = _function(
 )
 asinh = _function(
     "asinh",
-    "Return the number whose hyperbolic sine each element is.",
+    "Return the inverse hyperbolic sine of each element.",
     number_fn="asinh",
     vjp=lambda g, out, a: g * conjugated(rsqrt(a * a + 1)),
     torch=("torch.asinh", "torch.arcsinh"),
 )
 acosh = _function(
     "acosh",
-    "Return the number not below zero whose hyperbolic cosine each element is.",
+    "Return the inverse hyperbolic cosine of each element, which is at least zero.",
     number_fn="acosh",
     torch=("torch.acosh", "torch.arccosh"),
     domain={"low": 1},
@@ -178,14 +178,14 @@ acosh = _function(
 @acosh.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
     if is_complex_dtype(a.dtype):
-        # Not the root of the product: the branches of the two roots matter.
+        # rsqrt((a + 1) * (a - 1)) would choose another branch of the complex square root.
         return g * conjugated(rsqrt(a + 1) * rsqrt(a - 1))
     return g * rsqrt(a * a - 1)
 
 
 atanh = _function(
     "atanh",
-    "Return the number whose hyperbolic tangent each element is.",
+    "Return the inverse hyperbolic tangent of each element.",
     number_fn="atanh",
     vjp=lambda g, out, a: g / conjugated(1 - a * a),
     torch=("torch.atanh", "torch.arctanh"),

@@ -28,7 +28,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 
 neg = elementwise(
     "neg",
-    "Return minus each element.",
+    "Return the negative of each element.",
     categories=(*NUMBERS, COMPLEX),
     vjp=lambda g, out, a: -g,
     number_fn=operator.neg,
@@ -47,13 +47,13 @@ def _abs_of_bools(a: Any) -> Any:
     if a.dtype.category != BOOL:
         return abs(a)
     if a.device.type != "cpu":
-        return clone(a)  # torch's kernels for GPUs take them
-    raise NotImplementedError('"abs" not implemented for bool: truth values have no sign')
+        return clone(a)  # torch's GPU kernels accept bools
+    raise NotImplementedError('"abs" not implemented for bool: bools have no sign')
 
 
 abs = elementwise(
     "abs",
-    "Return the absolute value of each element, a real number for a complex one too.",
+    "Return the absolute value of each element; the result is real for complex elements too.",
     out=corresponding_real_dtype,
     vjp=lambda g, out, a: g * a.sgn(),
     promotion=KIND.COMPLEX_TO_FLOAT,
@@ -66,7 +66,7 @@ abs = elementwise(
 
 sign = elementwise(
     "sign",
-    "Return -1, 0 or 1, as each element is below, at or above zero; 0 where it is NaN.",
+    "Return the sign of each element: -1, 0 or 1. The sign of NaN is 0.",
     categories=ORDERED,
     vjp=zero_vjp,
     number_fn=lambda x: (x > 0) - (x < 0),
@@ -74,21 +74,21 @@ sign = elementwise(
     message="Unlike NumPy, torch.sign is not intended to support complex numbers. Please use torch.sgn instead.",
 )
 
-sgn = elementwise("sgn", "Return each element divided by its absolute value; 0 where it is 0.")
+sgn = elementwise("sgn", "Return each element divided by its absolute value, and 0 for 0.")
 
 
 @sgn.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
     if not is_complex_dtype(a.dtype):
         return zeros_of(a)
-    # What is left of the incoming gradient across the direction of `a`, shrunk with the distance from zero.
+    # The component of `g` that is orthogonal to `a` in the complex plane, divided by |a|.
     size = abs(a)
     return (g - out * out * g.conj()) / (2 * size).masked_fill(size == 0, math.inf)
 
 
 signbit = elementwise(
     "signbit",
-    "Return where the sign of an element is minus: of negative numbers and of -0.0.",
+    "Return True for each element with a minus sign: negative numbers and -0.0.",
     categories=ORDERED,
     out=bool8,
     tags=COMPARISON,
@@ -98,14 +98,14 @@ signbit = elementwise(
 
 _rounding = partial(elementwise, categories=NUMBERS, vjp=zero_vjp, refuses=complex64)
 
-floor = _rounding("floor", "Return the largest integer not above each element.", number_fn="floor")
-ceil = _rounding("ceil", "Return the smallest integer not below each element.", number_fn="ceil")
+floor = _rounding("floor", "Return each element rounded down to an integer.", number_fn="floor")
+ceil = _rounding("ceil", "Return each element rounded up to an integer.", number_fn="ceil")
 trunc = _rounding(
-    "trunc", "Return each element without its fraction.", number_fn="trunc", torch=("torch.trunc", "torch.fix")
+    "trunc", "Return each element rounded towards zero.", number_fn="trunc", torch=("torch.trunc", "torch.fix")
 )
 round = _rounding(
     "round",
-    "Return the integer next to each element; of two that are as near, the even one.",
+    "Return the nearest integer of each element; ties are rounded to the even integer.",
     number_fn=lambda x: x.__round__(),
     overridden_in=["torch"],
 )
@@ -113,14 +113,14 @@ round = _rounding(
 
 @prim(torch="torch.frexp", tags=ELEMENTWISE)
 def frexp(a: TensorProxy, /) -> tuple[TensorProxy, TensorProxy]:
-    """Return each element as a fraction in [0.5, 1) and the power of two that it is multiplied with."""
+    """Return the mantissa of each element, in [0.5, 1), and its exponent: `a == mantissa * 2**exponent`."""
     check(a.dtype.is_floating_point, lambda: f"torch.frexp() only supports floating-point dtypes, not {a.dtype}")
     return elementwise_meta("frexp", a), TensorProxy(like=a, dtype=int32)
 
 
 @frexp.vjp
 def _(g: Any, out: Any, a: Any) -> Any:
-    # In the exponent's precision: a power of two can be too large for float16.
+    # Computed in float32, the dtype of `out[1].exp2()`: a power of two can be too large for float16.
     return convert_element_type(g[0] / out[1].exp2(), a.dtype)
 
 

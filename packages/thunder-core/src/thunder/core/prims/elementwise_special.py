@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Special functions of real numbers that every numerical library computes by approximations of its own."""
+"""Special functions of real numbers. Each numerical library computes them by its own approximations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
 from thunder.core.symbol import OpTags, Symbol
 
-# The distance from one to the next number of each type; nearer to zero than that, i1(a) is a / 2.
+# The distance from 1 to the next number of each dtype. If |a| is not larger, i1(a) is a / 2.
 _EPSILON = {dtypes.bfloat16: 2**-7, dtypes.float16: 2**-10, dtypes.float32: 2**-23, dtypes.float64: 2**-52}
 
 
 def _away_from_zero(a: Any) -> tuple[Any, Any]:
-    """Return where `a` is not next to zero, and `a` with something that divides well in place of the elements that
-    are.
-    """
+    """Return a mask of elements that are not near zero, and `a` with near-zero elements replaced by a safe divisor."""
     epsilon = _EPSILON[a.dtype]
     away = a.abs() > epsilon
     return away, where(away, a, epsilon)
@@ -34,7 +32,7 @@ def _away_from_zero(a: Any) -> tuple[Any, Any]:
 
 @prim(tags=(OpTags.NON_DIFFERENTIABLE,))
 def missing_gradient(a: TensorProxy, of: str, /) -> TensorProxy:
-    """Stand for a gradient that nobody has written: where it is needed the program raises, as torch does."""
+    """Represent a gradient that is not implemented; a program that needs the gradient raises an error, as in torch."""
     return TensorProxy(like=a)
 
 
@@ -81,21 +79,21 @@ erf = _function(
 )
 erfc = _function(
     "erfc",
-    "Return 1 - erf({a}), exact for large elements too.",
+    "Return 1 - erf({a}), with full precision for large elements.",
     vjp=lambda g, out, a: -2.0 / math.sqrt(math.pi) * exp(-(a * a)) * g,
     number_fn="erfc",
     torch=("torch.erfc", "torch.special.erfc"),
 )
 erfcx = _function(
     "erfcx",
-    "Return exp({a} * {a}) * erfc({a}), which neither overflows nor vanishes for large elements.",
+    "Return exp({a} * {a}) * erfc({a}), without overflow or underflow for large elements.",
     vjp=lambda g, out, a: (2.0 * a * out - 2.0 / math.sqrt(math.pi)) * g,
     torch="torch.special.erfcx",
     domain={"low": -3, "high": 9},
 )
 erfinv = _function(
     "erfinv",
-    "Return the number whose error function each element is.",
+    "Return the inverse error function of each element.",
     vjp=lambda g, out, a: 0.5 * math.sqrt(math.pi) * exp(out * out) * g,
     torch=("torch.erfinv", "torch.special.erfinv"),
     domain={"low": -0.95, "high": 0.95},
@@ -103,14 +101,14 @@ erfinv = _function(
 )
 ndtri = _function(
     "ndtri",
-    "Return the number below which the normal distribution has each element's share.",
+    "Return the inverse of the normal distribution's cumulative distribution function.",
     vjp=lambda g, out, a: g * math.sqrt(2 * math.pi) * exp(out * out / 2),
     torch="torch.special.ndtri",
     domain={"low": 0.05, "high": 0.95},
 )
 log_ndtr = _function(
     "log_ndtr",
-    "Return the logarithm of the normal distribution's share below each element.",
+    "Return the logarithm of the normal distribution's cumulative distribution function.",
     vjp=lambda g, out, a: g / erfcx(a * -math.sqrt(0.5)) * math.sqrt(2 / math.pi),
     torch="torch.special.log_ndtr",
 )
@@ -167,7 +165,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
 
 
 def _density(a: Any, b: Any) -> Any:
-    # The derivative of P(a, b) by b, in logarithms: the factors overflow long before their product does.
+    # The derivative of P(a, b) with respect to b, computed with logarithms: the factors overflow before their product.
     return exp((a - 1) * log(b) - b - lgamma(a))
 
 
@@ -177,7 +175,7 @@ i0 = _function(
     vjp=lambda g, out, a: g * i1(a),
     torch=("torch.i0", "torch.special.i0"),
 )
-i0.torch_names = ("torch.special.i0",)  # what traces call the primitive
+i0.torch_names = ("torch.special.i0",)  # traces call the primitive by this name
 i0e = _function(
     "i0e",
     "Return exp(-|{a}|) * i0({a}).",

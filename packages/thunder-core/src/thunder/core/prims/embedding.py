@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a table by their numbers, and the table's gradient."""
+"""Embedding, which selects rows of a table by index, and the gradient of the table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def embedding(
     sparse: bool = False,
     /,
 ) -> TensorProxy:
-    """Return the row of `weight` for each of `indices`; the row `padding_idx` gets no gradient."""
+    """Return the row of `weight` for each index in `indices`; the row `padding_idx` gets no gradient."""
     check(weight.ndim == 2, lambda: "'weight' must be 2-D")
     _check_indices(indices)
     check_same_device("embedding", weight, indices)
@@ -55,9 +55,9 @@ def _(
 def embedding_backward(
     g: TensorProxy, indices: TensorProxy, num_weights: int, padding_idx: int, scale_grad_by_freq: bool, /
 ) -> TensorProxy:
-    """Return the gradient of an embedding's table: the rows of `g` added up by their index.
+    """Return the gradient of an embedding's table: for each index, the sum of the rows of `g` with this index.
 
-    `scale_grad_by_freq` divides each row's sum by how often its index occurs.
+    With `scale_grad_by_freq`, each sum is divided by the number of times that the index occurs.
     """
     _check_indices(indices)
     return TensorProxy(like=g, shape=(num_weights, g.shape[-1]))
@@ -80,11 +80,11 @@ def _indices(make: MakeTensor, *shape: int, high: int) -> Any:
 
 @embedding.jvp
 def _(t: Any, out: Any, weight: Any, indices: Any, *how: Any) -> Any:
-    return embedding(t[0], indices)  # the gradient rule leaves rows out and scales others
+    return embedding(t[0], indices)  # without padding_idx and scale_grad_by_freq, which apply only to gradients
 
 
 def _in_one_table(b: Any, indices: Any, rows: Any) -> Any:
-    """Return indices into the examples' tables, one below the other."""
+    """Return indices into one table that contains the tables of all examples, one below the other."""
     indices = b.expand(indices)
     start = iota(b.size, start=0, step=rows, device=indices.device, dtype=indices.dtype)
     return indices + broadcast_in_dim(start, indices.shape, (0,))
@@ -118,7 +118,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((5, 3)), _indices(make, high=5))
     yield SampleInput(make((5, 3)), _indices(make, 0, high=5))
     yield SampleInput(make((5, 0)), _indices(make, 2, high=5)).left_out_when(
-        "the kernel of the gradient reads memory that is not there", device="cuda"
+        "the kernel of the gradient reads out of bounds", device="cuda"
     )
 
 
@@ -132,6 +132,6 @@ def _(make: MakeTensor) -> Any:
 def _(make: MakeTensor) -> Any:
     for padding_idx in (-1, 2):
         yield SampleInput(make((2, 4, 3)), _indices(make, 2, 4, high=5), 5, padding_idx, False)
-    # Without a gradient: differentiating this again, torch forgets the frequencies.
+    # Without a gradient: torch ignores the frequencies in the second derivative.
     yield SampleInput(make((2, 4, 3), requires_grad=False), _indices(make, 2, 4, high=5), 5, 2, True)
     yield SampleInput(make((3,)), _indices(make, high=5), 5, -1, False)

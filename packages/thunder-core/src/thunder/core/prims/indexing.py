@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that read and write elements by position: parts, slices along one dimension, tensors of positions.
+"""Primitives that read and write elements by position: slices, indices along one dimension, and index tensors.
 
-Index tensors come after `dim`, as in torch. Their values are not known while tracing: positions out of range are found
-when the program runs.
+Index tensors follow `dim` in the signatures, as in torch. Their values are not known while tracing. An index out of
+range is therefore an error when the program runs.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ INDEX_DTYPES = (dtypes.int64, dtypes.int32)
 
 
 def sizes_of(a: TensorProxy) -> tuple[int, ...]:
-    """Return its shape where positions are concerned: a tensor without dimensions has one of one element."""
+    """Return the shape of `a` for indexing: a 0-d tensor counts as a vector of one element."""
     return a.shape or (1,)
 
 
 def positions(make: MakeTensor, shape: Sequence[int], bound: int) -> Any:
-    """Return a sample of `shape` positions below `bound`."""
+    """Return a sample index tensor of `shape` with values below `bound`."""
     return make(tuple(shape), low=0, high=bound, dtype=dtypes.int64, requires_grad=False)
 
 
 def distinct_positions(make: MakeTensor, shape: Sequence[int], dim: int) -> Any:
-    """Return a sample of positions that differ along `dim`: writing to them has one meaning."""
+    """Return a sample index tensor without repeated values along `dim`, so that the result of a write is defined."""
     return make(tuple(shape), dtype=dtypes.float32, requires_grad=False).argsort(dim)
 
 
 def arithmetic_index(size: Sequence[int], stride: Sequence[int], offset: int, device: devices.Device) -> TensorProxy:
-    """Compute `offset + i * stride` over all i in `size`, in order and flat: positions in strided memory."""
+    """Return the positions in memory of a strided tensor's elements: `offset + sum(i * stride)`, as a flat tensor."""
     total: Any = None
     count = 1
     for d, (n, step) in enumerate(zip(size, stride)):
@@ -54,13 +54,13 @@ def arithmetic_index(size: Sequence[int], stride: Sequence[int], offset: int, de
     return reshape(total, (count,)) if len(size) > 1 else total  # type: ignore[no-any-return]
 
 
-# -- a part at fixed positions ----------------------------------------------------------------------------------------
+# -- slices with fixed bounds -----------------------------------------------------------------------------------------
 @prim(tags=_SHAPE)
 def slice_scatter(
     a: TensorProxy, src: TensorProxy, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None = None,
     /,
 ) -> TensorProxy:  # fmt: skip
-    """Compute `a` with `src` in the place of the part that `slice` would give."""
+    """Return a copy of `a` in which `src` replaces the elements that `slice` would return."""
     shape = sliced_shape("slice_scatter", a, starts, ends, strides)
     check(
         src.shape == shape,
@@ -103,7 +103,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(a, src, (1,), (3,)), RuntimeError, "expected src to have a size equal to the slice"
 
 
-# -- one dimension by a vector of positions ---------------------------------------------------------------------------
+# -- an index vector for one dimension --------------------------------------------------------------------------------
 def _check_index_vector(name: str, index: TensorProxy) -> None:
     check(index.dtype in INDEX_DTYPES, lambda: f"{name}(): Expected dtype int32 or int64 for index")
     check(index.ndim <= 1, lambda: f"{name}(): Index is supposed to be a vector", IndexError)
@@ -111,7 +111,7 @@ def _check_index_vector(name: str, index: TensorProxy) -> None:
 
 @prim(torch="torch.index_select", tags=_SHAPE)
 def take(a: TensorProxy, dim: int, indices: TensorProxy, /) -> TensorProxy:
-    """Return the slices of `a` along `dim` that the vector `indices` names, which counts from 0."""
+    """Return the slices of `a` along `dim` at the positions in the vector `indices`, which must not be negative."""
     dim = canonicalize_dim(a.ndim, dim)
     _check_index_vector("index_select", indices)
     check_same_device("take", a, indices)
@@ -155,7 +155,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.index_add", tags=_SHAPE)
 def index_add(a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy, /) -> TensorProxy:
-    """Compute `a` with the slices of `value` along `dim` added to those of `a` that the vector `indices` names."""
+    """Return a copy of `a` in which the slices of `value` along `dim` are added at the positions in `indices`."""
     dim = canonicalize_dim(a.ndim, dim)
     _check_index_vector("index_add_", indices)
     check_same_device("index_add", a, indices, value)
@@ -168,7 +168,7 @@ def index_add(a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy
 
 
 def check_slices_to_write(name: str, a: TensorProxy, dim: int, indices: TensorProxy, value: TensorProxy) -> None:
-    """Check that `value` has a slice along `dim` for each index, and `a`'s shape elsewhere."""
+    """Check that `value` has a slice along `dim` for each index, and the shape of `a` in the other dimensions."""
     count, found = (indices.shape or (1,))[0], sizes_of(value)[dim] if dim < max(value.ndim, 1) else 1
     check(
         count == found,
@@ -214,13 +214,14 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)), 0, index, source), RuntimeError, "source tensor shape must match self tensor shape"
 
 
-# -- several dimensions by tensors of positions -----------------------------------------------------------------------
+# -- index tensors for several dimensions -----------------------------------------------------------------------------
 def indexed_shape(
     a: TensorProxy, indices: Sequence[TensorProxy | None]
 ) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
-    """Return the shape that indexing gives, where the indices' common dimensions stand in it, and those dimensions.
+    """Return the shape of `index(a, indices)`, the position of the index dimensions in it, and their sizes.
 
-    They stand where the indices do if these are neighbours, else in front: torch's rule.
+    The index dimensions are the common (broadcast) dimensions of the index tensors. They replace the indexed dimensions
+    if these are adjacent; otherwise they come first. This is torch's rule.
     """
     at = [d for d, i in enumerate(indices) if i is not None]
     check(len(indices) <= a.ndim, lambda: f"too many indices for tensor of dimension {a.ndim}", IndexError)
@@ -259,11 +260,11 @@ def _common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 @prim(tags=_SHAPE)
 def index(a: TensorProxy, indices: Sequence[TensorProxy | None], /) -> TensorProxy:
-    """Return the elements of `a` at `indices`: a tensor of positions, or None for all, for each of its first
-    dimensions.
+    """Return the elements of `a` at `indices`.
 
-    Positions below zero count from the end. The tensors are broadcast to one shape, which stands in the result in their
-    place, or in front where they are not neighbours.
+    For each of the first dimensions of `a`, `indices` contains an index tensor, or None for all positions. Negative
+    positions count from the end. The index tensors are broadcast to one shape. In the result, these dimensions replace
+    the indexed dimensions if the indexed dimensions are adjacent; otherwise they come first.
     """
     shape, _, _ = indexed_shape(a, indices)
     check_same_device("index", a, *[i for i in indices if i is not None and i.ndim])
@@ -276,23 +277,23 @@ def _(g: Any, out: Any, a: Any, indices: Any) -> Any:
 
 
 def _batched_indices(b: Any, a: Any, indices: Any) -> tuple[tuple[Any, ...], list[int], list[int]]:
-    """Return indices into a batch, and how the result of indexing with them and that of each example are ordered.
+    """Return indices into a batch, and the order of the dimensions in the results for a batch and for one example.
 
-    The second part says where each dimension of the result for an example is in the result for the batch, the third the
-    other way round.
+    The second result contains, for each dimension of an example's result (after the batch dimension), its position in
+    the batch's result. The third result is the inverse permutation.
     """
     _, first, common = indexed_shape(_like_one(b, a), [None if i is None else _like_one(b, i) for i in indices])
     ndim, n = b.ndim(a) - sum(i is not None for i in indices) + len(common), len(common)
     if not any(i in b for i in indices):
         whole = (None, *indices)
         at = [d for d, i in enumerate(whole) if i is not None]
-        front = at[-1] - at[0] + 1 != len(at)  # then the indices' dimensions come before the batch
+        front = at[-1] - at[0] + 1 != len(at)  # then the index dimensions come before the batch dimension
         order = [n, *range(n), *range(n + 1, ndim + 1)] if front else list(range(ndim + 1))
     else:
         count = arithmetic_index((b.size,), (1,), 0, a.device)
         examples = broadcast_in_dim(count, (b.size, *[1] * n), (0,))
         whole = (examples, *[i if i is None else b.line_up(i, n) for i in indices])
-        # The batch and the indices' dimensions come first, in one piece.
+        # The batch dimension and the index dimensions come first.
         order = [0, *range(n + 1, n + 1 + first), *range(1, n + 1), *range(n + 1 + first, ndim + 1)]
     return whole, order, [order.index(d) for d in range(ndim + 1)]
 
@@ -335,7 +336,10 @@ def _(make: MakeTensor) -> Any:
 def index_put(
     a: TensorProxy, indices: Sequence[TensorProxy | None], values: TensorProxy, accumulate: bool = False, /
 ) -> TensorProxy:
-    """Compute `a` with `values`, which have the shape of `index(a, indices)`, written (or added) there."""
+    """Return a copy of `a` in which `values` are written (with `accumulate`, added) at `indices`.
+
+    `values` has the shape of `index(a, indices)`.
+    """
     shape, _, _ = indexed_shape(a, indices)
     check(
         values.shape == shape,
@@ -390,14 +394,12 @@ def _(make: MakeTensor) -> Any:
     )
 
 
-# -- positions --------------------------------------------------------------------------------------------------------
+# -- search -----------------------------------------------------------------------------------------------------------
 @prim(torch="torch.searchsorted", tags=(NON_DIFFERENTIABLE,))
 def searchsorted(
     sorted_sequence: TensorProxy, values: TensorProxy, /, *, out_int32: bool = False, right: bool = False
 ) -> TensorProxy:
-    """Return where each of `values` would have to be put in to keep the last dimension of `sorted_sequence` in
-    order.
-    """
+    """Return the positions at which inserting `values` keeps the last dimension of `sorted_sequence` sorted."""
     s, v = sorted_sequence, values
     name = "torch.searchsorted()"
     check(s.ndim > 0, lambda: f"{name}: boundaries tensor should have positive dimension, but got 0 dimension")

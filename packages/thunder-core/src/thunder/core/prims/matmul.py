@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that multiply matrices. They take every shape that torch's functions take, 1-D and batched ones too."""
+"""Primitives for matmul. They accept every shape that torch's functions accept, including 1-D and batched tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAGS = (OpTags.MATMUL_OP,)
 def check_factors(name: str, *factors: Any) -> None:
     """Check that the factors have one dtype, which is not bool, and are on one device."""
     for x in factors:
-        check(isinstance(x, TensorProxy), lambda: f"{name} takes tensors, not {type(x).__name__}: {x!r}", TypeError)
+        check(isinstance(x, TensorProxy), lambda: f"{name} expects tensors, not {type(x).__name__}: {x!r}", TypeError)
     first, *others = factors
     for x in others:
         check(
@@ -31,12 +31,12 @@ def check_factors(name: str, *factors: Any) -> None:
         )
     if dtypes.is_boolean_dtype(first.dtype):
         raise NotImplementedError(f'"{name}" not implemented for bool: convert the tensors first')
-    # A 0-d CPU tensor does not go along here, as it does in elementwise operations.
+    # Unlike in elementwise operations, a 0-d CPU tensor must also be on the device of the other tensors.
     check_same_device(name, *factors)
 
 
 def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of the product of tensors of these shapes; torch's errors where there is none."""
+    """Return the shape of the product of tensors of shapes `a` and `b`; raise torch's error if they do not match."""
     check(
         len(a) > 0 and len(b) > 0,
         lambda: f"both arguments to matmul need to be at least 1D, but they are {len(a)}D and {len(b)}D",
@@ -90,7 +90,7 @@ def _conj(x: Any) -> Any:
 
 
 def _summed_to(x: Any, shape: tuple[int, ...]) -> Any:
-    """Compute `x` summed over the dimensions along which a tensor of `shape` was broadcast."""
+    """Sum `x` over the dimensions along which a tensor of `shape` was broadcast."""
     extra = x.ndim - len(shape)
     dims = tuple(range(extra)) + tuple(d + extra for d, n in enumerate(shape) if n == 1 and x.shape[d + extra] != 1)
     return x.sum(dims).reshape(shape) if dims else x
@@ -111,7 +111,7 @@ def matmul_grads(g: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 def _grad_of_left(g: Any, a: Any, b: Any) -> Any:
     if a.ndim == 2 and b.ndim > 2:
-        # One product over batch and columns at once, instead of one a batch and a sum.
+        # One matmul over batch and columns, instead of a matmul for each batch followed by a sum.
         order = (g.ndim - 2, *range(g.ndim - 2), g.ndim - 1)
         return g.permute(order).reshape((a.shape[0], -1)) @ _conj(b.mT).reshape((-1, a.shape[1]))
     return _summed_to(g @ _adjoint(b), a.shape)
@@ -135,7 +135,7 @@ def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     return matmul_grads(g, a, b)
 
 
-# Pairs of shapes, the plainest first.
+# Pairs of shapes, the simplest first.
 MATMUL_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((3, 4), (4, 5)),
     ((4,), (4,)),
@@ -162,14 +162,14 @@ def _(b: Any, left: Any, right: Any) -> Any:
     a = _as_matrices(b, left, -2, ndim)
     c = _as_matrices(b, right, -1, ndim)
     out = matmul(a, c)
-    # A vector was a matrix of one row or column, which goes again.
+    # A vector was expanded to a matrix with one row or column: remove that dimension from the result.
     rows = out.shape[-2:-1] if one > 1 else ()
     columns = out.shape[-1:] if other > 1 else ()
     return reshape(out, (*out.shape[:-2], *rows, *columns))
 
 
 def _as_matrices(b: Any, x: Any, new: int, ndim: int) -> Any:
-    """Return a factor for one example as matrices, which broadcasts with others of `ndim` dimensions."""
+    """Return a factor as a batch of matrices that broadcasts with factors of `ndim` dimensions per example."""
     if b.ndim(x) > 1:
         return b.line_up(x, ndim)
     matrix = reshape(x, (*x.shape[:-1], 1, x.shape[-1]) if new == -2 else (*x.shape, 1))
@@ -200,7 +200,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """Return the gradients of input, weight and bias of a linear layer, by products of matrices."""
+    """Return the gradients of input, weight and bias of a linear layer, computed by matmuls."""
     if w.ndim == 1:
         return (*matmul_grads(g, a, w), None)
     rows = g.reshape((-1, g.shape[-1]))
@@ -222,7 +222,7 @@ def linear(a: TensorProxy, w: TensorProxy, bias: TensorProxy | None = None, /) -
     shape = matmul_shape(a.shape, w.shape[::-1])
     if bias is not None:
         check(w.ndim == 2, lambda: f"mat2 must be a matrix, got {w.ndim}-D tensor")
-        # torch folds the input's leading dimensions into rows, and it is those that a bias may be broadcast over.
+        # torch merges the input's leading dimensions into rows, and a bias must broadcast to these rows.
         rows = (math.prod(shape[:-1]), shape[-1])
         target = shape if bias.ndim > 1 and len(shape) != 2 else rows
         check(
@@ -268,7 +268,7 @@ def _(b: Any, a: Any, w: Any, bias: Any = None) -> Any:
 
 
 def linear_samples(make: MakeTensor) -> Any:
-    """Samples of a linear layer, shared with the torch language."""
+    """Yield samples of a linear layer; the torch language uses them too."""
     for rows in ((3,), (), (2, 3), (0,), (2, 0)):
         yield SampleInput(make((*rows, 4)), make((5, 4)), make((5,)))
         yield SampleInput(make((*rows, 4)), make((5, 4)))

@@ -27,12 +27,12 @@ Number = (bool, int, float, complex)
 
 
 def is_number(x: Any) -> bool:
-    """Check whether `x` is a Python number or stands for one."""
+    """Check whether `x` is a Python number, a symbolic number or a NumberProxy."""
     return isinstance(x, (bool, int, float, complex, NumberProxy))
 
 
 def canonicalize_dim(rank: int, dim: int, wrap_scalar: bool = True) -> int:
-    """Compute `dim` counted from the front; torch's IndexError where a tensor of `rank` dimensions has no such one."""
+    """Return `dim` as a non-negative number; raise torch's IndexError if it is out of range for `rank` dimensions."""
     if rank == 0 and wrap_scalar:
         rank = 1
     if not -rank <= dim < rank:
@@ -42,7 +42,7 @@ def canonicalize_dim(rank: int, dim: int, wrap_scalar: bool = True) -> int:
 
 
 def canonicalize_dims(rank: int, dims: Sequence[int] | int, wrap_scalar: bool = True) -> tuple[int, ...]:
-    """Compute `canonicalize_dim` of one dimension or several, which must all be different."""
+    """Return `canonicalize_dim` of each dimension in `dims`; the dimensions must be different."""
     if isinstance(dims, int):
         return (canonicalize_dim(rank, dims, wrap_scalar),)
     out = tuple(canonicalize_dim(rank, d, wrap_scalar) for d in dims)
@@ -52,7 +52,7 @@ def canonicalize_dims(rank: int, dims: Sequence[int] | int, wrap_scalar: bool = 
 
 
 def check_same_shape(name: str, *tensors: Any) -> None:
-    """Check that the tensors among the arguments have one shape."""
+    """Check that all tensors among the arguments have the same shape."""
     shapes = [t.shape for t in tensors if isinstance(t, TensorProxy)]
     check(
         all(s == shapes[0] for s in shapes),
@@ -61,7 +61,7 @@ def check_same_shape(name: str, *tensors: Any) -> None:
 
 
 def check_same_device(name: str, *tensors: Any) -> Device:
-    """Return the tensors must be on one device; a 0-d CPU tensor goes along with any. Returns that device."""
+    """Check that the tensors are on one device, and return it; a 0-d CPU tensor is allowed with any device."""
     device: Device | None = None
     for t in tensors:
         if not isinstance(t, TensorProxy):
@@ -83,7 +83,7 @@ def _scalar_on_cpu_only(tensors: Sequence[Any], device: Device) -> bool:
 
 
 def check_same_dtype(name: str, *args: Any) -> dtypes.dtype:
-    """Return the tensors must have one dtype, and numbers fit into it. Returns that dtype."""
+    """Check that the tensors have one dtype, to which all numbers can be converted, and return it."""
     found = [a.dtype for a in args if isinstance(a, TensorProxy)]
     check(
         all(d is found[0] for d in found),
@@ -100,7 +100,7 @@ def check_same_dtype(name: str, *args: Any) -> dtypes.dtype:
 
 
 def _plainly_alike(args: tuple[Any, ...]) -> TensorProxy | None:
-    """Return the tensor that the result is like, in the usual case that operands agree in everything; else None."""
+    """Return a tensor with the result's metadata if all operands have the same metadata (the usual case); else None."""
     first: TensorProxy | None = None
     for a in args:
         if type(a) is TensorProxy:
@@ -118,7 +118,7 @@ def _plainly_alike(args: tuple[Any, ...]) -> TensorProxy | None:
 
 
 def elementwise_meta(name: str, *args: Any, out_dtype: dtypes.dtype | None = None) -> TensorProxy:
-    """Return the result of an elementwise primitive: shapes, devices and dtypes must agree."""
+    """Return the result of an elementwise primitive, whose operands must have the same shape, device and dtype."""
     like = _plainly_alike(args)
     if like is not None:
         return TensorProxy(like=like, dtype=out_dtype)

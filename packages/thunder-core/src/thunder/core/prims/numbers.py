@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives that bind numbers of a program that are not known while it is traced (`core/symint/symbols.py`).
+"""Primitives that bind data-dependent numbers, which are not known while a program is traced.
 
-All run as they are printed. Only the memory pass drops one that nobody reads: what operations decompose into may ask
-for the number until then.
+Symbolic expressions refer to these numbers (`core/symint/symbols.py`). The printed line of each primitive is also its
+implementation. Only the memory pass removes a number without uses, because decompositions may need the number until
+then.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _print_size(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=_NUMBERS, printer=_print_size)
 def size(x: TensorProxy, dim: int, /) -> NumberProxy:
-    """Return a size of `x` that is not known while tracing, as a number of the program: a leaf of symbolic numbers."""
+    """Return the size `x.shape[dim]`, which is not known while tracing, as a leaf of symbolic expressions."""
     return x.shape[dim].proxy  # type: ignore[attr-defined, no-any-return]
 
 
@@ -38,12 +39,12 @@ def _print_item(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_item)
 def item(x: TensorProxy, /) -> NumberProxy:
-    """Return the one element of `x`, as a number of the program: a leaf of symbolic numbers."""
+    """Return the only element of `x` as a number of the program, which is a leaf of symbolic expressions."""
     return _element(x)
 
 
 def _element(x: TensorProxy) -> NumberProxy:
-    from thunder.core.symint.symbols import symbols_of  # here, as it imports torch: `thunder.extend` does not
+    from thunder.core.symint.symbols import symbols_of  # imports torch; `thunder.extend` must not
 
     assert state.trace is not None
     symbols = symbols_of(state.trace)
@@ -60,7 +61,7 @@ def _print_items(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(*_NUMBERS, OpTags.DEVICE_SYNC_OP), printer=_print_items)
 def items(x: TensorProxy, /) -> tuple[NumberProxy, ...]:
-    """Return the elements of `x`, which has one dimension, as numbers of the program: all are had by waiting once."""
+    """Return the elements of the 1-D tensor `x` as numbers of the program, with one device synchronization for all."""
     return tuple([_element(x) for _ in range(x.shape[0])])
 
 
@@ -70,7 +71,7 @@ def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=_NUMBERS, printer=_print_number)
 def number(x: Any, /) -> NumberProxy:
-    """Return a symbolic number as a value of the program, which can be returned or saved."""
+    """Return the symbolic number `x` as a value of the program, which can be returned or saved for backward."""
     return NumberProxy(None, x.__class__)
 
 
@@ -82,4 +83,4 @@ def _print_check(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=_NUMBERS, printer=_print_check)
 def check_number(left: Any, relation: str, right: Any, message: str, kind: str = "RuntimeError", /) -> None:
-    """Raise an error where two numbers do not compare as the program was promised."""
+    """Raise an error of type `kind` unless the comparison `left relation right` is true."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling over windows, and its gradients, which are primitives of their own.
+"""Pooling over windows, and its gradients, which are separate primitives.
 
-The last `len(kernel_size)` dimensions of `a` are pooled, one to three; before them stand channels, and a batch or none.
-Window arguments have a number for each pooled dimension. Indices count within the pooled dimensions, flattened.
+The last `len(kernel_size)` dimensions of `a` (one to three) are pooled. The dimensions before them are the channels and
+an optional batch. Window arguments contain a number for each pooled dimension. Indices are positions in the flattened
+pooled dimensions.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _check_input(a: TensorProxy, spatial: int) -> None:
 def _out_length(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
     span = n + 2 * padding - dilation * (kernel - 1) - 1
     out = (span + (stride - 1 if ceil_mode else 0)) // stride + 1
-    # The last window must start inside the input or its padding on the left.
+    # The last window must start in the input or in its left padding.
     return out - 1 if ceil_mode and (out - 1) * stride >= n + padding else out
 
 
@@ -77,7 +78,7 @@ def _flat(x: Any, spatial: int) -> Any:
 
 
 def _over_batch(pool: Symbol, *, tensors: int) -> Any:
-    """Return the batch rule of a pooling of so many tensors: examples are rows, further ones if there are rows."""
+    """Return the batching rule of a pooling with `tensors` tensor arguments; it merges the examples into the batch."""
 
     def rule(b: Any, *args: Any) -> Any:
         given, how = args[:tensors], args[tensors:]
@@ -101,7 +102,7 @@ def max_pool(
     ceil_mode: bool,
     /,
 ) -> tuple[TensorProxy, TensorProxy]:
-    """Return the largest element of each window and where it is."""
+    """Return the largest element of each window, and its index."""
     out = TensorProxy(like=a, shape=_pooled(a, kernel_size, stride, padding, dilation, ceil_mode))
     return out, TensorProxy(like=out, dtype=dtypes.int64)
 
@@ -113,7 +114,7 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 @prim()
 def max_pool_backward(g: TensorProxy, a: TensorProxy, indices: TensorProxy, /, *how: Any) -> TensorProxy:
-    """Return the gradient of `max_pool`: each element of `g` added where its maximum was. Of `a` no value is read."""
+    """Return the gradient of `max_pool`: elements of `g` are added at `indices`. The values of `a` are not read."""
     return TensorProxy(like=a)
 
 
@@ -136,7 +137,7 @@ _WINDOWS: tuple[Any, ...] = (
 
 
 def _all_different(make: MakeTensor, shape: tuple[int, ...]) -> Any:
-    """Drop samples with equal elements, whose order decides which one gets the gradient."""
+    """Return a sample without equal elements: of equal elements, it is not defined which one gets the gradient."""
     x = make((math.prod(shape),), dtype=dtypes.float32, requires_grad=False).argsort().reshape(shape)
     like = make(())
     return (x.to(like.dtype) / 7 if like.dtype.is_floating_point else x.to(like.dtype)).requires_grad_(
@@ -184,7 +185,7 @@ def avg_pool(
     divisor_override: int | None,
     /,
 ) -> TensorProxy:
-    """Return the mean of each window; `divisor_override` divides by that number instead of the window's size."""
+    """Return the mean of each window. `divisor_override` replaces the window's size as the divisor."""
     check(divisor_override != 0, lambda: "divisor must be not zero")
     return TensorProxy(like=a, shape=_pooled(a, kernel_size, stride, padding, (1,) * len(kernel_size), ceil_mode))
 
@@ -196,7 +197,7 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 @prim()
 def avg_pool_backward(g: TensorProxy, a: TensorProxy, /, *how: Any) -> TensorProxy:
-    """Return the gradient of `avg_pool`. Of `a` only shape and layout are read."""
+    """Return the gradient of `avg_pool`. Only the shape and layout of `a` are read."""
     return TensorProxy(like=a)
 
 
@@ -262,7 +263,7 @@ def _adaptive(name: str, a: TensorProxy, output_size: Sequence[int]) -> tuple[in
 
 @prim()
 def adaptive_avg_pool(a: TensorProxy, output_size: Sequence[int], /) -> TensorProxy:
-    """Return the means of windows so chosen that there are `output_size` of them."""
+    """Return the means of windows, whose sizes are chosen so that the result has `output_size` elements."""
     return TensorProxy(like=a, shape=_adaptive("adaptive_avg_pool", a, output_size))
 
 
@@ -273,7 +274,7 @@ def _(g: Any, out: Any, a: Any, output_size: Any) -> Any:
 
 @prim()
 def adaptive_avg_pool_backward(g: TensorProxy, a: TensorProxy, output_size: Sequence[int], /) -> TensorProxy:
-    """Return the gradient of `adaptive_avg_pool`. Of `a` only shape and layout are read."""
+    """Return the gradient of `adaptive_avg_pool`. Only the shape and layout of `a` are read."""
     return TensorProxy(like=a)
 
 
@@ -284,7 +285,7 @@ def _(v: Any, out: Any, g: Any, a: Any, output_size: Any) -> Any:
 
 @prim()
 def adaptive_max_pool(a: TensorProxy, output_size: Sequence[int], /) -> tuple[TensorProxy, TensorProxy]:
-    """Return the largest elements of windows so chosen that there are `output_size` of them, and where they are."""
+    """Return the largest elements of windows and their indices; the windows are those of `adaptive_avg_pool`."""
     out = TensorProxy(like=a, shape=_adaptive("adaptive_max_pool", a, output_size))
     return out, TensorProxy(like=out, dtype=dtypes.int64)
 
@@ -298,7 +299,7 @@ def _(g: Any, out: Any, a: Any, output_size: Any) -> Any:
 def adaptive_max_pool_backward(
     g: TensorProxy, a: TensorProxy, indices: TensorProxy, output_size: Sequence[int], /
 ) -> TensorProxy:
-    """Return the gradient of `adaptive_max_pool`. Of `a` only shape and layout are read."""
+    """Return the gradient of `adaptive_max_pool`. Only the shape and layout of `a` are read."""
     return TensorProxy(like=a)
 
 

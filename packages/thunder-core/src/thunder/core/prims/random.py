@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Primitives that draw random numbers.
 
-Each is one draw of torch's generator, so that the torch executor gives eager's numbers in eager's order. They carry
-RANDOM_OP: no pass drops, merges or reorders them. `generator` is None for torch's default generator.
+Each primitive is one draw from torch's generator, so that the torch executor returns the same numbers in the same order
+as eager mode. The primitives have the tag RANDOM_OP: no pass drops, merges or reorders them. If `generator` is None,
+they use torch's default generator.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def _distribution(
     refused: tuple[Any, ...],
     message: str,
 ) -> Callable[[Callable[..., None]], Symbol]:
-    """Decorate the check of a distribution's parameters: declare the primitive that draws a tensor from it.
+    """Declare the primitive that draws from a distribution; the decorated function checks the parameters.
 
-    `lowest` is the first category of dtypes that can hold its numbers. Samples draw with the parameters `usual`, and as
-    `more` says, each a shape and parameters; `refused` are parameters that are an error, with that message.
+    `lowest` is the lowest category of dtypes that can represent the drawn numbers. The samples use the parameters
+    `usual`; `more` contains additional samples, each with a shape and parameters. The parameters `refused` raise an
+    error with `message`.
     """
 
     def declare(check_parameters: Callable[..., None]) -> Symbol:
@@ -59,7 +61,7 @@ def _distribution(
                 lambda: f"{name}: trying to create a tensor with the negative dimension {min(shape)}: {list(shape)}",
             )
             if dtype.category < lowest and 0 not in shape:
-                raise NotImplementedError(f'"{name}" not implemented for {dtype}: ask for a floating point type')
+                raise NotImplementedError(f'"{name}" not implemented for {dtype}: use a floating point dtype')
             return TensorProxy(shape=tuple(shape), device=device, dtype=dtype)
 
         shape, _, *options = inspect.signature(draw).parameters.values()
@@ -87,7 +89,7 @@ def _distribution(
     lowest=FLOAT, usual=(0.0, 1.0), more=[((3, 4), -2.0, 5.0)], refused=(1.0, 0.0), message="found from=1.0 > to=0.0"
 )
 def uniform(low: float, high: float) -> None:
-    """Return numbers drawn evenly from [low, high)."""
+    """Return numbers drawn from the uniform distribution over [low, high)."""
     check(low <= high, lambda: f"uniform expects to return a [from, to) range, but found from={low} > to={high}")
 
 
@@ -95,13 +97,13 @@ def uniform(low: float, high: float) -> None:
     lowest=FLOAT, usual=(0.0, 1.0), more=[((3, 16), -2.0, 5.0)], refused=(1.0, -1.0), message="expects std >= 0.0"
 )
 def normal(mean: float, std: float) -> None:
-    """Return numbers drawn from the normal distribution with that mean and standard deviation."""
+    """Return numbers drawn from the normal distribution with mean `mean` and standard deviation `std`."""
     check(std >= 0, lambda: f"normal expects std >= 0.0, but found std {std}")
 
 
 @_distribution(lowest=BOOL, usual=(0, 2), refused=(3, 3), message="expects 'from' to be less than 'to'")
 def randint(low: int | None, high: int | None) -> None:
-    """Return whole numbers drawn evenly from [low, high); with no bounds from all that the dtype has, zero up."""
+    """Return integers drawn uniformly from [low, high); without bounds, from 0 to the largest integer of the dtype."""
     check(
         (low is None and high is None) or (low is not None and (high is None or low < high)),
         lambda: f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}",
@@ -124,25 +126,25 @@ def _(make: MakeTensor) -> Any:
     message=r"p to be in \[0, 1\], but got p=1.5",
 )
 def bernoulli(p: float) -> None:
-    """Return ones drawn with probability `p`, and zeros."""
+    """Return ones (with probability `p`) and zeros."""
     check(0 <= p <= 1, lambda: f"bernoulli_ expects p to be in [0, 1], but got p={p}")
 
 
 @_distribution(lowest=INTEGER + 1, usual=(1.5,), refused=(0.0,), message="expects lambda > 0.0")
 def exponential(rate: float) -> None:
-    """Return numbers drawn from the exponential distribution."""
+    """Return numbers drawn from the exponential distribution with rate `rate`."""
     check(rate > 0, lambda: f"exponential_ expects lambda > 0.0, but found lambda={rate}")
 
 
 @_distribution(lowest=BOOL + 1, usual=(0.3,), refused=(1.5,), message=r"p to be in \(0, 1\)")
 def geometric(p: float) -> None:
-    """Return how many draws with probability `p` it takes until one succeeds."""
+    """Return numbers drawn from the geometric distribution: the number of trials until one succeeds."""
     check(0 < p < 1, lambda: f"geometric_ expects p to be in (0, 1), but got p={p}")
 
 
 @_distribution(lowest=FLOAT, usual=(0.5, 1.5), refused=(0.0, 0.0), message="> 0.0, but found")
 def cauchy(median: float, sigma: float) -> None:
-    """Return numbers drawn from the Cauchy distribution with that median and half width."""
+    """Return numbers drawn from the Cauchy distribution with median `median` and scale `sigma`."""
     check(sigma > 0, lambda: f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
 
 
@@ -154,9 +156,9 @@ def log_normal(mean: float, std: float) -> None:
 
 @prim(tags=(OpTags.RANDOM_OP,))
 def bernoulli_tensor(p: TensorProxy, /, *, dtype: dtypes.dtype, generator: Any = None) -> TensorProxy:
-    """Return ones drawn with the probabilities in `p`, and zeros, as `dtype`."""
+    """Return a tensor of `dtype` with ones (with the probabilities in `p`) and zeros."""
     if not p.dtype.is_floating_point and 0 not in p.shape:
-        raise NotImplementedError(f'"bernoulli" not implemented for probabilities of {p.dtype}: they are floats')
+        raise NotImplementedError(f'"bernoulli" not implemented for probabilities of {p.dtype}: use a float tensor')
     return TensorProxy(like=p, dtype=dtype)
 
 
@@ -177,7 +179,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.randperm", tags=_TAGS)
 def randperm(n: int, /, *, device: devices.Device, dtype: dtypes.dtype = int64, generator: Any = None) -> TensorProxy:
-    """Return the numbers from 0 to n - 1 in an order drawn at random."""
+    """Return the numbers from 0 to n - 1 in random order."""
     check(n >= 0, lambda: f"n must be non-negative, got {n}")
     if dtype.category in (BOOL, COMPLEX):
         raise NotImplementedError(f'"randperm" not implemented for {dtype}')
@@ -197,7 +199,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.multinomial", tags=_TAGS)
 def multinomial(weights: TensorProxy, num_samples: int, replacement: bool, /, *, generator: Any = None) -> TensorProxy:
-    """Return indices drawn with the weights in (each row of) `weights`."""
+    """Return indices drawn with the probabilities that `weights`, or each row of `weights`, defines."""
     check(1 <= weights.ndim <= 2, lambda: f"prob_dist must be 1 or 2 dim, but it has the shape {weights.shape}")
     check(
         weights.dtype.is_floating_point,
@@ -239,9 +241,9 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.poisson", tags=(OpTags.RANDOM_OP,))
 def poisson(rates: TensorProxy, /, *, generator: Any = None) -> TensorProxy:
-    """Return numbers of events, drawn from Poisson distributions with these rates."""
+    """Return numbers drawn from Poisson distributions with the rates in `rates`."""
     if not rates.dtype.is_floating_point and 0 not in rates.shape:
-        raise NotImplementedError(f'"poisson" not implemented for {rates.dtype}: rates are floats')
+        raise NotImplementedError(f'"poisson" not implemented for {rates.dtype}: use a float tensor')
     return TensorProxy(like=rates)
 
 
@@ -261,9 +263,9 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def rrelu_noise(a: TensorProxy, lower: float, upper: float, /) -> TensorProxy:
-    """Return the slopes of rrelu in training: 1 where `a` is above zero, else drawn evenly from [lower, upper)."""
+    """Return the slopes of rrelu in training: 1 where `a > 0`, otherwise drawn uniformly from [lower, upper)."""
     if not a.dtype.is_floating_point:
-        raise NotImplementedError(f'"rrelu" not implemented for {a.dtype}: it takes floating point tensors')
+        raise NotImplementedError(f'"rrelu" not implemented for {a.dtype}: use a floating point tensor')
     check(lower <= upper, lambda: f"Lower bound should be less than or equal to the upper bound: {lower} > {upper}")
     return TensorProxy(like=a)
 

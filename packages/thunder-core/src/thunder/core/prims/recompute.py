@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives of programs that compute values a second time instead of keeping them (`torch.utils.checkpoint`)."""
+"""Primitives of programs that recompute values instead of saving them for backward (`torch.utils.checkpoint`)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from thunder.core.symbol import OpTags
 
 __all__ = ["barrier", "exchange_rng_state", "rng_state", "state_of_generator"]
 
-# Its place among the draws of random numbers is what matters of it, as of any of them.
+# Like a draw of random numbers, reading or setting a generator's state must keep its order among the draws.
 _TAGS = (OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.NON_DIFFERENTIABLE)
 
 
 @prim()
 def barrier(*values: TensorProxy) -> tuple[TensorProxy, ...]:
-    """Return the same tensors as values of their own.
+    """Return `values` as new values of the trace.
 
-    What is computed of these is not merged with what is computed of the arguments, and comes after all of them.
+    Operations on the results run after all arguments are computed, and are not merged with operations on the arguments.
     """
     for value in values:
         check(
             isinstance(value, TensorProxy),
-            partial("barrier takes tensors, not {}".format, type(value).__name__),
+            partial("barrier expects tensors, not {}".format, type(value).__name__),
             TypeError,
         )
     return tuple([TensorProxy(like=value) for value in values])
@@ -48,13 +48,11 @@ def _(make: MakeTensor) -> Any:
 
 @barrier.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2,)), 1), TypeError, "barrier takes tensors, not int"
+    yield SampleInput(make((2,)), 1), TypeError, "barrier expects tensors, not int"
 
 
 def state_of_generator(device: Any, generator: Any) -> Any:
-    """Return the state of torch's random numbers for a device, or of a generator of the user's, as a tensor of
-    bytes.
-    """
+    """Return the state of `generator`, or of torch's default generator for `device`, as a tensor of bytes."""
     import torch
 
     if generator is not None:
@@ -68,7 +66,7 @@ def _state_meta(device: devices.Device, generator: Any) -> TensorProxy:
 
 @prim(tags=_TAGS)
 def rng_state(device: devices.Device, generator: Any = None, /) -> TensorProxy:
-    """Return where torch's random numbers for a device stand, or those of a generator: a tensor of bytes."""
+    """Return the state of `generator`, or of torch's default generator for `device`, as a tensor of bytes."""
     return _state_meta(device, generator)
 
 
@@ -79,10 +77,10 @@ def _(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def exchange_rng_state(state: TensorProxy, device: devices.Device, generator: Any = None, /) -> TensorProxy:
-    """Put random numbers where they stood when `rng_state` gave `state`; where they stood until now."""
+    """Set a generator to `state`, a result of `rng_state`, and return the generator's previous state."""
     check(
         isinstance(state, TensorProxy) and state.dtype is uint8 and state.device.type == "cpu" and state.ndim == 1,
-        lambda: f"exchange_rng_state takes what rng_state gave, a row of bytes on the cpu, not {state!r}",
+        lambda: f"exchange_rng_state expects a state that rng_state returned, bytes on the cpu, not {state!r}",
         TypeError,
     )
     return _state_meta(device, generator)
@@ -96,4 +94,4 @@ def _(make: MakeTensor) -> Any:
 
 @exchange_rng_state.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(1, devices.to_device(make.device)), TypeError, "takes what rng_state gave"
+    yield SampleInput(1, devices.to_device(make.device)), TypeError, "expects a state that rng_state returned"

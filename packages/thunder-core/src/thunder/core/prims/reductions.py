@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that reduce dimensions of a tensor away.
+"""Primitives that reduce dimensions of a tensor.
 
-Dimensions are given as a tuple, counted from the front, each once; it is empty for a 0-d tensor only. Nothing is kept
-as a dimension of length one, and the result has the input's dtype: both are clang's to change.
+`dims` is a tuple of different, non-negative dimensions, which is empty only for a 0-d tensor. The reduced dimensions
+are removed, and the result has the input's dtype. The functions of `thunder.clang` add `keepdim` and dtype promotion.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TAGS = (OpTags.REDUCTION_OP,)
 
 
 def _reduction_meta(name: str, a: TensorProxy, dims: Sequence[int], dtype: dtypes.dtype | None = None) -> TensorProxy:
-    check(isinstance(a, TensorProxy), lambda: f"{name} takes a tensor, not {type(a).__name__}", TypeError)
+    check(isinstance(a, TensorProxy), lambda: f"{name} expects a tensor, not {type(a).__name__}", TypeError)
     check(
         bool(dims) or a.ndim == 0,
-        lambda: f"{name}: no dimensions to reduce were given for a tensor of shape {a.shape}; name at least one",
+        lambda: f"{name}: no dimensions to reduce were given for a tensor of shape {a.shape}: pass at least one",
         ValueError,
     )
     for i, d in enumerate(dims):
@@ -45,7 +45,7 @@ def _check_not_bool(name: str, a: TensorProxy) -> None:
     done = {"sum": "summed", "prod": "multiplied"}[name]
     check(
         not dtypes.is_boolean_dtype(a.dtype),
-        lambda: f"{name}: truth values are {done} as integers; convert them first",
+        lambda: f"{name}: bool tensors are {done} as integers: convert the tensor first",
         TypeError,
     )
 
@@ -61,7 +61,7 @@ def _check_not_empty(name: str, a: TensorProxy, dims: Sequence[int]) -> None:
 
 
 def _restored(x: Any, like: Any, dims: Sequence[int]) -> Any:
-    """Return a reduced tensor spread over the dimensions that were reduced."""
+    """Expand a reduced tensor along the dimensions that were reduced."""
     kept = tuple(d for d in range(like.ndim) if d not in dims)
     return broadcast_in_dim(x, list(like.shape), kept)
 
@@ -82,7 +82,7 @@ def _samples(make: MakeTensor, *, empty: bool = True, **options: Any) -> Any:
 
 @prim(tags=_TAGS)
 def sum(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """Return the sum over `dims`, in the type of `a`."""
+    """Return the sum over `dims`, with the dtype of `a`."""
     _check_not_bool("sum", a)
     return _reduction_meta("sum", a, dims)
 
@@ -100,14 +100,15 @@ sum.samples(_samples)
 
 @prim(tags=_TAGS)
 def prod(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """Return the product over `dims`, in the type of `a`."""
+    """Return the product over `dims`, with the dtype of `a`."""
     _check_not_bool("prod", a)
     return _reduction_meta("prod", a, dims)
 
 
 @prod.vjp
 def _(g: Any, out: Any, a: Any, dims: Any) -> Any:
-    # The product of the others, from both sides: right where there are zeros, and differentiable again.
+    # The product of the other elements, as a product of the elements before and those after each element. Unlike a
+    # division, it is correct for zeros, and its own gradient is correct too.
     if not dims:
         return g
     kept = tuple(d for d in range(a.ndim) if d not in dims)
@@ -134,7 +135,7 @@ prod.batch(over_dims(prod))
 
 @prod.samples
 def _(make: MakeTensor) -> Any:
-    # Small numbers, whose products half precision can hold.
+    # Small numbers, whose products are in the range of half precision.
     yield from _samples(functools.partial(make, low=-2, high=3))  # type: ignore[arg-type]
     zeros = make((3, 5))
     for row, count in ((0, 1), (1, 2)):
@@ -150,7 +151,7 @@ def _extremum_meta(name: str, a: TensorProxy, dims: Sequence[int], dtype: dtypes
 
 
 def _extremum_vjp(g: Any, out: Any, a: Any, dims: Any) -> Any:
-    # Elements that are equally extreme share the gradient.
+    # If several elements equal the result, they share the gradient.
     mask = a == _restored(out, a, dims)
     share = g / mask.sum(dims) if dims else g
     return _restored(share, a, dims) * mask
@@ -158,13 +159,13 @@ def _extremum_vjp(g: Any, out: Any, a: Any, dims: Any) -> Any:
 
 @prim(torch="torch.amax", tags=_TAGS)
 def amax(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """Return the largest element over `dims`; NaN where there is one."""
+    """Return the largest element over `dims`, or NaN if an element is NaN."""
     return _extremum_meta("amax", a, dims)
 
 
 @prim(torch="torch.amin", tags=_TAGS)
 def amin(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """Return the smallest element over `dims`; NaN where there is one."""
+    """Return the smallest element over `dims`, or NaN if an element is NaN."""
     return _extremum_meta("amin", a, dims)
 
 
@@ -181,13 +182,13 @@ for _sym in (amax, amin):
 
 @prim(torch="torch.argmax", tags=(*_TAGS, NON_DIFFERENTIABLE))
 def argmax(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """Return the index along `dim` of the largest element, the first of equal ones."""
+    """Return the index along `dim` of the largest element; of equal elements, the first."""
     return _extremum_meta("argmax", a, () if a.ndim == 0 else (dim,), dtypes.int64)
 
 
 @prim(torch="torch.argmin", tags=(*_TAGS, NON_DIFFERENTIABLE))
 def argmin(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """Return the index along `dim` of the smallest element, the first of equal ones."""
+    """Return the index along `dim` of the smallest element; of equal elements, the first."""
     return _extremum_meta("argmin", a, () if a.ndim == 0 else (dim,), dtypes.int64)
 
 
@@ -217,7 +218,7 @@ def _var_grad(g: Any, a: Any, dims: Any, correction: Any) -> Any:
 
 @prim(tags=_TAGS)
 def var(a: TensorProxy, dims: Sequence[int], /, *, correction: float) -> TensorProxy:
-    """Return the variance over `dims`: squared distances from the mean, summed, over their number less `correction`."""
+    """Return the variance over `dims`: the sum of squared deviations, divided by the count minus `correction`."""
     _check_inexact("var", a)
     return _reduction_meta("var", a, dims, dtypes.corresponding_real_dtype(a.dtype))
 

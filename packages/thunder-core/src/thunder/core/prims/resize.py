@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resampling of images to another size, and its gradient. Both are linear, each is the other's gradient."""
+"""Resampling of images to another size, and its gradient. Both are linear, and each is the gradient of the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 
-# The modes by the number of dimensions that they resample.
+# The number of spatial dimensions that each mode supports.
 RESIZE_MODES: dict[str, tuple[int, ...]] = {
     "nearest": (1, 2, 3),
     "nearest-exact": (1, 2, 3),
@@ -32,16 +32,16 @@ def resize(
     antialias: bool,
     /,
 ) -> TensorProxy:
-    """Compute `a` (batch, channels, *spatial) resampled to `output_size`.
+    """Resample `a` (batch, channels, *spatial) to `output_size`.
 
-    `scales` are the factors that positions are computed with where the user gave factors instead of a size, else None.
+    `scales` contains the user's scale factors, with which positions are computed, or None if the user passed a size.
     """
     spatial = len(output_size)
     check(
         a.ndim == spatial + 2,
         lambda: (
             f"resize: {spatial} output sizes were given for an input of shape {a.shape}, which has {a.ndim - 2} "
-            "spatial ones"
+            "spatial dimensions"
         ),
     )
     check(
@@ -52,7 +52,8 @@ def resize(
         ),
     )
     check(
-        spatial in RESIZE_MODES.get(mode, ()), lambda: f"resize: {mode!r} is no mode for {spatial} spatial dimensions"
+        spatial in RESIZE_MODES.get(mode, ()),
+        lambda: f"resize: {mode!r} is not a mode for {spatial} spatial dimensions",
     )
     return TensorProxy(like=a, shape=(*a.shape[:2], *output_size))
 
@@ -121,4 +122,4 @@ def _(make: MakeTensor) -> Any:
 def _(make: MakeTensor) -> Any:
     how = (False, (None, None), False)
     yield SampleInput(make((2, 3, 4)), (8, 8), "nearest", *how), RuntimeError, "2 output sizes were given"
-    yield SampleInput(make((2, 3, 4, 4)), (8, 8), "linear", *how), RuntimeError, "is no mode for 2 spatial dimensions"
+    yield SampleInput(make((2, 3, 4, 4)), (8, 8), "linear", *how), RuntimeError, "not a mode for 2 spatial dimensions"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that run along a dimension: each element of the result is a reduction of all elements up to its own.
+"""Scans along a dimension: each element of the result is a reduction of all elements up to its position.
 
-They answer in their input's dtype, which the core language promotes before.
+The result has the input's dtype. The core language promotes the input before it calls a scan.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _scan_meta(a: TensorProxy, dim: int) -> TensorProxy:
 
 
 def _from_the_end(scan: Any, x: TensorProxy, dim: int) -> TensorProxy:
-    """Return the scan that starts at the other end."""
+    """Return the scan in the reverse direction, which starts at the end of `dim`."""
     if x.ndim == 0:
         return scan(x, dim)  # type: ignore[no-any-return]
     return flip(scan(flip(x, (dim,)), dim), (dim,))  # type: ignore[no-any-return]
 
 
 def scan_samples(make: MakeTensor, **domain: Any) -> Any:
-    """Samples of an operation along a dimension; `domain` is low=, high= for the values."""
+    """Yield samples of an operation along a dimension; `domain` contains the bounds low= and high= of the values."""
     yield SampleInput(make((4, 5), **domain), 1)
     yield SampleInput(make((2, 4, 3), **domain), -2)
     yield SampleInput(make((), **domain), 0)
@@ -53,7 +53,7 @@ def wrong_dims(make: MakeTensor) -> Any:
 
 @prim(tags=_TAGS)
 def cumsum(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """Return the sums of the elements up to each one along `dim`."""
+    """Return, for each position along `dim`, the sum of the elements up to it."""
     return _scan_meta(a, dim)
 
 
@@ -64,7 +64,7 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 
 @prim(tags=_TAGS)
 def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """Return the products of the elements up to each one along `dim`."""
+    """Return, for each position along `dim`, the product of the elements up to it."""
     return _scan_meta(a, dim)
 
 
@@ -72,8 +72,9 @@ def cumprod(a: TensorProxy, dim: int, /) -> TensorProxy:
 def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
     if a.ndim == 0:
         return g
-    # The product of those before an element, times what follows: `rest[k] = g[k] + a[k + 1] * rest[k + 1]`, found by
-    # doubling steps. Nothing is divided, so that zeros have gradients, and those of higher order, like other numbers.
+    # The gradient of element k is the product of the elements before k, times `rest[k]`. The recurrence
+    # `rest[k] = g[k] + a[k + 1] * rest[k + 1]` is solved in steps of doubling length. No division is used, so that
+    # gradients are also correct for zeros, including gradients of higher order.
     if 0 in a.shape:
         return g
     a = a.conj() if dtypes.is_complex_dtype(a.dtype) else a
@@ -88,14 +89,14 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 
 
 def _shifted(x: Any, edge: int, dim: int, by: int) -> Any:
-    """Return each element is the one `by` places further along `dim`, or `edge` where there is none."""
+    """Shift `x` along `dim`: element i of the result is element `i + by` of `x`, or `edge` beyond the end."""
     value = dtypes.dtype_to_numbertype(x.dtype)(edge)
     return pad(x, value, [(-by, by, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)])
 
 
 @prim(torch="torch.logcumsumexp", tags=_TAGS)
 def logcumsumexp(a: TensorProxy, dim: int, /) -> TensorProxy:
-    """Return the logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
+    """Return, for each position along `dim`, the logsumexp of the elements up to it."""
     check(
         dtypes.is_inexact_dtype(a.dtype),
         lambda: f'"logcumsumexp_out_cpu" not implemented for {a.dtype}: convert to a floating point type',
@@ -105,8 +106,8 @@ def logcumsumexp(a: TensorProxy, dim: int, /) -> TensorProxy:
 
 @logcumsumexp.vjp
 def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
-    # exp(a) times the sums from the end of g / exp(out), with everything inside of one exponential; logarithms want
-    # positive numbers, so positive and negative gradients go separately.
+    # The gradient is exp(a) times the reverse cumulative sum of g / exp(out). It is computed with logarithms to avoid
+    # overflow. Logarithms need positive numbers, so positive and negative parts of g are computed separately.
     if dtypes.is_complex_dtype(a.dtype):
         total = _from_the_end(logcumsumexp, g.conj().log() - out, dim)
         return (total + a).exp().conj()
@@ -114,7 +115,7 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
     def part(g: Any) -> Any:
         rest = g <= 0
         log = g.masked_fill(rest, 1).log().masked_fill(rest, -math.inf)
-        # Where nothing but exp(-inf) was added up there is nothing to share either.
+        # Where all elements so far are -inf, the gradient is zero.
         share = (log - out).masked_fill(out == -math.inf, -math.inf)
         return (_from_the_end(logcumsumexp, share, dim) + a).exp()
 
@@ -131,13 +132,13 @@ def _extremum_meta(name: str, a: TensorProxy, dim: int) -> tuple[TensorProxy, Te
 
 @prim(torch="torch.cummax", tags=_TAGS)
 def cummax(a: TensorProxy, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
-    """Return the largest of the elements up to each one along `dim`, and its position."""
+    """Return, for each position along `dim`, the largest element up to it, and the index of that element."""
     return _extremum_meta("cummax", a, dim)
 
 
 @prim(torch="torch.cummin", tags=_TAGS)
 def cummin(a: TensorProxy, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
-    """Return the smallest of the elements up to each one along `dim`, and its position."""
+    """Return, for each position along `dim`, the smallest element up to it, and the index of that element."""
     return _extremum_meta("cummin", a, dim)
 
 
@@ -171,12 +172,13 @@ def _(make: MakeTensor) -> Any:
 
 @logcumsumexp.jvp
 def _(t: Any, out: Any, a: Any, dim: Any) -> Any:
-    # Of all pairs of elements. (The gradient rule takes logarithms of what arrives, so is not linear to look at.)
+    # Computed for all pairs of elements. The gradient rule cannot be applied twice instead: it takes logarithms of its
+    # cotangent, so the rule is not linear operation by operation.
     if a.ndim == 0:
         return t[0]
     dim = canonicalize_dim(a.ndim, dim)
     moved, lines, ends = (x.movedim(dim, -1) for x in (t[0], a, out))
-    # Where nothing but exp(-inf) was added up there is nothing that moves.
+    # Where all elements so far are -inf, the tangent is zero.
     ends = ends.masked_fill(ends == -math.inf, 0)
     share = (lines.unsqueeze(-2) - ends.unsqueeze(-1)).exp().tril()
     return (share @ moved.unsqueeze(-1)).squeeze(-1).movedim(-1, dim)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that read or write one element of each line along a dimension: gather and the scatters."""
+"""Primitives that read or write elements at index positions along one dimension: gather and the scatters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _check_gathered(name: str, a: TensorProxy, dim: int, index: TensorProxy, sel
 
 @prim(torch="torch.gather", tags=_SHAPE)
 def gather(a: TensorProxy, dim: int, index: TensorProxy, /) -> TensorProxy:
-    """Gather, for each position of `index`, the element of `a` there, with `index`'s value along `dim`."""
+    """Return the elements of `a` at `index` along `dim`, e.g. `a[index[i, j], j]` at (i, j) for dim 0."""
     dim = canonicalize_dim(a.ndim, dim)
     check_same_device("gather", a, index)
     _check_gathered("gather", a, dim, index, "input")
@@ -90,7 +90,7 @@ def _check_scattered(a: TensorProxy, dim: int, index: TensorProxy, src: Any) -> 
 
 
 def _written(g: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
-    """Return the gradient of what `index` wrote: `g` there, and zeros for what it left out of a larger `src`."""
+    """Return the gradient of `src`: `g` at `index`, and zeros for elements of `src` that were not written."""
     found = gather(g, dim, index)
     if found.ndim == src.ndim and not same_shape(found.shape, src.shape):
         return pad(found, 0, tuple([(0, n - m, 0) for n, m in zip(src.shape, found.shape)]))  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ def _written(g: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> 
 
 @prim(torch="torch.scatter", tags=_SHAPE)
 def scatter(a: TensorProxy, dim: int, index: TensorProxy, src: Any, /) -> TensorProxy:
-    """Compute `a` with the elements of `src` (or that number) written where `index` says, the reverse of `gather`."""
+    """Return a copy of `a` in which `src` (a tensor or a number) is written at `index`, the reverse of `gather`."""
     dim = canonicalize_dim(a.ndim, dim)
     check_same_device("scatter", a, index)
     _check_scattered(a, dim, index, src)
@@ -134,7 +134,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.scatter_add", tags=_SHAPE)
 def scatter_add(a: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, /) -> TensorProxy:
-    """Compute `a` with the elements of `src` added where `index` says."""
+    """Return a copy of `a` in which the elements of `src` are added at `index`."""
     dim = canonicalize_dim(a.ndim, dim)
     check(isinstance(src, TensorProxy), lambda: "scatter_add(): src must be a tensor", TypeError)
     _check_scattered(a, dim, index, src)
@@ -167,8 +167,9 @@ def _(make: MakeTensor) -> Any:
 def scatter_reduce(
     a: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, reduce: str, /, *, include_self: bool = True
 ) -> TensorProxy:
-    """Compute `a` with the elements of `src` that `index` sends to one place reduced there: sum, prod, mean, amax or
-    amin.
+    """Return a copy of `a` in which the elements of `src` with the same `index` are reduced.
+
+    `reduce` is sum, prod, mean, amax or amin. With `include_self`, the element of `a` is reduced with them.
     """
     dim = canonicalize_dim(a.ndim, dim)
     check(
@@ -197,7 +198,7 @@ def _(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any, reduce: Any, *, 
 
 
 def _extremum_grads(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any, include_self: bool) -> Any:
-    # Everything that is as large (or small) as the result shares its gradient.
+    # All elements that equal the result share the gradient.
     from_a = (a == out).to(g.dtype)
     if not include_self:
         from_a = scatter(from_a, dim, index, 0)
@@ -208,8 +209,8 @@ def _extremum_grads(g: Any, out: Any, a: Any, dim: Any, index: Any, src: Any, in
 
 
 def _product_grads(g: Any, a: Any, dim: Any, index: Any, src: Any, include_self: bool) -> Any:
-    # Each factor's gradient is g times the product of the others: where factors are zero, the product without them
-    # counts only if there is exactly one such factor, and only for that one.
+    # The gradient of a factor is g times the product of the other factors. If exactly one factor is zero, only its
+    # gradient can differ from zero: g times the product of the nonzero factors. With two zeros, all gradients are zero.
     start = a if include_self else scatter(a, dim, index, 1)
     zeros_a, zeros_src = start == 0, src == 0
     nonzero = scatter_reduce(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that change a tensor's shape, strides or which of its elements it shows."""
+"""Primitives that change a tensor's shape or strides, or select, pad and concatenate its elements."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def product(shape: Sequence[int]) -> int:
     return n
 
 
-# -- more dimensions, other dimensions, fewer dimensions --------------------------------------------------------------
+# -- operations that change dimensions --------------------------------------------------------------------------------
 @prim(tags=VIEW)
 def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions: Sequence[int], /) -> TensorProxy:
-    """Compute `a` spread over `shape`: its dimension i becomes `broadcast_dimensions[i]`, the others are new."""
+    """Broadcast `a` to `shape`: its dimension i becomes `broadcast_dimensions[i]`, and the other dimensions are new."""
     check(
         len(broadcast_dimensions) == a.ndim,
         lambda: f"broadcast_in_dim: {a.ndim} dimensions, but broadcast_dimensions is {tuple(broadcast_dimensions)}",
@@ -48,7 +48,7 @@ def broadcast_in_dim(a: TensorProxy, shape: Sequence[int], broadcast_dimensions:
 
 @broadcast_in_dim.vjp
 def _(g: Any, out: Any, a: Any, shape: Any, dims: Any) -> Any:
-    # Sum over what was spread; dimensions of one element that were put in only have to go.
+    # Sum over the dimensions that were broadcast. New dimensions of one element are only removed.
     def is_spread(d: int) -> bool:
         if d not in dims:
             return not same_number(shape[d], 1)
@@ -83,7 +83,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.reshape", tags=VIEW, view="maybe", keeps_order=True)
 def reshape(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
-    """Return the elements of `a`, in order, in another shape."""
+    """Return the elements of `a` in the same order with another shape."""
     return _reshaped(a, tuple(shape))
 
 
@@ -115,7 +115,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.Tensor.view", tags=VIEW, keeps_order=True)
 def view(a: TensorProxy, shape: Sequence[int], /) -> TensorProxy:
-    """Compute `reshape` of a tensor whose memory allows it without a copy; running it is an error where it does not."""
+    """Return a reshaped view of `a`; running it raises an error if the strides of `a` do not allow a view."""
     return _reshaped(a, tuple(shape))
 
 
@@ -133,12 +133,10 @@ for _op in (reshape, view):
 
 @prim(torch="torch.permute", tags=VIEW)
 def transpose(a: TensorProxy, permutation: Sequence[int], /) -> TensorProxy:
-    """Compute `a` with its dimensions in another order: dimension i of the result is dimension `permutation[i]` of
-    `a`.
-    """
+    """Permute the dimensions of `a`: dimension i of the result is dimension `permutation[i]` of `a`."""
     check(
         sorted(permutation) == list(range(a.ndim)),
-        lambda: f"transpose: {tuple(permutation)} is no order of the {a.ndim} dimensions of {a.name}",
+        lambda: f"transpose: {tuple(permutation)} is not a permutation of the {a.ndim} dimensions of {a.name}",
     )
     return TensorProxy(like=a, shape=tuple([a.shape[d] for d in permutation]))
 
@@ -167,12 +165,12 @@ def _(make: MakeTensor) -> Any:
 
 @transpose.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "is no order of the 2 dimensions"
+    yield SampleInput(make((2, 3)), (0, 0)), RuntimeError, "is not a permutation of the 2 dimensions"
 
 
 @prim(torch="torch.squeeze", tags=VIEW, keeps_order=True)
 def squeeze(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """Compute `a` without the dimensions `dims`, which have one element each."""
+    """Remove the dimensions `dims` of `a`, which must have one element each."""
     for d in dims:
         if not (0 <= d < a.ndim and a.shape[d] == 1):
             raise RuntimeError(f"squeeze: dimension {d} of the shape {a.shape} does not have one element")
@@ -200,10 +198,10 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), (0,)), RuntimeError, "does not have one element"
 
 
-# -- other elements ---------------------------------------------------------------------------------------------------
+# -- operations that select, reorder or add elements ------------------------------------------------------------------
 @prim(torch="torch.flip", tags=_SHAPE, cost="cheap")
 def flip(a: TensorProxy, dims: Sequence[int], /) -> TensorProxy:
-    """Compute `a` with the order of its elements along `dims` reversed."""
+    """Reverse the order of the elements of `a` along `dims`."""
     canonicalize_dims(a.ndim, dims)
     return TensorProxy(like=a)
 
@@ -230,8 +228,9 @@ def _(make: MakeTensor) -> Any:
 def slice(
     a: TensorProxy, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None, /
 ) -> TensorProxy:
-    """Return the part of `a` from `start_indices` to before `end_indices`, in steps of `strides`; all within its
-    shape.
+    """Return the elements of `a` from `start_indices` (inclusive) to `end_indices` (exclusive), in steps of `strides`.
+
+    The bounds must be within the shape of `a`.
     """
     shape = sliced_shape("slice", a, start_indices, end_indices, strides)
     return TensorProxy(like=a, shape=shape)
@@ -240,15 +239,16 @@ def slice(
 def sliced_shape(
     name: str, a: TensorProxy, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None
 ) -> tuple[int, ...]:
-    """Return the shape of the part of `a` that starts, ends and strides name, once they are checked."""
+    """Check the bounds of a slice of `a`, and return the shape of the slice."""
     steps = strides if strides is not None else (1,) * a.ndim
     if not len(starts) == len(ends) == len(steps) == a.ndim:
-        raise RuntimeError(f"{name}: give a start, end and stride for each of the {a.ndim} dimensions")
+        raise RuntimeError(f"{name}: pass a start, end and stride for each of the {a.ndim} dimensions")
     sizes = []
     for n, start, end, step in zip(a.shape, starts, ends, steps):
         if not is_unbacked(n, start, end) and not (0 <= start <= end <= n and step > 0):
             raise RuntimeError(
-                f"{name}: from {tuple(starts)} to {tuple(ends)} in steps of {tuple(steps)} leaves the shape {a.shape}"
+                f"{name}: from {tuple(starts)} to {tuple(ends)} in steps of {tuple(steps)} is outside the shape "
+                f"{a.shape}"
             )
         sizes.append(end - start if step == 1 else -(-(end - start) // step))
     return tuple(sizes)
@@ -256,7 +256,7 @@ def sliced_shape(
 
 @slice.vjp
 def _(g: Any, out: Any, a: Any, starts: Any, ends: Any, strides: Any = None) -> Any:
-    # Zeros before, between and after what was taken.
+    # The gradient is zero before, between and after the selected elements.
     config = []
     for d, n in enumerate(a.shape):
         step = strides[d] if strides is not None else 1
@@ -281,33 +281,32 @@ def _(make: MakeTensor) -> Any:
 
 @slice.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((4,)), (1,), (5,)), RuntimeError, "leaves the shape"
+    yield SampleInput(make((4,)), (1,), (5,)), RuntimeError, "is outside the shape"
     yield SampleInput(make((4,)), (1, 0), (3, 2)), RuntimeError, "for each of the 1 dimensions"
 
 
 @prim(tags=_SHAPE, cost="cheap")
 def pad(a: TensorProxy, padding_value: Any, padding_config: Sequence[tuple[int, int, int]], /) -> TensorProxy:
-    """Compute `a` with `padding_value` before, after and between its elements: `(low, high, between)` for each
-    dimension.
+    """Pad `a` with `padding_value` before, after and between its elements.
 
-    A negative low or high takes elements away instead.
+    `padding_config` contains `(low, high, between)` for each dimension. A negative low or high removes elements.
     """
     check(
         len(padding_config) == a.ndim,
-        lambda: f"pad: {len(padding_config)} triples for the {a.ndim} dimensions of {a.name}",
+        lambda: f"pad: got {len(padding_config)} triples for the {a.ndim} dimensions of {a.name}",
     )
     between = [0 if same_number(mid, 0) else greater(n - 1, 0) * mid for n, (_, _, mid) in zip(a.shape, padding_config)]
     shape = tuple([low + n + more + high for n, more, (low, high, _) in zip(a.shape, between, padding_config)])
     check(
         all(n >= 0 for n in shape) and all(between >= 0 for _, _, between in padding_config),
-        lambda: f"pad: {tuple(padding_config)} takes more away than the shape {a.shape} has",
+        lambda: f"pad: {tuple(padding_config)} removes more elements than the shape {a.shape} has",
     )
     return TensorProxy(like=a, shape=shape)
 
 
 @pad.vjp
 def _(g: Any, out: Any, a: Any, value: Any, config: Any) -> Any:
-    # What was taken away gets zeros; of the rest every (between + 1)-th is wanted.
+    # Removed elements get zeros. Of the other elements of `g`, every (between + 1)-th is selected.
     cropped = [(greater(-low, 0), greater(-high, 0), 0) for low, high, _ in config]
     if not all(same_number(low, 0) and same_number(high, 0) for low, high, _ in cropped):
         g = pad(g, 0, tuple(cropped))
@@ -332,13 +331,13 @@ def _(make: MakeTensor) -> Any:
 
 @pad.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((3,)), 0, ((-2, -2, 0),)), RuntimeError, "takes more away"
+    yield SampleInput(make((3,)), 0, ((-2, -2, 0),)), RuntimeError, "removes more elements"
     yield SampleInput(make((3,)), 0, ()), RuntimeError, "0 triples for the 1 dimensions"
 
 
 @prim(torch="torch.cat", tags=_SHAPE, cost="cheap")
 def cat(tensors: Sequence[TensorProxy], dim: int, /) -> TensorProxy:
-    """Return the tensors one after the other along `dim`."""
+    """Concatenate `tensors` along `dim`."""
     check(len(tensors) > 0, lambda: "torch.cat(): expected a non-empty list of Tensors", ValueError)
     first = tensors[0]
     check(first.ndim > 0, lambda: "zero-dimensional tensor (at position 0) cannot be concatenated")

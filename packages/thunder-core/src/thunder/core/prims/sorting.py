@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that order the elements of each line along a dimension."""
+"""Primitives that sort or select the elements along a dimension by their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TAGS = (OpTags.SHAPE_OP,)
 
 
 def distinct_values(make: MakeTensor, *shape: int) -> Any:
-    """Return a sample without two equal elements: which of two comes first is not defined."""
+    """Return a sample without equal elements, because the order of equal elements is not defined."""
     like = make(())
     count = 1
     for n in shape:
@@ -41,7 +41,7 @@ def _check_ordered(name: str, a: TensorProxy) -> None:
 def sort(
     a: TensorProxy, dim: int = -1, descending: bool = False, stable: bool = False, /
 ) -> tuple[TensorProxy, TensorProxy]:
-    """Return the elements in order along `dim`, and the position that each one had. NaN is the largest."""
+    """Return the elements sorted along `dim`, and their original positions. NaN is larger than every number."""
     canonicalize_dim(a.ndim, dim)
     _check_ordered("sort", a)
     return TensorProxy(like=a), TensorProxy(like=a, dtype=dtypes.int64)
@@ -49,7 +49,7 @@ def sort(
 
 @sort.vjp
 def _(g: Any, out: Any, a: Any, dim: Any = -1, descending: Any = False, stable: Any = False) -> Any:
-    # Each position is written once.
+    # scatter is deterministic here: each position is written once.
     return scatter(g[0].new_zeros(a.shape), dim, out[1], g[0])
 
 
@@ -78,7 +78,7 @@ def _(make: MakeTensor) -> Any:
 def topk(
     a: TensorProxy, /, k: int, dim: int | None = None, largest: bool = True, sorted: bool = True, *, out: Any = None
 ) -> tuple[TensorProxy, TensorProxy]:
-    """Return the `k` largest (or smallest) elements along `dim`, the last one if that is None, and their positions."""
+    """Return the `k` largest (or smallest) elements along `dim` (default: the last one), and their positions."""
     check(out is None, lambda: "topk: only out=None is supported; use the returned tensors")
     dim = canonicalize_dim(a.ndim, -1 if dim is None else dim)
     _check_ordered("topk", a)
@@ -117,7 +117,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.kthvalue", tags=_TAGS)
 def kthvalue(a: TensorProxy, k: int, dim: int, /) -> tuple[TensorProxy, TensorProxy]:
-    """Return the `k`-th smallest element along `dim`, counted from 1, and its position; `dim` goes."""
+    """Return the `k`-th smallest element along `dim`, counted from 1, and its position; `dim` is removed."""
     dim = canonicalize_dim(a.ndim, dim)
     length = a.shape[dim] if a.ndim else 1
     check(length > 0, lambda: f"kthvalue(): Expected reduction dim {dim} to have non-zero size.", IndexError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Primitives that show a tensor's memory by strides, elements more than once: windows of it, and any view."""
+"""Primitives that return views with arbitrary strides: `unfold`, whose windows may overlap, and `as_strided`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from thunder.core.samples import MakeTensor, SampleInput
 # -- windows ----------------------------------------------------------------------------------------------------------
 @prim(torch="torch.Tensor.unfold", tags=VIEW)
 def unfold(a: TensorProxy, dim: int, size: int, step: int, /) -> TensorProxy:
-    """Return all windows of `size` elements along `dim`, `step` apart; the windows' elements are the last dimension."""
+    """Return the windows of `size` elements that start at every `step`-th position along `dim`.
+
+    The elements of a window are the last dimension of the result.
+    """
     dim = canonicalize_dim(a.ndim, dim)
     longest = a.shape[dim] if a.ndim else 1
     check(size <= longest, lambda: f"Maximum size for tensor at dimension {dim} is {longest} but size is {size}")
@@ -36,7 +39,7 @@ def _(g: Any, out: Any, a: Any, dim: Any, size: Any, step: Any) -> Any:
     if a.ndim == 0:
         return zeros if size == 0 else reshape(g, ())
     dim = canonicalize_dim(a.ndim, dim)
-    # Element j of window i is element i * step + j: bring the two dimensions together and add them up there.
+    # Element j of window i is element i * step + j of `a`: make both dimensions adjacent, and add `g` at that position.
     order = (*range(dim + 1), a.ndim, *range(dim + 1, a.ndim))
     windows = out.shape[dim]
     flat = reshape(transpose(g, order), (*a.shape[:dim], windows * size, *a.shape[dim + 1 :]))
@@ -77,10 +80,10 @@ def _(make: MakeTensor) -> Any:
 def as_strided(
     a: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None, /
 ) -> TensorProxy:
-    """Return the elements of `a`, laid out in memory in order, read at any strides from `storage_offset` on.
+    """Return a view of the memory of `a` with the sizes `size`, the strides `stride` and an offset.
 
-    Strides of a trace's values are not known while tracing: this is what torch means by it for a contiguous `a` that
-    starts at the beginning of its memory, and running it on any other is an error.
+    The strides of a trace's values are not known while tracing. Therefore, this primitive assumes a contiguous `a` that
+    starts at the beginning of its memory. Running the primitive on any other tensor is an error.
     """
     check(
         len(size) == len(stride),
@@ -96,7 +99,7 @@ def as_strided(
         check(
             last < product(a.shape),
             lambda: (
-                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} reach element "
+                f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} refer to element "
                 f"{last}, which is out of bounds for the {product(a.shape)} elements of {a.name}"
             ),
         )

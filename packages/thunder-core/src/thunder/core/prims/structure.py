@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives that make a list of operations a program: inputs, `del` and `return`."""
+"""The primitives that turn a list of operations into a program: inputs, `del` and `return`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Saved", "comment", "hand_over", "python_del", "python_return", "unpa
 
 
 class Saved(tuple):
-    """What a forward program returns for its backward program."""
+    """The values that a forward program returns for its backward program."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ def _print_unpack(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE), printer=_print_unpack)
 def unpack_trivial(x: Proxy, /) -> Proxy:
-    """Say that `x` is an input of the program; prints as its type comment."""
+    """Declare that `x` is an input of the program; this primitive prints as a comment with the type of `x`."""
     return x
 
 
@@ -37,7 +37,7 @@ def _print_unpack_saved(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE), printer=_print_unpack_saved)
 def unpack_saved(holder: str, /) -> tuple[Proxy, ...]:
-    """Take the inputs that come in a list, by the name of the list, which is left empty: nothing else holds them."""
+    """Return the inputs in the list called `holder`, and empty the list, so that only the program references them."""
     return ()
 
 
@@ -50,7 +50,7 @@ def _print_return(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 
 def _what_is_saved(saved: Saved) -> list[str]:
-    """Comments: what is saved for backward, with types and bytes."""
+    """Return comments that list the values saved for backward, with their types and sizes in bytes."""
     total = sum(bytes_of(p) for p in saved)
     lines = [f"# saved for backward: {len(saved)} values, {in_bytes(total)}"]
     return lines + [f'#   {p.name}: "{p.type_string()}", {in_bytes(bytes_of(p))}' for p in saved]
@@ -58,7 +58,7 @@ def _what_is_saved(saved: Saved) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="RETURN", printer=_print_return)
 def python_return(x: Any, /) -> None:
-    """Return from the program: its last line."""
+    """Return `x` from the program; this primitive is the last line of a program."""
 
 
 def _print_hand_over(bsym: BoundSymbol, context: PrintContext) -> list[str]:
@@ -69,9 +69,9 @@ def _print_hand_over(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="HAND_OVER", printer=_print_hand_over)
 def hand_over(values: list[Proxy | None], dead: tuple[str, ...], name: str, /) -> None:
-    """Return results to the caller before the program has ended: in a list, which the caller empties.
+    """Yield results to the caller before the program ends, in a list that the caller empties.
 
-    The program lets go of those in `dead` first, so that nobody but the caller holds them.
+    The program first deletes the values in `dead`, so that only the caller references them.
     """
 
 
@@ -81,7 +81,7 @@ def _print_del(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), id="DEL", printer=_print_del)
 def python_del(*values: Proxy) -> None:
-    """Drop values that are not used any more, so that their memory is free."""
+    """Delete values after their last use to free their memory."""
 
 
 def _print_comment(bsym: BoundSymbol, context: PrintContext) -> list[str]:
@@ -90,4 +90,4 @@ def _print_comment(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), printer=_print_comment)
 def comment(text: str, /) -> None:
-    """Print a comment in the program."""
+    """Record a comment, which printed programs contain."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbolic expressions that keep the operations as the program wrote them: operators and Python's functions."""
+"""Symbolic expressions that keep the program's operations unchanged: operators and Python's functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["APPLY", "INFIX", "Expression", "number_of", "operation_text"]
 
 # Operators that print between their two operands.
 INFIX = frozenset({"+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "&", "|", "^"})
-# How each kind of expression is evaluated on operands that may be symbolic; `functions.py` adds to it.
+# The function that evaluates each kind of expression; its operands may be symbolic. `functions.py` adds more functions.
 APPLY: dict[str, Callable[..., Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
     "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
@@ -30,7 +30,7 @@ APPLY: dict[str, Callable[..., Any]] = {
 
 
 def number_of(x: Any) -> Any:
-    """Return the symbolic number of a `NumberProxy`; anything else is returned unchanged."""
+    """Return the symbolic number of a `NumberProxy`; return any other object unchanged."""
     if isinstance(x, NumberProxy):
         if x.symbol is None:
             raise TracingError(f"the number {x.name} is not a symbolic number of its trace")
@@ -51,7 +51,7 @@ def operation_text(kind: str, operands: list[str]) -> str:
 
 
 class Expression(SymbolicNumber):
-    """A symbolic number that keeps the program's operations as a tree, with no algebra on it (floats, complex)."""
+    """A symbolic float or complex number: a tree of the program's operations, without algebraic simplification."""
 
     symbols: SymbolTable
     kind: str  # "leaf", or a key of `APPLY`

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbolic booleans and complex numbers, and Python's functions on unbacked numbers.
 
-`math.sqrt(n)`, `max(n, 1)` and `n > 2` of an unbacked number are unbacked numbers too.
+If `n` is unbacked, the results of `math.sqrt(n)`, `max(n, 1)` and `n > 2` are unbacked too.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class SymbolicBool(SymbolicInt):
 
     @property
     def constraint(self) -> Constraint:
-        """The constraint that it is true."""
+        """The constraint that this boolean is true."""
         return Constraint(self, "==", True)
 
 
 class DeferredBool(SymbolicBool):
-    """The result of comparing unbacked numbers: `torch._check` can assume it; branching on it is an error."""
+    """The result of comparing unbacked numbers. `torch._check` can assume it is true; branching on it is an error."""
 
     def __init__(self, symbols: SymbolTable, poly: Poly, constraint: Constraint):
         super().__init__(symbols, poly, None)
@@ -125,7 +125,7 @@ def _complex(kind: str, *operands: Any) -> Any:
 
 
 def made_complex(real: Any, imag: Any = None) -> Any:
-    """Compute `complex(real, imag)` if one of them is symbolic."""
+    """Compute `complex(real, imag)`, where at least one argument may be symbolic."""
     if imag is None:
         return real if real.__class__ is complex else _complex("complex", real)
     return _complex("complex", real, imag)
@@ -136,9 +136,9 @@ def _complex_operation(kind: str, a: Any, b: Any, symbols: SymbolTable) -> Any:
 
 
 def _with_tensor(method: str, tensor: torch.Tensor, number: Any) -> Any:
-    """Compute a tensor operator with a symbolic complex number.
+    """Compute an operator of a tensor and a symbolic complex number.
 
-    torch does not accept such numbers, so Python falls back to the number's own operator.
+    torch does not accept symbolic complex numbers, so Python calls the operator method of the number instead.
     """
     handle: Any = state.frontend.handle_of(tensor)  # type: ignore[union-attr]
     return type(handle).__torch_function__(getattr(torch.Tensor, method), (), (handle, number))
@@ -209,7 +209,7 @@ def _extreme(kind: str, a: Any, b: Any) -> Any:
         return SymbolicFloat(known.symbols, kind, (a, b), None)
     raise DataDependentError(
         f"the {kind} of an integer and a float, {numbers.text_of(a)} and {numbers.text_of(b)}, has a data-dependent "
-        "type: make both floats or both integers"
+        "type: convert both to floats or both to integers"
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface that torch's C++ expects of the `node` of a SymInt or SymFloat; symbolic numbers implement it.
 
-C++ rarely calls it: while a program is traced, calls of torch are intercepted before they get there. Those that do get
-there compute with expressions and add constraints like any other use. The names and signatures are torch's.
+C++ rarely calls this interface: while a program is traced, calls of torch are intercepted in Python. Calls from C++
+compute with expressions and add constraints, like any other use. The names and signatures are torch's.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["ConstantNode", "Node", "unwrap_node"]
 
 
 class Node(SymbolicNumber):
-    """A symbolic number that is its own node; a SymInt that C++ wraps around it has it as `.node`."""
+    """A symbolic number that is its own node; a SymInt that C++ wraps around the number contains it as `.node`."""
 
     symbols: SymbolTable
 
     @property
     def node(self) -> Any:
-        """The number itself, under torch's name."""
+        """The number itself; the property has torch's name."""
         return self
 
     @node.setter
@@ -174,13 +174,13 @@ class ConstantNode(Node):
 
 
 def unwrap_node(node: Any) -> Any:
-    """Return the number behind a node or a SymInt: a Python constant or a symbolic number."""
+    """Return the number inside a node or a SymInt: a Python constant or a symbolic number."""
     node = getattr(node, "node", node)
     return node.value if isinstance(node, ConstantNode) else node
 
 
 def wrap_node(x: Any) -> Any:
-    """Return a number as a node, as C++ expects results."""
+    """Wrap a number as a node, because C++ expects nodes as results."""
     return x if isinstance(x, Node) else ConstantNode(x)
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbolic numbers as the IR sees them, and the integer algebra that decides which comparisons need no guard.
+"""Symbolic numbers of the IR, and the integer algebra, which determines the comparisons that need no guard.
 
-A number that is an input of the program (a size of a tensor, a Python number) or is computed from a tensor is a *leaf*:
-a `NumberProxy` with a name in the trace. What is computed from leaves while tracing is an expression of them, a
-`SymbolicNumber`. It appears in shapes and in arguments of operations, prints as Python
-(`ltorch.reshape(x, (s0 * s1, 4))`) and is evaluated when the program runs. `core/symint/symbols.py` creates them as
-subclasses of torch's `SymInt` and `SymFloat`.
+A *leaf* is a `NumberProxy`, with a name in the trace. It is an input of the program (a size of a tensor or a Python
+number), or is computed from a tensor. A `SymbolicNumber` is an expression of leaves, which user code computes while
+it is traced. Symbolic numbers appear in shapes and in arguments of operations. They print as Python, e.g.
+`ltorch.reshape(x, (s0 * s1, 4))`, and are evaluated when the program runs. `core/symint/symbols.py` creates them as
+instances of subclasses of torch's `SymInt` and `SymFloat`.
 
-An integer expression is a polynomial, `{monomial: coefficient}`, over *atoms*: leaves, and operations that are no
-polynomials, such as inexact quotients and remainders. A monomial is the sorted tuple of the indices of its atoms.
+An integer expression is a polynomial, `{monomial: coefficient}`, over *atoms*. Atoms are leaves and operations that are
+not polynomials, such as inexact quotients and remainders. A monomial is the sorted tuple of the indices of its atoms.
 """
 
 from __future__ import annotations
@@ -48,28 +48,28 @@ class SymbolicNumber:
     """An expression of `NumberProxy` values of the trace, which is evaluated when the program runs."""
 
     __slots__ = ()
-    hint: Any  # its value in the call that is being traced; None if it is unbacked
+    hint: Any  # the number's value in the call that is being traced; None if the number is unbacked
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The leaves that it is computed from."""
+        """The leaves of the expression."""
         raise NotImplementedError
 
     def text(self, leaf_text: Callable[[Leaf], str] | None = None) -> str:
-        """Return it as Python source; `leaf_text` renders a leaf (default: its name)."""
+        """Return the expression as Python source; `leaf_text` formats a leaf (default: the leaf's name)."""
         raise NotImplementedError
 
     def substitute(self, mapping: Callable[[Leaf], Any]) -> Any:
-        """Return it with each leaf replaced by the number, expression or `NumberProxy` that `mapping` returns."""
+        """Replace each leaf by the number, expression or `NumberProxy` that `mapping` returns for it."""
         raise NotImplementedError
 
     def same(self, other: Any) -> bool:
-        """Check whether it is known to equal `other` for all values of the leaves. Adds no constraint."""
+        """Check whether the number is known to equal `other` for all values of the leaves. Adds no constraint."""
         raise NotImplementedError
 
 
 def in_parentheses(text: str) -> str:
-    """Return Python source as an operand, in parentheses if it needs them."""
+    """Return Python source for use as an operand, in parentheses if necessary."""
     return f"({text})" if " " in text or text.startswith("-") else text
 
 
@@ -98,7 +98,7 @@ def converted(x: Any, kind: type) -> Any:
 
 
 def specialized(x: Any) -> Any:
-    """Return an argument with its symbolic numbers specialized: replaced by their hints, which become constraints."""
+    """Specialize the symbolic numbers in an argument: replace them by their hints, and add equality constraints."""
     if isinstance(x, SymbolicNumber):
         return float(x) if isinstance(x, float) else int(x)  # type: ignore[call-overload]
     if type(x) in (tuple, list):
@@ -111,12 +111,12 @@ def specialized(x: Any) -> Any:
 
 
 def is_unbacked(*xs: Any) -> bool:
-    """Check whether any of the numbers is unbacked: symbolic without a hint, known only when the program runs."""
+    """Check whether any of the numbers is unbacked: symbolic and without a hint, because it is data-dependent."""
     return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
 
 
 def always(left: Any, relation: str, right: Any) -> bool | None:
-    """Return whether `left <relation> right` is true, or false, for all inputs; None if that is not known."""
+    """Return True or False if `left <relation> right` has this result for all inputs; None if that is not known."""
     known: Any = left if isinstance(left, SymbolicNumber) else right
     difference = add(known.poly_of(left), known.poly_of(right), -1)
     low, high = bounds(difference, known.symbols.atoms)
@@ -140,7 +140,7 @@ def greater(a: Any, b: Any) -> Any:
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Check whether two sizes are known to be equal. Adds no constraint, unlike `==` of symbolic numbers."""
+    """Check whether two sizes are known to be equal. Unlike `==` of symbolic numbers, this adds no constraint."""
     if a is b:
         return True
     if isinstance(a, SymbolicNumber):
@@ -163,7 +163,7 @@ def same_shape(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 def equal_shapes(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Check whether two shapes are equal; sizes may be compared by their hints, which adds constraints.
 
-    Unlike `==` of tuples it compares no sizes of shapes of different length.
+    If the lengths differ, no sizes are compared, unlike with `==` of tuples.
     """
     return a is b or (len(a) == len(b) and a == b)
 
@@ -176,7 +176,7 @@ class Constraint(NamedTuple):
     right: Any
 
     def text(self, leaf_text: Callable[[Leaf], str] | None = None) -> str:
-        """Return it as Python source."""
+        """Return the condition as Python source."""
         left, right = text_of(self.left, leaf_text), text_of(self.right, leaf_text)
         return f"{left} {self.relation} {right}"
 
@@ -200,7 +200,7 @@ class Atom:
         proxy: Leaf | None = None,
     ):  # fmt: skip
         self.index = index
-        self.kind = kind  # "leaf", or the Python operator or function that `operands` are given to
+        self.kind = kind  # "leaf", or the Python operator or function that is called with `operands`
         self.operands = operands
         self.hint = hint
         self.low = low
@@ -243,7 +243,7 @@ def constant(poly: Poly) -> int | None:
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """Compute `q, r` with a == q * b + r: polynomial division by the leading term of `b`."""
+    """Return `q, r` with `a == q * b + r`, by polynomial division by the leading term of `b`."""
     lead = max(b, key=_order)
     factor = b[lead]
     q: Poly = {}
@@ -261,7 +261,7 @@ def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
 
 
 def _order(monomial: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Return the key of the graded order, which multiplication preserves, as polynomial division needs."""
+    """Return the key of the graded order. Multiplication preserves this order, as polynomial division requires."""
     return len(monomial), monomial
 
 
@@ -275,14 +275,14 @@ def _without(monomial: tuple[int, ...], divisor: tuple[int, ...]) -> tuple[int, 
 
 
 def replace(poly: Poly, known: Mapping[int, Poly]) -> Poly:
-    """Substitute polynomials for atoms until none of `known` is left."""
+    """Replace atoms by the polynomials in `known`, until no atom of `known` remains."""
     while any(atom in known for monomial in poly for atom in monomial):
         poly = replace_each(poly, known)
     return poly
 
 
 def replace_each(poly: Poly, by: Mapping[int, Poly]) -> Poly:
-    """Substitute polynomials for atoms, once."""
+    """Replace each atom by its polynomial in `by`, once."""
     out: Poly = {}
     for monomial, coefficient in poly.items():
         term: Poly = {tuple(a for a in monomial if a not in by): coefficient}
@@ -313,7 +313,7 @@ def _ends(a: Interval) -> tuple[float, float]:
 
 
 def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
-    """Return a lower and an upper bound of a polynomial; None where none is known."""
+    """Return a lower and an upper bound of a polynomial; an unknown bound is None."""
     low, high = _interval(poly, atoms)
     if (low is None or high is None) and any(len(m) > 1 for m in poly):
         least, most = _interval_above(poly, atoms)
@@ -332,7 +332,7 @@ def bounds(poly: Poly, atoms: list[Atom]) -> Interval:
 def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[Poly, int]:
     """Return a polynomial without quotients that bounds `scale * poly` from above (`upper`) or below, and the scale.
 
-    Since `r - c < c * (r // c) <= r`. The scale is 0 if there are no quotients.
+    The bounds follow from `r - c < c * (r // c) <= r`. The scale is 0 if there are no quotients.
     """
     quotients: list[tuple[tuple[int, ...], Poly, int]] = []
     for monomial in poly:
@@ -341,7 +341,7 @@ def _without_quotients(poly: Poly, atoms: list[Atom], *, upper: bool) -> tuple[P
             quotients.append((monomial, atom.operands[0].poly, atom.operands[1]))
     scale = math.lcm(*[divisor for _, _, divisor in quotients]) if quotients else 0
     out = {monomial: scale * coefficient for monomial, coefficient in poly.items()}
-    # All factors before any substitution, as the operand of one quotient may contain another.
+    # All factors are removed before any substitution, because the operand of a quotient may contain another quotient.
     factors = [out.pop(monomial) // divisor for monomial, _, divisor in quotients]
     for (_, of, divisor), factor in zip(quotients, factors):
         out = add(out, of, factor)
@@ -368,7 +368,7 @@ def _interval(poly: Poly, atoms: list[Atom]) -> Interval:
 def _interval_above(poly: Poly, atoms: list[Atom]) -> Interval:
     """Bound a polynomial after shifting each atom by its lower bound, so that all atoms are nonnegative.
 
-    If all terms then have one sign (as those of `n - m * n` do for n, m >= 1), the constant term is a bound.
+    If all terms then have the same sign, the constant term is a bound. An example is `n - m * n` for n, m >= 1.
     """
     least = {i: atoms[i].low for monomial in poly for i in monomial}
     if None in least.values():

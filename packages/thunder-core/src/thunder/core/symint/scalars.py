@@ -30,12 +30,12 @@ def poly_of(x: Any) -> Poly:
 
 
 def key_of_poly(poly: Poly) -> Any:
-    """Return a hashable stand-in for a polynomial."""
+    """Return a hashable key for a polynomial."""
     return tuple(sorted(poly.items()))
 
 
 def key_of(x: Any) -> Any:
-    """Return a hashable stand-in for a number, symbolic or not."""
+    """Return a hashable key for a number, symbolic or not."""
     if isinstance(x, SymbolicInt):
         return key_of_poly(x.poly)
     return x.text() if isinstance(x, Expression) else repr(x)
@@ -46,7 +46,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _is_complex(x: Any) -> bool:
-    return isinstance(x, complex)  # true of symbolic ones too, by their `__class__`
+    return isinstance(x, complex)  # also true for symbolic complex numbers, because of their `__class__`
 
 
 def _is_int(x: Any) -> bool:
@@ -54,7 +54,7 @@ def _is_int(x: Any) -> bool:
 
 
 class _Arithmetic(Node):
-    """What symbolic numbers of all types share: conversions, which specialize, and text."""
+    """The base class of symbolic numbers: conversions to Python numbers, which specialize, and formatting as text."""
 
     def __bool__(self: Any) -> bool:
         return bool(self != 0)
@@ -77,7 +77,7 @@ class _Arithmetic(Node):
         return self.text() if state.frontend is None else self._as_text(repr)
 
     def _as_text(self: Any, write: Callable[[Any], str]) -> str:
-        """Return the text of its value, for user code that formats it: that specializes it."""
+        """Return the text of the number's value for user code; formatting specializes the number."""
         if self.hint is None:
             raise DataDependentFormattingError(
                 f"the program formats the number {self.text()} as text, which is data-dependent: computed by the "
@@ -105,7 +105,7 @@ class _Arithmetic(Node):
 
     @property
     def proxy(self) -> NumberProxy:
-        """Its `NumberProxy`, if it is a leaf."""
+        """The `NumberProxy` of a leaf."""
         proxy: NumberProxy
         (proxy,) = self.leaves
         return proxy
@@ -133,9 +133,9 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
     if isinstance(divisor, SymbolicNumber) and divisor.hint is not None and not divisor:
         raise ZeroDivisionError("division by zero")
     if kind == "**" and numbers.is_unbacked(*operands):
-        if not _is_int(operands[1]):  # of a negative base this is complex: math.pow raises when the program runs
+        if not _is_int(operands[1]):  # for a negative base the power is complex: math.pow raises when the program runs
             kind, fn = "math.pow", math.pow
-    elif kind == "**" and not operands[0] > 0:  # may be complex or raise: specialize
+    elif kind == "**" and not operands[0] > 0:  # the power may be complex or raise an error: specialize
         return fn(*[symbols.specialize(x) if isinstance(x, SymbolicNumber) else x for x in operands])
     hints = [x.hint if isinstance(x, SymbolicNumber) else x for x in operands]
     hint = None if any(h is None for h in hints) else fn(*hints)
@@ -143,7 +143,7 @@ def _float_operation(kind: str, fn: Any, operands: tuple[Any, ...], symbols: Sym
 
 
 def _binary(kind: str, fn: Callable[..., Any] | None, integers: Callable[..., Any] | None) -> tuple[Any, Any]:
-    """Return an operator and its reflection: `integers` computes it for two integers, `fn` if the result is a float."""
+    """Return an operator and its reflected operator: `integers` computes two integers, and `fn` a float result."""
     operation = fn or _BITWISE[kind]
 
     def apply(self: Any, a: Any, b: Any) -> Any:
@@ -179,7 +179,7 @@ def _unwrap_symint(x: Any) -> Any:
 
 
 def _same_table(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return two operands of one trace: a symbolic number that leaked from another trace is replaced by its hint."""
+    """Return two operands that belong to one trace; replace a number that leaked from another trace by its hint."""
     if isinstance(a, SymbolicNumber) and isinstance(b, SymbolicNumber):
         ours, theirs = a.symbols, b.symbols  # type: ignore[attr-defined]
         if ours is not theirs:
@@ -197,7 +197,7 @@ def _times(symbols: SymbolTable, a: Any, b: Any) -> Any:
 
 
 def _quotient(symbols: SymbolTable, a: Any, b: Any) -> Any:
-    if not numbers.is_unbacked(b) and b == 0:  # by an unbacked zero it raises when the program runs
+    if not numbers.is_unbacked(b) and b == 0:  # for an unbacked zero, the program raises when it runs
         raise ZeroDivisionError("integer division or modulo by zero")
     q, r = numbers.divide(poly_of(a), poly_of(b))
     if not r:
@@ -240,7 +240,7 @@ def _is_positive(symbols: SymbolTable, b: Any) -> bool:
 
 
 def _remainder(symbols: SymbolTable, a: Any, b: Any) -> Any:
-    if not numbers.is_unbacked(b) and b == 0:  # by an unbacked zero it raises when the program runs
+    if not numbers.is_unbacked(b) and b == 0:  # for an unbacked zero, the program raises when it runs
         raise ZeroDivisionError("integer division or modulo by zero")
     r = numbers.divide(poly_of(a), poly_of(b))[1]
     if not r:
@@ -312,7 +312,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
             before = getattr(state.frontend, "refusal", None)
             try:
                 return _compare_integers(symbols, self, relation, other)
-            except TracingError:  # an unbacked result is an error only if the program branches on it
+            except TracingError:  # an unbacked result is only an error if the program branches on it
                 if hasattr(state.frontend, "refusal"):
                     state.frontend.refusal = before
                 return symbols.deferred(self, relation, other)
@@ -340,7 +340,7 @@ def _compare_integers(symbols: SymbolTable, a: Any, relation: str, b: Any) -> bo
 
 
 def _extreme_of_integers(kind: str, symbols: SymbolTable, a: Any, b: Any) -> Any:
-    """Return the maximum or minimum of two integers, as an operation of the program unless their order is known."""
+    """Return the maximum or minimum of two integers; if their order is not known, the program computes it."""
     (low, high), (low_b, high_b) = (numbers.bounds(poly_of(x), symbols.atoms) for x in (a, b))
     if symbols.never_above_zero(numbers.add(poly_of(a), poly_of(b), -1)):
         return b if kind == "max" else a
@@ -366,7 +366,7 @@ def _clamp_bound(symbols: SymbolTable, x: Any, n: Any) -> Any:
 
 
 class SymbolicInt(_Arithmetic, torch.SymInt):
-    """A symbolic integer: a polynomial over the atoms of its table."""
+    """A symbolic integer: a polynomial over the atoms of its symbol table."""
 
     __class__ = property(lambda self: int)
     hint: Any = None  # in newer versions of torch its class has a property of that name
@@ -452,26 +452,26 @@ class SymbolicInt(_Arithmetic, torch.SymInt):
         return _extreme_of_integers(kind, symbols, self, other)
 
     def within(self, n: Any) -> Any:
-        """Return it as a slice bound for `n` elements: wrapped if negative, then clamped to 0 and `n`."""
+        """Return the number as a slice bound for `n` elements: add `n` if it is negative, then clamp to 0 and `n`."""
         return _clamp_bound(self.symbols, self, n)
 
     def bounds_slice(self, x: int) -> Any:
-        """Return `x` as a slice bound for this many elements."""
+        """Return `x` as a slice bound for `self` elements."""
         return _clamp_bound(self.symbols, x, self)
 
     poly_of = staticmethod(poly_of)
 
     def at_least(self, x: Any) -> Any:
-        """Return the maximum of it and `x`."""
+        """Return the maximum of `self` and `x`."""
         return _extreme_of_integers("max", self.symbols, self, x)
 
     def position(self, n: Any) -> Any:
-        """Return it as an index into `n` elements: wrapped if negative."""
+        """Return the number as an index into `n` elements: add `n` if it is negative."""
         return self + n * _is_negative(self.symbols, self)
 
     @property
     def numerator(self) -> Any:
-        """The number itself, like that of `int`."""
+        """The number itself, like `int.numerator`."""
         return self
 
     denominator = property(lambda self: 1)

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of a trace's symbolic numbers: sizes and Python numbers that user code computes with while it is traced.
 
-`SymbolicInt` and `SymbolicFloat` are subclasses of `torch.SymInt` and `torch.SymFloat`, which all of torch accepts,
-with their own algebra (`core/symint/numbers.py`). torch's `ShapeEnv` is not used: it needs sympy, which takes 0.6 s to
-import and 20 to 70 µs for each comparison, and its Python part is private to torch. `isinstance` reports them as `int`
-and `float`, so programs and meta functions treat them as numbers.
+`SymbolicInt` and `SymbolicFloat` are subclasses of `torch.SymInt` and `torch.SymFloat`, which all of torch accepts.
+They have their own algebra (`core/symint/numbers.py`). torch's `ShapeEnv` is not used, because it needs sympy, which
+takes 0.6 s to import and 20 to 70 µs for each comparison. The Python part of `ShapeEnv` is also private to torch.
+`isinstance` reports symbolic numbers as `int` and `float`, so programs and meta functions treat them as numbers.
 
-How uses of a symbolic number are handled:
+The uses of a symbolic number have these results:
 
-- arithmetic returns another expression;
-- a comparison that the algebra cannot decide is decided by the number's *hint*, its value in this call; the result is
-  recorded as a constraint (`Symbols.constraints`), which the prologue checks;
-- what needs the value (`range`, `int()`, a dict key, `f"{n}"`, a C function) specializes: it gets the hint, and the
-  constraint is that the number equals it;
-- in arguments of operations it stays an expression of `NumberProxy` leaves, which the program evaluates when it runs.
+- Arithmetic returns another expression.
+- A comparison that the algebra cannot decide is decided by the number's *hint*, its value in this call. The result is
+  recorded as a constraint (`Symbols.constraints`), which the prologue checks.
+- A use that needs the value (`range`, `int()`, a dict key, `f"{n}"`, a C function) specializes the number: it gets the
+  hint, and the constraint that the number equals the hint is recorded.
+- An argument of an operation stays an expression of `NumberProxy` leaves, which the program evaluates when it runs.
 
-`symbols_of(trace)` returns the table of a trace and creates it at the first use. To add a leaf:
+`symbols_of(trace)` returns the table of a trace and creates it at the first use. These methods add a leaf:
 
-- `symbols.size(hint)`, `symbols.number(value)`: backed, its value comes from the prologue;
-- `symbols.unbacked(int, low=0)`: data-dependent, known only when the program runs. Its `.proxy` is the `NumberProxy`
-  that an operation returns as its output; `prims.size` reads one from the shape of a tensor. It has no hint:
-  comparisons that its bounds do not decide raise `DataDependentError`, which says where and what to do;
-  `symbols.assume(a, "<=", b)` adds a fact.
+- `symbols.size(hint)` and `symbols.number(value)` add a backed leaf, whose value comes from the prologue.
+- `symbols.unbacked(int, low=0)` adds a data-dependent leaf, whose value is known only when the program runs. Its
+  `.proxy` is the `NumberProxy` that an operation returns as its output, e.g. `prims.size`. The leaf has no hint.
+  Therefore, a comparison that its bounds do not decide raises `DataDependentError`, which names the line and the
+  workarounds. `symbols.assume(a, "<=", b)` adds a fact.
 
-Only the interface of a SymInt's `node` is private to torch (`core/symint/node.py`).
+The only private part of torch that is used here is the interface of a SymInt's `node` (`core/symint/node.py`).
 """
 
 from __future__ import annotations
@@ -51,34 +51,34 @@ class Symbols:
     def __init__(self, make_name: Callable[[str], str]):
         self._make_name = make_name
         self.atoms: list[Atom] = []
-        self.leaves: dict[str, Any] = {}  # by the names of their proxies
+        self.leaves: dict[str, Any] = {}  # the leaves by the names of their proxies
         self._constraints: dict[Any, Constraint] = {}
         self._operations: dict[Any, Atom] = {}
         self._booleans: set[int] = set()  # the atoms that are booleans
         self._summands: set[int] = set()  # the atoms that are summands of an equality, such as sizes of a split
-        # What atoms, and products of atoms, are equal to: applied as rewrite rules by `_reduced`.
+        # Known equalities of atoms and of products of atoms, which `_reduced` applies as rewrite rules.
         self._known: dict[int, Poly] = {}
         self._products: dict[tuple[int, ...], Poly] = {}
         self._thread = threading.get_ident()
         self._closed_on: int | None = None  # the thread on which new constraints are errors
-        self.closed = False  # the guards are written: comparisons still have results, but add no constraints
+        self.closed = False  # True after the guards are generated: comparisons then add no constraints
 
     @property
     def is_foreign_thread(self) -> bool:
-        """Whether this is another thread than the one that traces, which found the number in a shared object.
+        """True if the current thread is not the tracing thread, e.g. if it read the number from a shared object.
 
-        There a symbolic number acts as its hint, without constraints.
+        On other threads a symbolic number behaves like its hint, without constraints.
         """
         return not self.closed and threading.get_ident() != self._thread
 
     @property
     def constraints(self) -> list[Constraint]:
-        """The constraints that the prologue has to check, in order."""
+        """The constraints that the prologue must check, in order."""
         return list(self._constraints.values())
 
     # -- leaves -------------------------------------------------------------------------------------------------------
     def size(self, hint: int, name: str | None = None) -> Any:
-        """Add a backed leaf for a size of an input, at least 2: sizes 0 and 1 broadcast, so they specialize."""
+        """Add a backed leaf for a size of an input. The size is at least 2: sizes 0 and 1 are always specialized."""
         return self._leaf(int, hint, name or self._make_name("s"), 2)
 
     def number(self, value: float, name: str | None = None) -> Any:
@@ -108,7 +108,7 @@ class Symbols:
         return out
 
     def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
-        """Return the integer result of an operation, as an atom; one operation is one atom."""
+        """Return the integer result of an operation as an atom; equal operations have the same atom."""
         key = (kind, *[key_of(x) for x in operands])
         atom = self._operations.get(key)
         if atom is None:
@@ -148,9 +148,10 @@ class Symbols:
     def _bounds(self, poly: Poly) -> tuple[int | None, int | None]:
         """Return a lower and an upper bound of a polynomial.
 
-        In meta functions unbacked numbers are assumed to be at least 2, like backed sizes: the operations that they
-        emit are correct for 0 and 1 too, or fail (sizes that broadcast). User code gets the proven bounds. So do meta
-        functions for summands of an equality and numbers of at most 2, which are often 0 or 1.
+        Meta functions assume that unbacked numbers are at least 2, like backed sizes. The operations that they record
+        are also correct for 0 and 1, or fail (for sizes that would broadcast). User code gets the proven bounds. Meta
+        functions also get the proven bounds for numbers that are often 0 or 1: summands of an equality, and numbers
+        with an upper bound of 2 or less.
         """
         low, high = numbers.bounds(poly, self.atoms)
         if state.frontend is not None or all(self.atoms[i].hint is not None for m in poly for i in m):
@@ -164,7 +165,7 @@ class Symbols:
         return numbers.bounds(poly, assumed)
 
     def _is_assumed_above_one(self, atom: Atom) -> bool:
-        """Check whether meta functions may assume that a number is unbacked and at least 2."""
+        """Check whether a number is unbacked, and meta functions may assume that it is at least 2."""
         if atom.hint is not None or atom.index in self._summands or (atom.high is not None and atom.high <= 2):
             return False
         return atom.kind == "leaf" or (atom.kind in ("max", "min") and (atom.low or 0) >= 0)
@@ -175,7 +176,7 @@ class Symbols:
         return coefficient == 1 and len(monomial) == 1 and self.atoms[monomial[0]].kind in INFIX
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
-        """Return whether `poly <= 0` holds, or fails, in all calls; None if that is not known."""
+        """Return True or False if `poly <= 0` has this result in all calls; None if that is not known."""
         low, high = self._bounds(poly)
         if (high is not None and high <= 0) or self.never_above_zero(poly):
             return True
@@ -187,7 +188,7 @@ class Symbols:
         return (high is not None and high <= 0) or ("<=", key_of_poly(poly)) in self._constraints
 
     def known_zero(self, poly: Poly) -> bool | None:
-        """Return whether `poly == 0` holds, or fails, in all calls; None if that is not known."""
+        """Return True or False if `poly == 0` has this result in all calls; None if that is not known."""
         poly = self._reduced(poly)
         known = numbers.constant(poly)
         if known is not None:
@@ -200,7 +201,7 @@ class Symbols:
         return False if poly.get((), 0) % numbers.common_factor(poly) else None
 
     def at_most_zero(self, poly: Poly) -> bool:
-        """Decide `poly <= 0`, by the hint if it is not known, which adds a constraint."""
+        """Decide `poly <= 0`. If the result is not known, decide by the hint and add a constraint."""
         poly = self._reduced(poly)
         found = self.known_at_most_zero(poly)
         if found is None:
@@ -212,7 +213,7 @@ class Symbols:
         return found
 
     def zero(self, poly: Poly) -> bool:
-        """Decide `poly == 0`, by the hint if it is not known, which adds a constraint."""
+        """Decide `poly == 0`. If the result is not known, decide by the hint and add a constraint."""
         found = self.known_zero(poly)
         if found is None:
             poly = _signed(self._reduced(poly))
@@ -232,7 +233,7 @@ class Symbols:
         return found
 
     def assume_zero(self, poly: Poly) -> None:
-        """Add the constraint `poly == 0` and solve it for an atom, or else for a product."""
+        """Add the constraint `poly == 0`, and solve it for an atom; if that is not possible, solve it for a product."""
         poly = _signed(self._reduced(poly))
         if numbers.constant(poly) is not None:
             return
@@ -242,7 +243,7 @@ class Symbols:
             self._summands.update(parts if len(parts) > 1 else ())
 
         def others(term: tuple[tuple[int, ...], int]) -> int:
-            """Count the other terms of the same sign: solve for the total of a sum rather than for a summand."""
+            """Count the other terms with the sign of `term`, to solve for the total of a sum instead of a summand."""
             return sum(c * term[1] > 0 for m, c in poly.items() if m and m != term[0])
 
         for monomial, coefficient in sorted(sorted(poly.items(), reverse=True), key=others):
@@ -254,7 +255,7 @@ class Symbols:
             self._narrow(self.atoms[atom], low, high)
             self._known[atom] = rest
             return
-        # The largest monomial is rewritten to smaller ones, so that rewriting ends.
+        # The largest monomial is replaced by smaller monomials, so that rewriting terminates.
         product = max((m for m in poly if len(m) > 1), key=lambda m: (len(m), m), default=())
         if abs(poly.get(product, 0)) == 1 and product:
             self._products[product] = {m: -poly[product] * c for m, c in poly.items() if m != product}
@@ -289,7 +290,7 @@ class Symbols:
             atom.high = high
 
     def assume(self, left: Any, relation: str, right: Any) -> None:
-        """Assume `left <relation> right` without a constraint: the caller, or the program when it runs, checks it."""
+        """Assume `left <relation> right` without a constraint. The caller or the running program must check it."""
         d = self._reduced(numbers.add(poly_of(left), poly_of(right), -1))
         if relation in (">", ">="):
             d = {m: -c for m, c in d.items()}
@@ -305,13 +306,13 @@ class Symbols:
             self._constraints = constraints
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
-        """Add the constraint that a comparison with a float has the result `found`; return it."""
+        """Add the constraint that a comparison with a float has the result `found`; return `found`."""
         constraint = Constraint(left, relation if found else _OPPOSITE[relation], right)
         self._add_constraint((constraint.relation, key_of(left), key_of(right)), constraint)
         return found
 
     def specialize(self, x: Any) -> Any:
-        """Return the hint of a symbolic number and add the constraint that it equals it."""
+        """Return the hint of a symbolic number, and add the constraint that the number equals its hint."""
         if isinstance(x, SymbolicInt):
             known = numbers.constant(self._reduced(x.poly))
             if known is not None:
@@ -338,7 +339,7 @@ class Symbols:
 
     @contextmanager
     def no_new_constraints(self) -> Iterator[None]:
-        """Make new constraints on this thread an error: for compiling a program whose guards are already written."""
+        """Raise an error for new constraints on this thread, while a program with finished guards is compiled."""
         before, self._closed_on = self._closed_on, threading.get_ident()
         try:
             yield
@@ -375,7 +376,7 @@ class Symbols:
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def atom_text(self, index: int, leaf_text: Callable[[NumberProxy], str] | None) -> str:
-        """Return an atom as Python source, in parentheses if it needs them."""
+        """Return an atom as Python source, in parentheses if necessary."""
         atom = self.atoms[index]
         if atom.proxy is not None:
             return leaf_text(atom.proxy) if leaf_text is not None else atom.proxy.name
@@ -405,19 +406,19 @@ _MIRRORED = {"==": "==", "!=": "!=", "<=": ">=", ">=": "<=", "<": ">", ">": "<"}
 
 
 class _DiscardedConstraints(dict[Any, Any]):
-    """Drops constraints: stands in for `Symbols._constraints` while something is assumed."""
+    """A dictionary that discards constraints; it replaces `Symbols._constraints` during `Symbols.assume`."""
 
     def __contains__(self, key: object) -> bool:
         return True
 
 
 def _signed(poly: Poly) -> Poly:
-    """Return a polynomial or its negation, whichever has a positive leading coefficient."""
+    """Return the polynomial or its negation, so that the leading coefficient is positive."""
     return {m: -c for m, c in poly.items()} if poly and poly[max(poly)] < 0 else poly
 
 
 def symbols_of(trace: ActiveTrace) -> Symbols:
-    """Return the table of a trace's symbolic numbers; traces derived from it share it."""
+    """Return the table of a trace's symbolic numbers; derived traces share the table."""
     found = trace.info.get("symbols")
     if found is None:
         found = trace.info["symbols"] = Symbols(trace.make_name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of the table that symbolic numbers belong to; `symbols.py` implements it."""
+"""The interface of the table to which symbolic numbers belong; `symbols.py` implements it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class SymbolTable(Protocol):
 
     @property
     def is_foreign_thread(self) -> bool:
-        """Whether this is another thread than the one that traces, where a symbolic number acts as its hint."""
+        """True if the current thread is not the tracing thread; symbolic numbers then behave like their hints."""
 
     def operation(self, kind: str, operands: tuple[Any, ...], hint: Any, low: Any = None, high: Any = None) -> Any:
-        """Return the integer result of an operation, as an atom; one operation is one atom."""
+        """Return the integer result of an operation as an atom; equal operations have the same atom."""
 
     def boolean(self, kind: str, operands: tuple[Any, ...]) -> Any:
         """Return the unbacked boolean result of an operation."""
@@ -38,25 +38,25 @@ class SymbolTable(Protocol):
         """Check whether a term is a single infix operation: a quotient, a remainder or a comparison."""
 
     def known_at_most_zero(self, poly: Poly) -> bool | None:
-        """Return whether `poly <= 0` holds, or fails, in all calls; None if that is not known."""
+        """Return True or False if `poly <= 0` has this result in all calls; None if that is not known."""
 
     def never_above_zero(self, poly: Poly) -> bool:
         """Check whether bounds or constraints prove `poly <= 0`, including unbacked numbers that are 0 or 1."""
 
     def known_zero(self, poly: Poly) -> bool | None:
-        """Return whether `poly == 0` holds, or fails, in all calls; None if that is not known."""
+        """Return True or False if `poly == 0` has this result in all calls; None if that is not known."""
 
     def at_most_zero(self, poly: Poly) -> bool:
-        """Decide `poly <= 0`, by the hint if it is not known, which adds a constraint."""
+        """Decide `poly <= 0`. If the result is not known, decide by the hint and add a constraint."""
 
     def zero(self, poly: Poly) -> bool:
-        """Decide `poly == 0`, by the hint if it is not known, which adds a constraint."""
+        """Decide `poly == 0`. If the result is not known, decide by the hint and add a constraint."""
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
-        """Add the constraint that a comparison with a float has the result `found`; return it."""
+        """Add the constraint that a comparison with a float has the result `found`; return `found`."""
 
     def specialize(self, x: Any) -> Any:
-        """Return the hint of a symbolic number and add the constraint that it equals it."""
+        """Return the hint of a symbolic number, and add the constraint that the number equals its hint."""
 
     def deferred(self, left: Any, relation: str, right: Any) -> Any:
         """Return the result of comparing unbacked numbers."""
@@ -65,7 +65,7 @@ class SymbolTable(Protocol):
         """Return the error for a program that needs the value of an unbacked number or condition."""
 
     def atom_text(self, index: int, leaf_text: Callable[[NumberProxy], str] | None) -> str:
-        """Return an atom as Python source, in parentheses if it needs them."""
+        """Return an atom as Python source, in parentheses if necessary."""
 
     def atom_leaves(self, index: int, found: dict[str, NumberProxy]) -> None:
         """Add the leaves of an atom to `found`."""

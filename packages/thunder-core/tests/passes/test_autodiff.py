@@ -298,7 +298,7 @@ def test_put_grad_checks_what_it_is_given() -> None:
         a, b = (TensorProxy(shape=s, device="cpu", dtype=F) for s in ((2,), (3,)))
         with pytest.raises(RuntimeError, match=r"put_grad: the gradient of t0 has the shape \(3,\), but t0 has \(2,\)"):
             put_grad(a, b)
-        with pytest.raises(TypeError, match="takes a tensor as the gradient, not int"):
+        with pytest.raises(TypeError, match="expects a tensor as the gradient, not int"):
             put_grad(a, 1)
         with pytest.raises(TypeError, match="get_grad expects a tensor"):
             get_grad(1.0)

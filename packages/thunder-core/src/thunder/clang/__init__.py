@@ -17,7 +17,7 @@ from thunder.clang.reductions import *  # noqa: F403
 from thunder.clang.shape import *  # noqa: F403
 from thunder.core.families import import_families as _import_families
 
-if TYPE_CHECKING:  # at run time, the primitives' declarations create them; two helpers there shadow names of base
+if TYPE_CHECKING:  # at run time, the declarations create these names; two helpers there shadow names of base
     from thunder.core.prims.elementwise_binary import *  # type: ignore[assignment]  # noqa: F403
     from thunder.core.prims.elementwise_binary import div as true_divide
     from thunder.core.prims.elementwise_comparison import *  # type: ignore[assignment]  # noqa: F403

@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 clangctx = register_langctx(LanguageContext("clang"))
 clang_ops: dict[str, Callable[..., Any]] = {}
-# The operations in `clang_ops` that are generated from the declarations of elementwise operations.
+# The operations of the core language that are generated from the declarations of elementwise operations.
 elementwise_functions: dict[str, Callable[..., Any]] = {}
 
 
@@ -166,7 +166,7 @@ def expand(a: TensorProxy, shape: Sequence[int]) -> TensorProxy:
 
 
 def maybe_broadcast(*args: Any) -> tuple[Any, ...]:
-    """Broadcast the tensors among the arguments to one shape; numbers and None are unchanged.
+    """Broadcast the tensors among the arguments to one shape; return numbers and None unchanged.
 
     A 0-d CPU tensor is moved to the device of the other tensors.
     """

@@ -307,7 +307,7 @@ def _integers(k: Any) -> Any:
 
 
 def _stacked(k: Any, a: TensorProxy) -> TensorProxy:
-    """Stack a list that contains tensors to one index tensor."""
+    """Convert a list that contains tensors to one index tensor."""
     if isinstance(k, (list, tuple, range)):
         return stack([_stacked(i, a) for i in k])
     return maybe_convert_to_dtype(k, dtypes.int64) if isinstance(k, TensorProxy) else _positions(_integers(k), a)
@@ -470,7 +470,7 @@ def _one_for_each(mask: TensorProxy, value: TensorProxy, line: int) -> TensorPro
     n = value.shape[line]
     flat = reshape(maybe_convert_to_dtype(mask, dtypes.bool8), (-1,))
     order = prims.cumsum(maybe_convert_to_dtype(flat, dtypes.int64), 0) - 1
-    order = maybe_convert_to_dtype(flat, dtypes.int64) * order  # any valid index where the mask is false
+    order = maybe_convert_to_dtype(flat, dtypes.int64) * order  # where the mask is false, any valid index suffices
     if n == 0:
         return prims.full(
             (*value.shape[:line], *mask.shape, *value.shape[line + 1 :]), 0, device=value.device, dtype=value.dtype

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products of the core language."""
+"""Matrix multiplications of the core language."""
 
 from __future__ import annotations
 

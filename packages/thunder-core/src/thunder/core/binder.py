@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["Binder"]
 
-# NumPy's parameter names, which every torch function accepts. It also accepts `input` or `self` for the first argument.
+# Every torch function also accepts NumPy's parameter names, and `input` or `self` for the first parameter.
 _SPELLINGS = {"axis": "dim", "keepdims": "keepdim", "dim": "axis", "keepdim": "keepdims"}
 _FIRST = ("input", "self", "tensor")
 _SECOND = ("other",)

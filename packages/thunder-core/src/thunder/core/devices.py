@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices (`Device`) and their types (`DeviceType`), interned; importing this does not import torch.
+"""Devices (`Device`) and their types (`DeviceType`), interned. This module does not import torch.
 
 The set of device types is open: `DeviceType(name)` accepts the name of any backend, e.g. `"xpu"` or a vendor's name
 for torch's `PrivateUse1`. An executor for other hardware therefore needs no change here.
@@ -79,7 +79,7 @@ class Device:
 
     @property
     def type(self) -> str:
-        """The name of its type, as `torch.device.type`."""
+        """The name of the device's type, like `torch.device.type`."""
         return self.devicetype.name
 
     def __str__(self) -> str:

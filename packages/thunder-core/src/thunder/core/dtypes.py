@@ -153,7 +153,7 @@ def is_complex_dtype(d: dtype | type) -> bool:
 
 
 def is_inexact_dtype(d: dtype | type) -> bool:
-    """Check whether `d` is a floating point or complex type, hence differentiable."""
+    """Check whether `d` is a floating point or complex type, and therefore differentiable."""
     return category(d) >= FLOAT
 
 
@@ -180,12 +180,12 @@ _REAL_OF_COMPLEX = {complex32: float16, bcomplex32: bfloat16, complex64: float32
 
 
 def corresponding_real_dtype(d: dtype) -> dtype:
-    """Return the type of the real part of a complex `d`; a real type is returned unchanged."""
+    """Return the type of the real part of a complex `d`; return a real type unchanged."""
     return _REAL_OF_COMPLEX.get(d, d)
 
 
 def corresponding_complex_dtype(d: dtype) -> dtype:
-    """Return the complex type whose parts are of type `d`; a complex type is returned unchanged."""
+    """Return the complex type whose parts have type `d`; return a complex type unchanged."""
     if d.category == COMPLEX:
         return d
     if d not in _COMPLEX_OF_REAL:

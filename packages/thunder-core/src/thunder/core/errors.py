@@ -27,7 +27,7 @@ __all__ = [
 class ThunderError(RuntimeError):
     """The base class of thunder's own errors, which eager PyTorch does not raise.
 
-    An error that is raised into the traced program fails the trace even if the program catches the error: the
+    If such an error is raised into the traced program, tracing fails even if the program catches the error: the
     program's `except` block would not run in eager mode.
     """
 
@@ -68,7 +68,7 @@ class UnsupportedError(ThunderError):
 
 
 class TraceVerificationError(ThunderError):
-    """A trace is not a valid program; the message shows the lines around the invalid one."""
+    """A trace is not a valid program; the message shows the invalid line and the lines around it."""
 
 
 class PluginLoadError(ThunderError):

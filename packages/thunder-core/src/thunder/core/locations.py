@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distinction between thunder's files and the user's files, by folder."""
+"""The distinction between thunder's own files and other files, by folder."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def _identifier(cls: type) -> str:
 
 
 def _reads_back(x: complex) -> bool:
-    """Check whether evaluating `repr(x)`, a sum, returns the same number; with inf, nan or -0.0 it does not."""
+    """Check whether evaluating `repr(x)`, a sum, returns the same number. It does not if `x` has inf, nan or -0.0."""
     signs = [math.copysign(1, part) for part in (x.real, x.imag) if part == 0]
     return math.isfinite(x.real) and math.isfinite(x.imag) and -1 not in signs and not (x.real == 0 and x.imag < 0)
 
@@ -192,7 +192,7 @@ def _special(x: Any, kind: type, context: PrintContext) -> str:
             return printable(tuple(x), context)
     if x is bool or x is int or x is float or x is complex or x is str:
         return x.__name__
-    text = getattr(kind, "__thunder_text__", None)  # of a symbol
+    text = getattr(kind, "__thunder_text__", None)  # symbols define this method
     if text is not None:
         return text(x, context)  # type: ignore[no-any-return]
     if isinstance(x, SymbolicNumber):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type promotion, exactly as torch's.
+"""Type promotion by the same rules as in torch.
 
 Operands have three ranks, from high to low: tensors with dimensions, 0-d tensors, and Python numbers. The result type
 is the promoted type of the operands of the highest rank. Operands of a lower rank count only if their category (bool <
@@ -25,7 +25,7 @@ class ELEMENTWISE_TYPE_PROMOTION_KIND(Enum):
     DEFAULT = auto()  # computes in the common type and returns a result of that type
     PRESERVE = auto()  # uses no common type: the result has the type of the first operand
     INT_TO_FLOAT = auto()  # integers and bools become the default float type
-    ALWAYS_BOOL = auto()  # computes in the common type, returns bool
+    ALWAYS_BOOL = auto()  # computes in the common type; the result is bool
     COMPLEX_TO_FLOAT = auto()  # computes in the common type; if that is complex, the result is real
     BOOL_TO_LONG = auto()  # bools become int64
     NUMERIC_TO_INT = auto()  # integers and bools become int64

@@ -53,7 +53,7 @@ class ActiveTrace(Protocol):
 
 
 class Frontend(Protocol):
-    """The layer between user code and the trace while user code runs: it maps handles to proxies and back."""
+    """The layer between user code and the trace. While user code runs, it maps handles to proxies and back."""
 
     def call_symbol(self, sym: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `sym` for user code."""

@@ -73,7 +73,7 @@ def map_proxies(x: Any, fn: Callable[[Proxy], Any]) -> Any:
 def argument_key(x: Any) -> Any:
     """Return a key that is equal for equal arguments only.
 
-    A proxy has another key than a string that equals its name.
+    The key of a proxy differs from the key of a string that equals the proxy's name.
     """
     kind = type(x)
     if kind is TensorProxy:

@@ -60,7 +60,7 @@ class OpTags(Enum):
     OPAQUE_OP = auto()  # an operation of torch for which thunder has no symbol
     NON_DIFFERENTIABLE = auto()  # its outputs carry no gradient, by definition
     DONT_DCE = auto()  # kept even if its result is unused, but may be moved: it binds inputs or numbers
-    LAYOUT_OF_KERNEL = auto()  # the kernel decides the strides of the result: torch's meta function gets them wrong
+    LAYOUT_OF_KERNEL = auto()  # the kernel decides the strides of the result: those of torch's meta function are wrong
     RECOMPUTED = auto()  # recomputed in backward instead of saved: draws random numbers from a seed in its arguments
 
 
@@ -205,7 +205,7 @@ class Symbol:
         return rule
 
     def samples(self, generator: F) -> F:
-        """Register a generator function `(make) -> SampleInput…` of inputs that the operation must accept."""
+        """Register a generator function `(make) -> SampleInput…`; it yields inputs that the operation must accept."""
         self.sample_generator = generator
         return generator
 
@@ -215,7 +215,7 @@ class Symbol:
         return generator
 
     def declare(self, **facts: Unpack[FactOptions]) -> None:
-        """Add to the facts that the operation was declared with."""
+        """Add `facts` to the facts of the operation's declaration."""
         self.facts = with_facts(self.facts, facts)
 
     def samples_of(self, other: Symbol) -> None:

@@ -179,14 +179,14 @@ class Trace:
 
     # -- reading ------------------------------------------------------------------------------------------------------
     def python(self, *, depth: int | None = None, kernels: bool = False, decorators: bool = True) -> str:
-        """Return its source. `depth` is the number of levels of decomposition to show as comments (None: all).
+        """Return the trace's source. `depth` is the number of levels of decomposition to show as comments (None: all).
 
         The decomposition of an executor's kernel is shown only with `kernels`.
         """
         return trace_text(self, depth=depth, kernels=kernels, decorators=decorators)
 
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
-        """Return the function that its source defines."""
+        """Return the function that the trace's source defines."""
         context = PrintContext()
         text = trace_text(self, depth=0, decorators=decorators, context=context)
         namespace = dict(context.objects)

@@ -6,7 +6,7 @@ The rules of a valid program:
 - Each value is defined once, before its uses, and is not used after its `del`.
 - The results of a primitive have the shape, dtype and device that its meta function returns.
 - The decomposition of an operation is a valid program that computes the operation's results.
-- The program ends with its only return. The return returns the values that were assigned to `Trace.output`.
+- The program ends with its only return, which returns the value that was assigned to `Trace.output`, if any.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, P
 
 
 def same_type(a: Proxy, b: Proxy) -> bool:
-    """Compare the shape, dtype and device of two tensors; two values that are not tensors also have the same type."""
+    """Check whether two tensors have the same shape, dtype and device, or neither of the two values is a tensor."""
     if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
         return same_shape(a.shape, b.shape) and a.dtype is b.dtype and a.device is b.device
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
@@ -104,7 +104,7 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
         for p in sub.flat_args:
             known = inside.get(p.name)
             if known is None and isinstance(p, NumberProxy) and p.symbol is not None:
-                continue  # symbolic sizes are available wherever the tensor is
+                continue  # symbolic sizes are available if the tensor is available
             if known is None:
                 raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses the undefined {p.name}: {sub}")
             if not same_type(known, p):

@@ -24,7 +24,7 @@ MODULE = "thunder.numpy"
 
 language = register_langctx(LanguageContext("numpy"))
 
-# A decorator: the body of the decorated function uses the NumPy language, for every language of the caller.
+# A decorator: the body of the decorated function uses the NumPy language, even if the caller uses another language.
 npctx = langctx("numpy")
 
 _symbols: dict[Any, Symbol] = {}

@@ -27,7 +27,7 @@ def test_dimensions(name: str) -> None:
     prim = getattr(prims, name)
     x = torch.ones(2, 3)
     for dims, error, message in (
-        ((), ValueError, "name at least one"),
+        ((), ValueError, "pass at least one"),
         ((2,), IndexError, r"\(2,\) are not different dimensions of a tensor of shape \(2, 3\)"),
         ((-1,), IndexError, "are not different dimensions"),
         ((0, 0), IndexError, "are not different dimensions"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`get_grad`, `put_grad` and `put_grads`: gradient rules call them to read and to set gradients.
 
-They exist only while a rule runs. The autodiff pass then replaces them by the values of the gradients.
+The calls exist only while a rule runs. The autodiff pass then replaces them by the values of the gradients.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@
     def _(make):
         yield SampleInput(make((3, 3)))
 
-`torch` is the name of the torch function with the same arguments. The torch executor derives its implementation from
-that function, and the conformance suite its reference. Code outside of thunder can declare a primitive with `make_prim`
-and any id. `elementwise_base.py` declares elementwise operations in all languages at once.
+`torch` is the name of the torch function with the same arguments. This function is the torch executor's implementation
+and the conformance suite's reference. Code outside of thunder can declare a primitive with `make_prim` and any id.
+`elementwise_base.py` declares elementwise operations in all languages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODULE = "thunder.core.prims"
 
 
 class PrimID:
-    """The id of one of thunder's primitives; prints as `PrimIDs.ADD`."""
+    """The id of one of thunder's primitives, which prints as e.g. `PrimIDs.ADD`."""
 
     __slots__ = ("name",)
 
@@ -123,7 +123,7 @@ def make_prim(
         # A primitive that is declared elsewhere is not an attribute of thunder's module: traces call it by its name.
         sym.module = None
     if sym.module == MODULE:
-        # Traces print `prims.name` for every file that declares primitives.
+        # Traces print `prims.name`, so the name must be an attribute of `thunder.core.prims`.
         setattr(sys.modules[MODULE], name, sym)
     _prims[id] = sym
     return sym

@@ -17,7 +17,7 @@ from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags
 
 @prim(torch="torch.Tensor.to", tags=(OpTags.ELEMENTWISE_OP,), cost="light")
 def convert_element_type(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
-    """Compute `a` with its elements converted to `dtype`."""
+    """Return `a` with its elements converted to `dtype`."""
     return TensorProxy(like=a, dtype=dtype)
 
 
@@ -43,7 +43,7 @@ def _(make: MakeTensor) -> Any:
 
 @prim(torch="torch.Tensor.to")
 def device_put(a: TensorProxy, device: devices.Device, /) -> TensorProxy:
-    """Compute `a` on `device`."""
+    """Return a copy of `a` on `device`."""
     return TensorProxy(like=a, device=device)
 
 

@@ -45,7 +45,9 @@ def _order(name: str, long_name: str, words: str, *, swapped: str) -> Symbol:
 
 
 _equality = partial(_comparison, facts={"commutative": True})
-eq = _equality("eq", "Return True where `{a}` equals `{b}`.", number_fn=operator.eq, swapped="eq", numpy="equal")
+eq = _equality(
+    "eq", "Return True for each element where `{a}` equals `{b}`.", number_fn=operator.eq, swapped="eq", numpy="equal"
+)
 ne = _equality(
     "ne",
     "Return True for each element where `{a}` differs from `{b}`; NaN differs from every number.",
@@ -75,10 +77,14 @@ bitwise_not = _bits(
     number_fn=operator.invert,
     numpy="invert",
 )
-bitwise_and = _commutative_bits("bitwise_and", "Return the bitwise and.", number_fn=operator.and_, numpy="bitwise_and")
-bitwise_or = _commutative_bits("bitwise_or", "Return the bitwise or.", number_fn=operator.or_, numpy="bitwise_or")
+bitwise_and = _commutative_bits(
+    "bitwise_and", "Return the bitwise and of `{a}` and `{b}`.", number_fn=operator.and_, numpy="bitwise_and"
+)
+bitwise_or = _commutative_bits(
+    "bitwise_or", "Return the bitwise or of `{a}` and `{b}`.", number_fn=operator.or_, numpy="bitwise_or"
+)
 bitwise_xor = _commutative_bits(
-    "bitwise_xor", "Return the bitwise exclusive or.", number_fn=operator.xor, numpy="bitwise_xor"
+    "bitwise_xor", "Return the bitwise exclusive or of `{a}` and `{b}`.", number_fn=operator.xor, numpy="bitwise_xor"
 )
 bitwise_left_shift = _shift("bitwise_left_shift", "Return `{a}` shifted left by `{b}` bits.", number_fn=operator.lshift)
 bitwise_right_shift = _shift(

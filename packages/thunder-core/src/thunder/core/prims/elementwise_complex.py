@@ -107,7 +107,7 @@ def _(g: Any, out: Any, a: Any) -> Any:
 def _parts_meta(name: str, a: TensorProxy, b: TensorProxy) -> TensorProxy:
     for x in (a, b):
         if not isinstance(x, TensorProxy):
-            raise TypeError(f"{name} takes two tensors, not {type(x).__name__}: {x!r}")
+            raise TypeError(f"{name} expects two tensors, not {type(x).__name__}: {x!r}")
     check(
         a.dtype.category == FLOAT and b.dtype.category == FLOAT and bfloat16 not in (a.dtype, b.dtype),
         lambda: f"Expected both inputs to be Half, Float or Double tensors but got {a.dtype} and {b.dtype}",

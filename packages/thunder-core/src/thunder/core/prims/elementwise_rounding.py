@@ -105,7 +105,7 @@ trunc = _rounding(
 )
 round = _rounding(
     "round",
-    "Return the nearest integer of each element; ties are rounded to the even integer.",
+    "Return each element rounded to the nearest integer; ties are rounded to the even integer.",
     number_fn=lambda x: x.__round__(),
     overridden_in=["torch"],
 )

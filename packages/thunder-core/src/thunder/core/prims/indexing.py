@@ -277,17 +277,17 @@ def _(g: Any, out: Any, a: Any, indices: Any) -> Any:
 
 
 def _batched_indices(b: Any, a: Any, indices: Any) -> tuple[tuple[Any, ...], list[int], list[int]]:
-    """Return indices into a batch, and the order of the dimensions in the results for a batch and for one example.
+    """Return indices into a batch, and two permutations of dimensions, `order` and its inverse.
 
-    The second result contains, for each dimension of an example's result (after the batch dimension), its position in
-    the batch's result. The third result is the inverse permutation.
+    `order` contains, for each dimension of an example's result, the position of that dimension in the batch's result.
+    Its first element is the position of the batch dimension.
     """
     _, first, common = indexed_shape(_like_one(b, a), [None if i is None else _like_one(b, i) for i in indices])
     ndim, n = b.ndim(a) - sum(i is not None for i in indices) + len(common), len(common)
     if not any(i in b for i in indices):
         whole = (None, *indices)
         at = [d for d, i in enumerate(whole) if i is not None]
-        front = at[-1] - at[0] + 1 != len(at)  # then the index dimensions come before the batch dimension
+        front = at[-1] - at[0] + 1 != len(at)  # True if the index dimensions precede the batch dimension
         order = [n, *range(n), *range(n + 1, ndim + 1)] if front else list(range(ndim + 1))
     else:
         count = arithmetic_index((b.size,), (1,), 0, a.device)

@@ -11,7 +11,7 @@ from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 
-# The number of spatial dimensions that each mode supports.
+# The numbers of spatial dimensions that each mode supports.
 RESIZE_MODES: dict[str, tuple[int, ...]] = {
     "nearest": (1, 2, 3),
     "nearest-exact": (1, 2, 3),

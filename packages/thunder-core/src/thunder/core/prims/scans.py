@@ -89,7 +89,7 @@ def _(g: Any, out: Any, a: Any, dim: Any) -> Any:
 
 
 def _shifted(x: Any, edge: int, dim: int, by: int) -> Any:
-    """Shift `x` along `dim`: element i of the result is element `i + by` of `x`, or `edge` beyond the end."""
+    """Shift `x` along `dim`: element i of the result is element `i + by` of `x`, or `edge` outside of `x`."""
     value = dtypes.dtype_to_numbertype(x.dtype)(edge)
     return pad(x, value, [(-by, by, 0) if d == dim else (0, 0, 0) for d in range(x.ndim)])
 
@@ -172,8 +172,8 @@ def _(make: MakeTensor) -> Any:
 
 @logcumsumexp.jvp
 def _(t: Any, out: Any, a: Any, dim: Any) -> Any:
-    # Computed for all pairs of elements. The gradient rule cannot be applied twice instead: it takes logarithms of its
-    # cotangent, so the rule is not linear operation by operation.
+    # Computed for all pairs of elements. Applying the gradient rule twice is not possible, because the rule computes
+    # logarithms of its cotangent, and these are not linear.
     if a.ndim == 0:
         return t[0]
     dim = canonicalize_dim(a.ndim, dim)

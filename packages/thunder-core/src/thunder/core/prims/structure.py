@@ -90,4 +90,4 @@ def _print_comment(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 
 @prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE), printer=_print_comment)
 def comment(text: str, /) -> None:
-    """Record a comment, which printed programs contain."""
+    """Add a comment to the printed program."""

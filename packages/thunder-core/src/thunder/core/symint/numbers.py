@@ -236,7 +236,7 @@ def multiply(a: Poly, b: Poly) -> Poly:
 
 
 def constant(poly: Poly) -> int | None:
-    """Return the value of a constant polynomial, None for any other."""
+    """Return the value of a constant polynomial, or None if the polynomial is not constant."""
     if not poly:
         return 0
     return poly.get(()) if len(poly) == 1 else None

@@ -78,7 +78,7 @@ class Symbols:
 
     # -- leaves -------------------------------------------------------------------------------------------------------
     def size(self, hint: int, name: str | None = None) -> Any:
-        """Add a backed leaf for a size of an input. The size is at least 2: sizes 0 and 1 are always specialized."""
+        """Add a backed leaf for a size of an input, at least 2: sizes 0 and 1 specialize because they may broadcast."""
         return self._leaf(int, hint, name or self._make_name("s"), 2)
 
     def number(self, value: float, name: str | None = None) -> Any:
@@ -331,8 +331,8 @@ class Symbols:
         if self._closed_on == thread and key not in self._constraints:
             raise TracingError(
                 f"a backward program that was compiled after its guards were written needs the constraint "
-                f"{constraint.text()}, which no guard checks. Call thunder.reset(): then sizes and numbers are static "
-                "until they change"
+                f"{constraint.text()}, which no guard checks. Call thunder.reset(): new programs then treat sizes and "
+                "numbers as static until they change"
             )
         if not self.closed and thread == self._thread:
             self._constraints.setdefault(key, constraint)
@@ -347,7 +347,7 @@ class Symbols:
             self._closed_on = before
 
     def _relation(self, poly: Poly, relation: str) -> Constraint:
-        """Return `poly <relation> 0` in readable form, with positive terms on both sides."""
+        """Return `poly <relation> 0` in readable form, e.g. `a < b` for `a - b + 1 <= 0`."""
         left = {m: c for m, c in poly.items() if c > 0 and m}
         right = {m: -c for m, c in poly.items() if c < 0 and m}
         rest = poly.get((), 0)

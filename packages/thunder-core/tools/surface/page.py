@@ -17,21 +17,21 @@ __all__ = ["counts", "names_on", "page", "rows"]
 INTRODUCTION = """\
 # torch's operators
 
-Every public name of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft`, `torch.special` and `torch.Tensor`,
-and what becomes of it in a traced program. The page is written by
+This page lists every public name of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.fft`, `torch.special` and
+`torch.Tensor`, and what a traced program does with it. This command writes the page:
 
 ```sh
 python -m nox -s surface -- --write docs/operators.md
 ```
 
-which calls each of them through `thunder.jit` and compares with torch: the result, what is written to arguments, memory
-that is shared with them, strides, gradients of first and second order, the forms in place and with `out=`.
+The command calls each name through `thunder.jit` and compares with torch: results, writes to arguments, memory shared
+with arguments, strides, gradients of first and second order, in-place variants, and `out=`.
 
-- **own**: operations of thunder run it, so that gradients, transforms and fusing executors see what it is made of.
-- **opaque**: torch runs it as one operation of the trace, with torch's own gradient to any order; `thunder.examine`
-  lists it.
-- **metadata**: it is answered while the program is traced (`x.shape`, `x.is_contiguous()`), and guarded.
-- **no operation**: it computes nothing from tensors, or is about tensors that thunder does not trace; the reason stands
+- **own**: thunder has its own operation, which gradients, transforms and fusion executors can decompose.
+- **opaque**: torch runs it as one operation of the trace, with torch's gradients of any order. `thunder.examine`
+  lists opaque operations.
+- **metadata**: the result is known while the program is traced (`x.shape`, `x.is_contiguous()`), and is guarded.
+- **no operation**: it computes nothing from tensors, or needs tensors that thunder does not trace. The reasons are
   below.
 """
 
@@ -65,10 +65,10 @@ def page(findings: Sequence[Finding]) -> str:
     calls, gradients, second, out = (
         sum(getattr(f, what) for f in findings) for what in ("samples", "gradients", "second", "out")
     )
-    compared = f"{calls} calls were compared, {gradients} of them with their gradients, {second} with their second ones"
+    compared = f"{calls} calls were compared, {gradients} also with gradients, {second} with second-order gradients"
     parts = [
         INTRODUCTION,
-        f"torch {version}: {compared}, {out} with `out=`.",
+        f"torch {version}: {compared}, and {out} with `out=`.",
         "",
         f"| {' | '.join(HEADER)} |",
         "|---|" + "---:|" * (len(HEADER) - 1),

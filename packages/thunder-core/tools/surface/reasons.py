@@ -13,8 +13,8 @@ import functools
 __all__ = ["REASONS", "patterns", "reason_of"]
 
 REASONS: dict[str, tuple[str, ...]] = {
-    "It reads or sets a setting of torch's, which is not recorded: it is read anew while a program is traced, and "
-    "guarded where results depend on it.": (
+    "It reads or sets a setting of torch. The call is not recorded: it runs while a program is traced, and the "
+    "setting is guarded if results depend on it.": (
         "torch.are_deterministic_algorithms_enabled",
         "torch.autocast_*_nesting",
         "torch.clear_autocast_cache",
@@ -46,7 +46,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.set_warn_always",
         "torch.use_deterministic_algorithms",
     ),
-    "It is about the state of a random generator: traced programs draw from it and leave setting it to their caller.": (
+    "It reads or sets the state of a random generator. Traced programs draw from the generator; the caller sets its "
+    "state.": (
         "torch.get_rng_state",
         "torch.initial_seed",
         "torch.manual_seed",
@@ -54,7 +55,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.set_rng_state",
         "torch.thread_safe_generator",
     ),
-    "It is a helper of torch's own Python or of Python's object protocol, and computes nothing.": (
+    "It is a helper of torch's Python code or of Python's object protocol, and computes nothing.": (
         "torch.classproperty",
         "torch.get_file_path",
         "torch.is_storage",
@@ -76,7 +77,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.Tensor.as_subclass",
         "torch.Tensor.module_load",
     ),
-    "It belongs to TorchScript, which is a compiler of its own.": (
+    "It belongs to TorchScript, which is another compiler.": (
         "torch.fork",
         "torch.import_ir_module*",
         "torch.merge_type_from_type_comment",
@@ -86,12 +87,12 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.unify_type_list",
         "torch.wait",
     ),
-    "It reads or writes a file: load tensors before the traced program and pass them in.": (
+    "It reads or writes a file. Load tensors before the traced program, and pass them as arguments.": (
         "torch.from_file",
         "torch.load",
         "torch.save",
     ),
-    "It hands out or takes in memory, which the tensors of a program that is traced do not have yet.": (
+    "It exports or imports memory. While a program is traced, its tensors have no memory.": (
         "torch.from_dlpack",
         "torch.from_numpy",
         "torch.frombuffer",
@@ -110,15 +111,16 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.Tensor.storage_type",
         "torch.Tensor.untyped_storage",
     ),
-    "It changes how much memory a tensor has: what is in the new elements is not defined.": (
+    "It changes the amount of memory of a tensor. The values of new elements are undefined.": (
         "torch.resize_as_",
         "torch.Tensor.resize",
         "torch.Tensor.resize_",
         "torch.Tensor.resize_as",
         "torch.Tensor.resize_as_",
     ),
-    "It asks for the value of a tensor as a Python object, or branches on it: while a program is traced there is none, "
-    "which is an error that names the line and the ways out (`item()` gives a number that can be computed with).": (
+    "It needs the value of a tensor as a Python object, or branches on it. While a program is traced there is no "
+    "value, so the call raises an error that names the line and suggests alternatives, e.g. `item()`, which returns "
+    "a symbolic number.": (
         "torch.allclose",
         "torch.equal",
         "torch.is_nonzero",
@@ -137,12 +139,12 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.Tensor.is_nonzero",
         "torch.Tensor.numpy",
     ),
-    "It calls a Python function for each element, with its value.": (
+    "It calls a Python function with the value of each element.": (
         "torch.Tensor.apply_",
         "torch.Tensor.map2_",
         "torch.Tensor.map_",
     ),
-    "It is about sparse tensors: thunder traces strided ones.": (
+    "It is for sparse tensors. thunder traces strided tensors.": (
         "torch.*_indices_copy",
         "torch.hspmm",
         "torch.hsmm",
@@ -167,7 +169,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.Tensor.to_padded_tensor",
         "torch.Tensor.values",
     ),
-    "It is about quantized tensors: thunder traces strided ones.": (
+    "It is for quantized tensors. thunder traces strided tensors.": (
         "torch.choose_qparams_optimized",
         "torch.dequantize",
         "torch.empty_quantized",
@@ -180,7 +182,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.Tensor.q_*",
         "torch.Tensor.qscheme",
     ),
-    "It is one backend's kernel under its own name: programs call the function of torch that picks it.": (
+    "It is the kernel of one backend. Programs call the function of torch that selects the kernel.": (
         "torch.batch_norm_backward_*",
         "torch.batch_norm_elemt",
         "torch.batch_norm_gather_stats*",
@@ -194,13 +196,13 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.nn.functional.scaled_mm",
         "torch.Tensor.to_mkldnn",
     ),
-    "It moves a tensor to a kind of device that this build of torch may not have; `to` is the operation.": (
+    "It moves a tensor to a type of device that this build of torch may not support. Use `to`.": (
         "torch.Tensor.cuda",
         "torch.Tensor.ipu",
         "torch.Tensor.mtia",
         "torch.Tensor.xpu",
     ),
-    "torch has removed it: the name raises an error that says what to use.": (
+    "torch has removed it. Calling it raises an error that names the replacement.": (
         "torch.eig",
         "torch.lstsq",
         "torch.matrix_rank",
@@ -213,20 +215,20 @@ REASONS: dict[str, tuple[str, ...]] = {
         "torch.Tensor.symeig",
         "torch.Tensor.volatile",
     ),
-    "torch refuses it for every tensor, or keeps it for its own passes.": (
+    "It raises an error for every tensor, or is reserved for torch's own passes.": (
         "torch.slice_inverse",
         "torch.Tensor.__delitem__",
         "torch.Tensor.index",
         "torch.Tensor.slice_inverse",
     ),
-    "It takes a function and transforms it or chooses between functions.": (
+    "Its argument is a function, which it transforms or runs conditionally.": (
         "torch.compile",
         "torch.cond",
         "torch.vmap",
         "torch.while_loop",
     ),
-    "It is about the symbolic sizes of torch's own tracers.": ("torch.sym_*",),
-    "It speaks with autograd: gradients are asked of the traced program's results, outside of it.": (
+    "It is for the symbolic sizes of torch's own tracers.": ("torch.sym_*",),
+    "It interacts with autograd. Compute gradients from the results of the traced program, outside of the program.": (
         "torch.Tensor.backward",
         "torch.Tensor.grad",
         "torch.Tensor.register_hook",

@@ -19,22 +19,23 @@ CHECKS = ("outputs", "training", "generate", "refused", "key_value_cache", "wind
 TOP = """\
 # Models
 
-`python -m nox -s models` builds these models small, from their configurations, and compares them with eager PyTorch
-under `thunder.jit`: float64 with tight tolerances where a model allows it. It also wrote this page
-(`-- --models-page docs/models.md`).
+`python -m nox -s models` builds small versions of these models from their configurations, and compares `thunder.jit`
+with eager PyTorch. Models that can run in float64 run in float64, with tight tolerances. The same command writes this
+page (`-- --models-page docs/models.md`).
 
-- **outputs**: in eval mode, with padding masks where a model takes them; key-value caches and all else that is
-  returned is compared. A second call of the same kind is answered by the cached program, and other shapes and masks get
-  a program of their own.
-- **gradients**: three steps in train mode, with labels, and eager's random numbers for dropout: losses, gradients and
-  buffers.
-- **generation**: the tokens are eager's, with a cache that grows (dynamic), of a fixed size (static), or none
-  (uncached), greedy and with seeded sampling. There are fewer programs than tokens, and later runs trace none.
+- **outputs**: eval mode, with padding masks if the model accepts them. Everything that the model returns is compared,
+  including key-value caches. A second call of the same kind must be a cache hit. Calls with other shapes or masks
+  compile new programs.
+- **gradients**: three steps in train mode, with labels and the random numbers that eager draws for dropout. Losses,
+  gradients and buffers are compared.
+- **generation**: the tokens must equal eager's, with greedy and with seeded sampling. The key-value cache grows
+  (dynamic), has a fixed size (static), or is not used (uncached). There must be fewer programs than tokens, and later
+  runs must not compile again.
 
-What is called on a jitted model runs its programs too: `thunder.jit(model).generate(...)` is all there is to do.
+Methods of a jitted model run compiled programs too: `thunder.jit(model).generate(...)` needs no further changes.
 
-Models that thunder refuses, because the program branches on a value that only running it tells, are listed last with
-the reason. The error names the line, and the model is left as it was.
+The last table lists models that raise an error, because their code branches on a data-dependent value. The error names
+the line, and the model is unchanged.
 """
 
 
@@ -89,6 +90,6 @@ class Outcomes:
             note = entry.note or ("in float32" if entry.dtype is torch.float32 else "")
             cells = [entry.family, entry.name, self._cell("outputs", entry.name), self._cell("training", entry.name)]
             lines.append(f"| {' | '.join([*cells, self._generation(entry), note])} |".replace("|  |", "| |"))
-        lines += ["", "| refused | why |", "|---|---|"]
+        lines += ["", "| model with an error | reason and workaround |", "|---|---|"]
         lines += [f"| {entry.name} | {entry.note} |" for entry in refused]
         return "\n".join(lines) + "\n"

@@ -317,7 +317,7 @@ AUDIO: list[Entry] = [
 ]  # fmt: skip
 
 # Those that thunder refuses, and why.
-LOOP = "a Python loop over the experts that were chosen; experts_implementation='grouped_mm' or 'batched_mm' works"
+LOOP = "a Python loop over the selected experts; experts_implementation='grouped_mm' or 'batched_mm' works"
 REFUSED: list[Entry] = [
     mixture("mixtral", EXPERTS, "eager", generate=(), note=LOOP),
     mixture("qwen3_moe", {**EXPERTS, "head_dim": 8}, "eager", generate=(), note=LOOP),
@@ -325,7 +325,7 @@ REFUSED: list[Entry] = [
     seq2seq(
         "switch_transformers", dtype=torch.float32, **T5, num_experts=4, num_sparse_encoder_layers=1,
         num_sparse_decoder_layers=1,
-        note="a Python loop over the experts that were chosen; thunder.disable(SwitchTransformersExperts) works",
+        note="a Python loop over the selected experts; thunder.disable(SwitchTransformersExperts) works",
     ),
 ]  # fmt: skip
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transforms", "check_names", "check_option"]
 
-#: The stages of compilation at which a pass may run, and its input there.
+#: The stages of compilation at which a pass may run, with the input of the pass at each stage.
 PHASES = {
-    "before_grad": "the program as it was acquired, before it is differentiated",
+    "before_grad": "the captured program, before it is differentiated",
     "before_execution": "the forward trace, and the backward trace if there is one, before executors claim operations",
     "after_execution": "each trace after claiming and fusion, before the deletion of values that are no longer used",
-    "prologue": "the prologue: what checks a call's arguments and returns the program's inputs",
-    "epilogue": "the epilogue: what makes the user's result, and the program's effects",
+    "prologue": "the prologue, which checks the arguments of a call and returns the inputs of the program",
+    "epilogue": "the epilogue, which computes the user's result and repeats side effects",
 }
 
 _METHODS = {

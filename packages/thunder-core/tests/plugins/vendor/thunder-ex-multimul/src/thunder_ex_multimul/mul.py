@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When multimul takes a multiplication, and how: its second product is left idle, except in the gradient."""
+"""The multiplications that multimul claims. Only gradients use its second product."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ DTYPES = ("float32", "float64", "int32", "int64")
 
 
 def takes(a: Any, b: Any) -> bool | str:
-    """True, or why not: thunder.examine shows the reason."""
+    """Return True, or the reason why not, which thunder.examine shows."""
     if not (isinstance(a, TensorProxy) and isinstance(b, TensorProxy)):
         return "multiplies two tensors, not a tensor and a number"
     for x in (a, b):
         if x.device.type != "cpu":
-            return f"NumPy cannot reach {x.device}"
+            return f"NumPy does not support {x.device}"
     if tuple(a.shape) != tuple(b.shape):
         return "does not broadcast"
     if a.dtype != b.dtype or str(a.dtype).rpartition(".")[2] not in DTYPES:
@@ -26,7 +26,7 @@ def takes(a: Any, b: Any) -> bool | str:
 
 
 def make_transforms(multimul: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """How to run a multiplication with `multimul`, and how to differentiate one with a single call of it."""
+    """Return functions that run a multiplication with `multimul`, and differentiate it with a single call."""
 
     def mul_to_multimul(a: TensorProxy, b: TensorProxy) -> TensorProxy:
         result, _ = multimul(a, b, 0, 0)

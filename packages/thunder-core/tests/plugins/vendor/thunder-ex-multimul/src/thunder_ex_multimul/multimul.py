@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator `multimul`: two multiplications, run by NumPy, and what they mean in thunder's own operations."""
+"""The operator `multimul`: two multiplications, defined by thunder's operations and run by NumPy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 
 def like(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
-    """What it computes. Its metadata and its gradient follow from this."""
+    """Define the operator. Its metadata and its gradient are derived from this function."""
     return a * b, c * d
 
 
 def run(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any]:
-    """How it is computed, on real tensors and numbers."""
+    """Compute the operator on real tensors and numbers."""
     return _multiply(a, b), _multiply(c, d)
 
 
@@ -24,5 +24,5 @@ def _multiply(a: Any, b: Any) -> Any:
     if isinstance(a, Number) and isinstance(b, Number):
         return a * b
     x, y = (each.numpy(force=True) if isinstance(each, torch.Tensor) else each for each in (a, b))
-    with np.errstate(all="ignore"):  # overflow gives infinity, as in torch, and is nothing to warn of
+    with np.errstate(all="ignore"):  # overflow gives infinity without a warning, as in torch
         return torch.from_numpy(np.asarray(np.multiply(x, y)))

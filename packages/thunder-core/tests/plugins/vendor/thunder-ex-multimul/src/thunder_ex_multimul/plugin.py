@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hooks that thunder calls. What they need is imported when they run: importing this module costs nothing."""
+"""The hooks that thunder calls. They import their modules when they run, so importing this module is fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def thunder_probe(env: Env) -> Availability:
-    """NumPy is all it takes."""
+    """Check whether NumPy is installed."""
     if not env.has_module("numpy"):
         return Availability(False, "needs NumPy: pip install numpy")
     return Availability(True)
@@ -23,7 +23,7 @@ def thunder_probe(env: Env) -> Availability:
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """One executor, used without being named."""
+    """Register one default executor."""
     from thunder.extend import OperatorExecutor
 
     registry.register_executor(OperatorExecutor("multimul", version=__version__), default=True, priority=10)
@@ -31,7 +31,7 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_operators(registry: PluginRegistry) -> None:
-    """Two multiplications in one call."""
+    """Register the operator that performs two multiplications in one call."""
     from thunder_ex_multimul import multimul
 
     registry.register_operator("multimul", like=multimul.like, fn=multimul.run)
@@ -39,7 +39,7 @@ def thunder_register_operators(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Multiplication, and its gradient."""
+    """Implement multiplication and its gradient."""
     import thunder.torch as ltorch
     from thunder_ex_multimul.mul import make_transforms, takes
 
@@ -51,7 +51,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Tested on the CPU, in the dtypes that `takes` accepts."""
+    """Test the executor on the CPU, in the dtypes that `takes` accepts."""
     from thunder_ex_multimul.mul import DTYPES
     from thunder_ex_multimul.samples import opinfos
 

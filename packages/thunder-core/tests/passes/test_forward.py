@@ -70,7 +70,7 @@ def test_rules_are_checked():
     with pytest.raises(ThunderError, match="returned 2 values instead of 1"):
         lines(lambda x, w: sym(x), "x")
     sym.jvp(lambda t, out, x: t[0].sum())
-    with pytest.raises(ThunderError, match=r"gives a cpu f64\[\] for t0, which is a cpu f64\[2, 3\]"):
+    with pytest.raises(ThunderError, match=r"returned a cpu f64\[\] for t0, which is a cpu f64\[2, 3\]"):
         lines(lambda x, w: sym(x), "x")
 
 

@@ -173,7 +173,7 @@ class _Differentiated(Recorded):
 class JointTrace:
     """A program and its derivative, before they become one trace.
 
-    `trace` holds the forward operations. `backward(cotangents)` records the backward operations into the current trace.
+    `trace` contains the forward operations. `backward(cotangents)` records the backward operations into the current trace.
     With `into`, the forward operations are recorded into that trace instead of a new one.
     """
 
@@ -187,7 +187,7 @@ class JointTrace:
     ):
         self.executors = executors
         self.trace = source.derive() if into is None else into
-        self.env: dict[str, Any] = {}  # values of the source trace -> their values here
+        self.env: dict[str, Any] = {}  # value of the source trace -> value in `trace`
         self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on `wrt`
         self.blocks: list[_Block] = []
         self.output: Any = None

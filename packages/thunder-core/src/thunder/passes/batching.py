@@ -234,7 +234,7 @@ class Batch:
             return lambda b, *args, **kwargs: op.sym(
                 *map(b.expand, args), **{k: b.expand(v) for k, v in kwargs.items()}
             )
-        # A number of each example becomes a tensor of the batch, which affects type promotion and has a device.
+        # A 0-dimensional tensor of an example has a dimension in the batch, so its dtype and device matter.
         if any(p.dtype is not tensors[0].dtype or p.device is not tensors[0].device for p in tensors):
             return None
         # Dimension arguments refer to the dimensions of one example.

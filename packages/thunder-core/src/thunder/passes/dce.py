@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead code elimination: an operation is kept if its result is used or it has an effect.
+"""Dead code elimination: keep an operation only if its result is used or it has an effect.
 
 Contract: the program computes the same outputs, draws the same random numbers in the same order, and writes the same
 memory.

@@ -95,7 +95,10 @@ def choose_saved(
 
 
 def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[Proxy]) -> list[TensorProxy]:
-    """Return saved views of large memory: at least twice the size of its views, and kept alive by these views only."""
+    """Return the saved views of large storages.
+
+    A storage is large if its size is at least twice that of its saved views, and only these views keep it alive.
+    """
     graph = _Graph(saved, producers, lambda op, at_hand: False, results)
     views: dict[str, list[TensorProxy]] = {}
     for p in saved:

@@ -50,9 +50,9 @@ class Rewriter:
     def rewrite(self, op: BoundSymbol) -> Any:
         """Return the replacements of the results of `op`, or None to leave it unchanged.
 
-        Operations that are called in this method replace `op`. If the method returns None, they are dropped. Otherwise
-        it returns a value for each result of `op`: a value computed here, an earlier value, or None if nothing reads
-        that result. To drop an operation without results, return `()`. To keep `op` and add operations, call
+        Operations that this method calls replace `op`. If it returns None, these operations are dropped. Otherwise it
+        returns a value for each result of `op`: a value computed here, an earlier value, or None if nothing reads that
+        result. To drop an operation without results, return `()`. To keep `op` and add operations, call
         `self.record(op)`, which returns the output of `op`; later operations then read the returned values instead. The
         arguments of `op` are already replaced.
         """

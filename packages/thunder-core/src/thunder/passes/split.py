@@ -181,7 +181,7 @@ class Split:
         return found
 
     def _results_of(self) -> tuple[dict[str, int], list[tuple[BoundSymbol, int]]]:
-        """Return the bits of returned outputs that each backward value belongs to, and each operation with its bits."""
+        """Return, as bits, the outputs whose cotangents each backward value depends on, and operations with bits."""
         trace, cotangents = self._whole
         of = {p.name: 1 << j for j, p in enumerate(cotangents)}
         operations = []

@@ -141,8 +141,7 @@ def batch_norm(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Normalize each channel of `input`, in training with the batch's statistics, otherwise with the running
-    statistics.
+    """Normalize each channel of `input`, with the batch's statistics in training, else with the running statistics.
 
     This operation does not write. In training, `batch_norm_train` returns the new running statistics.
     """

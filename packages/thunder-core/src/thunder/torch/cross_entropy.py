@@ -420,10 +420,8 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(
             make((6, 5)), target, _weights(make), ignore_index=1, reduction=reduction, label_smoothing=0.1
         )
-    for reduction, smoothing in (
-        ("mean", 0.0),
-        ("none", 0.1),
-    ):  # enough classes for kernels that process a warp of classes
+    # Use enough classes for kernels that process a warp of classes.
+    for reduction, smoothing in (("mean", 0.0), ("none", 0.1)):
         target = _class_numbers(make, (6,), 45)
         yield SampleInput(make((6, 45)), target, ignore_index=1, reduction=reduction, label_smoothing=smoothing)
     yield SampleInput(make((4, 5)), _class_numbers(make, (4,), 5), size_average=False)

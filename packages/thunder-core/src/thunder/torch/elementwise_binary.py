@@ -23,7 +23,7 @@ def ldexp(input: Any, other: Any) -> Any:
     """Compute input * 2**other."""
     if not (input.dtype.is_floating_point and other.dtype.category == INTEGER):
         return clang.mul(input, clang.pow(2.0, other))
-    # This is exact in the dtype of the input: two halves of the power do not overflow unless the product does.
+    # Multiply by two halves of the power. This is exact, and the halves overflow only if the product overflows.
     exponent = clang.minimum(clang.maximum(clang.maybe_convert_to_dtype(other, int64), -2046), 2046)
     half = clang.bitwise_right_shift(exponent, 1)
     out = clang.maybe_convert_to_dtype(input, float64)

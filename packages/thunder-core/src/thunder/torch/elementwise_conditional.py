@@ -95,8 +95,8 @@ def _bounded(name: str, input: Any, low: Any, high: Any) -> Any:
 def _bounded_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
     """Return the gradients of the clamped value and of its bounds.
 
-    Where the value equals a bound, the gradient goes to the value. In newer versions of torch, no operand receives it
-    if the bounds are numbers; if a bound is a tensor, the value and the bound share it.
+    Where the value equals a bound, the gradient goes to the value. This differs since torch 2.14: if the bounds are
+    numbers, no operand receives the gradient. If a bound is a tensor, the value and the bound share the gradient.
     """
     if TIES_ARE_SHARED:
         tensors = isinstance(low, TensorProxy) or isinstance(high, TensorProxy)
@@ -231,7 +231,7 @@ def fmin(input: Any, other: Any) -> Any:
 def _first_where_grads(g: Any, a: Any, b: Any, wins: Any) -> tuple[Any, Any]:
     """Return the gradients of two operands, where `wins(a, b)` selects the first one.
 
-    The gradient of equal elements goes to the first operand. In newer versions of torch, both receive half of it.
+    The gradient of equal elements goes to the first operand. Since torch 2.14, each operand receives half of it.
     """
     of_first = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), g, 0)
     of_second = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), 0, g)

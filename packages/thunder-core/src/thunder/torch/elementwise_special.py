@@ -64,7 +64,7 @@ entr.samples(unary_samples(low=0))
 
 @torchsymbol(torch.polygamma, torch.special.polygamma, is_method=False, tags=ELEMENTWISE)
 def polygamma(n: int, input: Any) -> Any:
-    """Return the `n`-th derivative of digamma at input."""
+    """Return the `n`-th derivative of digamma at `input`."""
     return prims.polygamma(n, to_inexact(input))
 
 

@@ -110,8 +110,8 @@ def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, A
     check(
         isinstance(dim, int),
         lambda: (
-            f"{name}() takes one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
-            f"(a{name} takes several dimensions)"
+            f"{name}() requires one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
+            f"(a{name} accepts several dimensions)"
         ),
         TypeError,
     )

@@ -309,9 +309,8 @@ def distribution_that_checks(is_ours: Callable[[str], bool]) -> str | None:
     frame: Any = sys._getframe(1)
     while is_ours(frame.f_code.co_filename):
         frame = frame.f_back
-    while (
-        frame.f_code.co_filename == _CONSTRAINTS or frame.f_code.co_name == _ASKS
-    ):  # constraints call other constraints
+    # Constraints call other constraints.
+    while frame.f_code.co_filename == _CONSTRAINTS or frame.f_code.co_name == _ASKS:
         frame = frame.f_back
     folder, file = os.path.split(frame.f_code.co_filename)
     if folder != _DISTRIBUTIONS or (file, frame.f_code.co_name) not in _VALUE_CHECKS:

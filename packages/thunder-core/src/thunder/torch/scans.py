@@ -49,7 +49,7 @@ def logcumsumexp(input: TensorProxy, dim: int) -> TensorProxy:
         if input.ndim == 0 and input.device.type != "cpu":
             return prims.clone(input)  # torch's GPU kernels do not check the dtype if there is nothing to sum
         raise NotImplementedError(
-            f"logcumsumexp is not implemented for {input.dtype}: convert to a floating point type"
+            f"logcumsumexp is not implemented for {input.dtype}. Convert the input to a floating point dtype"
         )
     return prims.logcumsumexp(input, dim)
 

@@ -60,7 +60,7 @@ def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
     kind = to_dtype(dtype) or input.dtype
     if not dtypes.is_float_dtype(kind) and 0 not in input.shape:
         raise NotImplementedError(
-            f'"{name}_lastdim_kernel_impl" not implemented for {kind}: give a floating point dtype='
+            f'"{name}_lastdim_kernel_impl" not implemented for {kind}. Pass a floating point dtype='
         )
     # torch first rounds to the requested dtype, and then computes on the rounded numbers.
     x = clang.maybe_convert_to_dtype(input, kind)

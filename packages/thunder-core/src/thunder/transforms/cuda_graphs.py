@@ -4,8 +4,8 @@
 A stretch is a sequence of operations that can be captured. It runs uncaptured in the first call, and is captured in the
 second call. Each specialization has its own graphs, one for each of the first combinations of symbolic sizes.
 
-Contract: the results stay the same. This includes calls with new addresses of parameters and arguments, and tensors
-that were passed in or returned earlier and are still in use. Inputs with a constant address (e.g. parameters, a cache)
+Contract: the results stay the same, even if the addresses of parameters and arguments change. Tensors that were passed
+in or returned earlier stay valid. Inputs with a constant address (e.g. parameters, a cache)
 are read in place; other inputs are copied to static memory. Results are copied out of the graphs' memory pool. All
 graphs of a transform share this pool, which is freed with the last graph. Random numbers come from torch's generator:
 each launch advances the generator, and `manual_seed` repeats the numbers. Some operations are not captured: writes to
@@ -150,7 +150,7 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
 
 
 def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
-    """Return the values with the same strides in every call, or None if all values have them.
+    """Return the values whose strides are the same in every call, or None if this holds for all values.
 
     These are the values computed from guarded inputs. The inputs of a backward program may have any strides.
     """

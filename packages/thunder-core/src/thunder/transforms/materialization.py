@@ -77,7 +77,7 @@ class MaterializationTransform(Transform):
             raise ValueError(
                 f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them "
                 "into state_dict under these names (buffers too), give their module a reset_parameters "
-                "method, or give initialize= a function that sets them"
+                "method, or pass a function that sets them as initialize="
             )
         if left_out:
             warnings.warn(

@@ -68,7 +68,7 @@ def chosen_modules(
         if not any(fits(name, pattern) for name, _ in found):
             have = ", ".join(name or "the module itself" for name, _ in found[:20])
             more = f" and {len(found) - 20} more" if len(found) > 20 else ""
-            raise ValueError(f"{option}: no {what} is called {pattern!r}; there is: {have}{more}")
+            raise ValueError(f"{option}: no {what} is called {pattern!r}. The available names are: {have}{more}")
     chosen = [(n, m) for n, m in found if names is None or any(fits(n, p) for p in names)]
     return [(n, m) for n, m in chosen if not any(fits(n, p) for p in skipped)]
 

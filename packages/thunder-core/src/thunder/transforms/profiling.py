@@ -23,7 +23,7 @@ __all__ = ["ProfileTransform"]
 
 
 class ProfileTransform(RewritePass):
-    """Add ranges of `torch.profiler`, and of NVIDIA's tools if `nvtx` is true. None: if there is a GPU."""
+    """Add ranges of `torch.profiler`, and NVTX ranges if `nvtx` is true. The default: NVTX if there is a GPU."""
 
     pass_name = "Profile"
     phases = ("after_execution",)

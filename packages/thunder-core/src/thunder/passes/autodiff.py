@@ -173,8 +173,8 @@ class _Differentiated(Recorded):
 class JointTrace:
     """A program and its derivative, before they become one trace.
 
-    `trace` contains the forward operations. `backward(cotangents)` records the backward operations into the current trace.
-    With `into`, the forward operations are recorded into that trace instead of a new one.
+    `trace` contains the forward operations. `backward(cotangents)` records the backward operations into the current
+    trace. With `into`, the forward operations are recorded into that trace instead of a new one.
     """
 
     def __init__(

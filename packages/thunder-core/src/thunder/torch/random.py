@@ -178,7 +178,7 @@ def normal(
     """Draw numbers from normal distributions with the given means and standard deviations."""
     if not isinstance(mean, TensorProxy) and not isinstance(std, TensorProxy):
         if size is None:
-            raise TypeError("normal() with two numbers does not know the size of its result. Pass `size`")
+            raise TypeError("normal() with two numbers requires the size of its result: pass `size`")
         place = {"device": device_or_default(device), "dtype": dtype_or_default(dtype), "generator": generator}
         return prims.normal(size_of("normal", (), size), number_value(mean), number_value(std), **place)
     tensors = [x for x in (mean, std) if isinstance(x, TensorProxy)]

@@ -343,8 +343,8 @@ def test_gradient_rules_give_what_the_operation_gives() -> None:
     ):
         with pytest.raises(
             ThunderError,
-            match=rf"rule of the executor 'blame_test' for sin returned {what} where the operation gives a cpu f32\[2\]"
-            r"\n  at .*test_executor.py",
+            match=rf"rule of the executor 'blame_test' for sin returned {what}, but the operation returns "
+            r"a cpu f32\[2\]\n  at .*test_executor.py",
         ):
             rule(meta)(x)
 

@@ -85,7 +85,7 @@ def test_a_result_that_nobody_reads() -> None:
 
 def test_too_few_results() -> None:
     """The error names the operation."""
-    with pytest.raises(RuntimeError, match="the replacement of aminmax gives 1 values instead of 2"):
+    with pytest.raises(RuntimeError, match="the replacement of aminmax returned 1 values instead of 2"):
         run(lambda x: torch.aminmax(x)[1], of("aminmax", lambda op: ltorch.amax(op.args[0])), torch.randn(4))
 
 

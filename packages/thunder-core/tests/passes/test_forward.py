@@ -64,13 +64,13 @@ def test_what_does_not_move_costs_nothing():
 
 def test_rules_are_checked():
     sym = Symbol("strange", lambda x: TensorProxy(like=x), id="test.strange", is_prim=True)
-    with pytest.raises(ThunderError, match="strange has neither a rule for tangents nor a gradient rule"):
+    with pytest.raises(ThunderError, match="strange has no tangent rule and no gradient rule"):
         lines(lambda x, w: sym(x), "x")
     sym.jvp(lambda t, out, x: (t[0], t[0]))
     with pytest.raises(ThunderError, match="returned 2 values instead of 1"):
         lines(lambda x, w: sym(x), "x")
     sym.jvp(lambda t, out, x: t[0].sum())
-    with pytest.raises(ThunderError, match=r"gives a cpu f64\[\] for t0, which is a cpu f64\[2, 3\]"):
+    with pytest.raises(ThunderError, match=r"returned a cpu f64\[\] for t0, which is a cpu f64\[2, 3\]"):
         lines(lambda x, w: sym(x), "x")
 
 

@@ -130,7 +130,7 @@ def test_what_is_not_there_is_an_error() -> None:
 
     program = split(draws, 1)
     program.saved.clear()
-    with pytest.raises(RuntimeError, match="needs what uniform gave, which the forward program does not keep"):
+    with pytest.raises(RuntimeError, match="needs the result of uniform, which the forward program does not save"):
         program.backward([True] * program.returned)
 
 

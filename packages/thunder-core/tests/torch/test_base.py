@@ -29,8 +29,11 @@ def test_one_body_for_three() -> None:
         assert (sym.name, sym.id, sym.module) == (f"conv{n}d", f"torch.conv{n}d", "thunder.torch")
         assert next(iter(inspect.signature(sym).parameters)) == "input"
         assert sym.reference is named(f"torch.conv{n}d")
-    assert ltorch.conv2d.__doc__ == "Return the convolution of `(batch, channels, height, width)`."
-    assert ltorch.max_pool3d_with_indices.__doc__ == "Return what max_pool3d returns, and where the maxima are."
+    assert (
+        ltorch.conv2d.__doc__
+        == "Compute the convolution of a tensor with dimensions `(batch, channels, height, width)`."
+    )
+    assert ltorch.max_pool3d_with_indices.__doc__ == "Return the result of max_pool3d, and the positions of the maxima."
 
 
 def test_functions_that_torch_has_for_some_dimensions() -> None:

@@ -46,5 +46,5 @@ def test_values_are_not_known() -> None:
     with tracectx(Trace()):
         a = TensorProxy("a", shape=(), device="cpu", dtype=torch.float32)
         for name in ("item", "tolist", "numpy"):
-            with pytest.raises(TracingError, match=rf"{name} asks for the value of the tensor a.*torch\.where"):
+            with pytest.raises(TracingError, match=rf"{name} needs the value of the tensor a.*torch\.where"):
                 getattr(a, name)()

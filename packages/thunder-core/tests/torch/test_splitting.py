@@ -51,7 +51,7 @@ def test_positions_that_are_tensors() -> None:
 
 def test_sizes_that_are_tensors() -> None:
     """What the parts' shapes would depend on is an error that names the way out."""
-    with pytest.raises(TracingError, match="Give the positions as a Python number, list or tuple"):
+    with pytest.raises(TracingError, match="Pass the positions as a Python number, list or tuple"):
         thunder.jit(lambda a, i: a.tensor_split(i))(torch.randn(4), torch.tensor([1, 2]))
 
 

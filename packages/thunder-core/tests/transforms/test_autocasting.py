@@ -78,7 +78,7 @@ def test_inside_another_traced_function() -> None:
 
 def test_dtypes() -> None:
     """Autocast has two."""
-    with pytest.raises(ValueError, match=r"autocast takes torch\.bfloat16 or torch\.float16, not torch\.float32"):
+    with pytest.raises(ValueError, match=r"autocast requires torch\.bfloat16 or torch\.float16, not torch\.float32"):
         autocast(torch.float32)
 
 

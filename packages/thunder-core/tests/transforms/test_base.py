@@ -139,12 +139,12 @@ def test_prologue_of_a_program_for_one_call() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("cse", r"takes a list of transforms, not 'cse': write \['cse'\]"),
-        (Negated(), r"takes a list of transforms, not <Negated>"),
-        (3, "takes a list of transforms, not 3"),
+        ("cse", r"requires a list of transforms, not 'cse': write \['cse'\]"),
+        (Negated(), r"requires a list of transforms, not <Negated>"),
+        (3, "requires a list of transforms, not 3"),
         ([Negated], r"transforms are objects: write Negated\(…\) instead of Negated"),
-        (["cse"], "'cse' is no transform: give objects of subclasses of thunder.Transform"),
-        ([None], "None is no transform"),
+        (["cse"], "'cse' is not a transform: pass instances of subclasses of thunder.Transform"),
+        ([None], "None is not a transform"),
     ],
 )
 def test_what_is_no_transform(given: Any, message: str) -> None:
@@ -156,7 +156,7 @@ def test_what_is_no_transform(given: Any, message: str) -> None:
 def test_misspelt_hooks() -> None:
     """They are refused when the class is written; helpers of other names are nobody's business."""
     with pytest.raises(
-        TypeError, match=r"Mine\.transform_computations is no hook, did you mean transform_computation\?"
+        TypeError, match=r"Mine\.transform_computations is not a hook\. Did you mean transform_computation\?"
     ):
 
         class Mine(Transform):
@@ -336,7 +336,7 @@ BAD_OPTIONS: list[tuple[str, dict[str, Any], str]] = [
     ("MaterializationTransform", {"state_dict": "model.pt"}, "state_dict is a mapping from names to tensors"),
     ("MaterializationTransform", {"initialize": True}, "initialize is a function of a submodule, not True"),
     ("ProfileTransform", {"nvtx": "yes"}, "nvtx is True, False or None, not 'yes'"),
-    ("autocast", {"dtype": "bfloat16"}, "autocast takes torch.bfloat16 or torch.float16, not 'bfloat16'"),
+    ("autocast", {"dtype": "bfloat16"}, "autocast requires torch.bfloat16 or torch.float16, not 'bfloat16'"),
 ]
 
 
@@ -362,9 +362,9 @@ def test_unknown_options(name: str) -> None:
 
 def test_what_is_no_function() -> None:
     """Where a transform takes one."""
-    with pytest.raises(TypeError, match="debug's only= is a function of an operation"):
+    with pytest.raises(TypeError, match=r"debug\(only=…\) requires a function"):
         thunder.transforms.debug(print, only=["log"])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"thunder\.pattern\(after_grad=…\) is True or False, not 'yes'"):
+    with pytest.raises(TypeError, match=r"thunder\.pattern\(after_grad=…\) requires True or False, not 'yes'"):
         thunder.pattern(after_grad="yes")(torch.sin)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the replacement of a pattern is a function, not 3"):
+    with pytest.raises(TypeError, match="the replacement of a pattern must be a function, not 3"):
         thunder.pattern(lambda a: a.sin()).replacement(3)

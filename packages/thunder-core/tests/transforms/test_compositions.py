@@ -101,5 +101,5 @@ def test_any_of_them(names: list[str], inductor: bool) -> None:
 
 def test_adapters_come_after_quantization() -> None:
     """The other way round says so."""
-    with pytest.raises(ThunderError, match="put QuantizationTransform before LoRATransform"):
+    with pytest.raises(ThunderError, match="Put QuantizationTransform before LoRATransform"):
         thunder.jit(Model(), transforms=[transforms.LoRATransform(rank=2), transforms.QuantizationTransform()])

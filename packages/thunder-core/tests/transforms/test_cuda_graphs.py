@@ -92,7 +92,7 @@ def test_too_short() -> None:
     """One operation is launched as fast by itself."""
     names, transform = graphs(claimed(lambda a: prims.sin(a), "cuda:0"))
     assert names[:2] == ["comment", "sin"]
-    assert transform.reason == "not captured, there are fewer than 2 operations"
+    assert transform.reason == "not captured: there are fewer than 2 operations"
     names, _ = graphs(claimed(lambda a: prims.sin(a), "cuda:0"), min_operations=1)
     assert names[0] == "CUDAGraph0"
 

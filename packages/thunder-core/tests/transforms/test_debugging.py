@@ -64,5 +64,5 @@ def test_an_error_in_the_callback() -> None:
 
 def test_a_callback_is_a_function() -> None:
     """Anything else is refused."""
-    with pytest.raises(TypeError, match="debug takes a function"):
+    with pytest.raises(TypeError, match="debug requires a function"):
         debug(3)  # type: ignore[arg-type]

@@ -147,7 +147,9 @@ def test_options(options: dict[str, float], message: str) -> None:
 
 def test_names() -> None:
     """Nobody of that name, or an option that there is not."""
-    with pytest.raises(ValueError, match=r"LoRATransform: no torch\.nn\.Linear is called 'q_proj'; there is: 0, 2"):
+    with pytest.raises(
+        ValueError, match=r"LoRATransform: no torch\.nn\.Linear is called 'q_proj'\. The available names are: 0, 2"
+    ):
         thunder.jit(model(), transforms=[LoRATransform(modules=["q_proj"])])
     with pytest.raises(TypeError, match="unexpected keyword argument 'rnak'"):
         LoRATransform(rnak=2)  # type: ignore[call-arg]

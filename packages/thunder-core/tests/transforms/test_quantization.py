@@ -103,7 +103,8 @@ def test_what_is_chosen() -> None:
         assert found == expected
         fast(TOKENS)
     with pytest.raises(
-        ValueError, match=r"no module with a weight is called 'haed'; there is: embed, layers\.0, layers\.1"
+        ValueError,
+        match=r"no module with a weight is called 'haed'\. The available names are: embed, layers\.0, layers\.1",
     ):
         thunder.jit(model, transforms=[QuantizationTransform(modules=["haed"])])
     with pytest.raises(ValueError, match=r"there is no torch\.nn\.Linear in this Embedding"):

@@ -161,10 +161,10 @@ def test_what_does_not_fit() -> None:
         def rewrite(self, op: BoundSymbol) -> Any:
             return op.args * 2 if op.sym is ltorch.sin else None
 
-    with pytest.raises(ThunderError, match="Two: the replacement of sin gives 2 values instead of 1"):
+    with pytest.raises(ThunderError, match="Two: the replacement of sin returned 2 values instead of 1"):
         thunder.jit(lambda a: a.sin(), transforms=[Two()])(torch.ones(2))
     for phases in (("before",), "before_grad"):
-        with pytest.raises(TypeError, match=r"phases is a tuple of some of before_grad, .* not 'before"):
+        with pytest.raises(TypeError, match=r"phases must be a tuple of names among before_grad, .* not 'before"):
             type("Bad", (thunder.RewritePass,), {"phases": phases})
 
 

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reverse mode differentiation of traces.
 
-Each operation's gradient rule runs the operation and describes, with get_grad and put_grad, how gradients flow from
-its result to its inputs. The operations that a rule records are split into those that compute its result (the forward
-part) and the rest (the backward part). The joint trace is the forward parts in order, then the backward parts in
-reverse order with get_grad and put_grad replaced by sums; `passes/split.py` splits it into a forward and a backward
-program.
+Each operation's gradient rule calls the operation and describes how gradients flow from its result to its inputs. It
+does so with `get_grad`, which reads the gradient of a value, and `put_grad`, which adds to it. The operations that a
+rule records are split in two: those that compute its result (the forward part) and all others (the backward part). The
+joint trace consists of the forward parts in order, followed by the backward parts in reverse order, in which sums
+replace `get_grad` and `put_grad`. `passes/split.py` splits the joint trace into a forward and a backward program.
 
-Networks repeat their layers: calls that differ in names only are differentiated once (`passes/trace_templates.py`). So
-an operation's own rule must be a function of its arguments' metadata; external rules run for each call.
+Networks repeat their layers. Calls that differ only in names are therefore differentiated once
+(`passes/trace_templates.py`). For this, an operation's own rule must be a function of its arguments' metadata. External
+rules run for each call.
 
-The rule of an operation is the first of: the claiming executor's `grad_transform`, one set by `register_grad`, the
-operation's own, the rules of its decomposition.
+The rule of an operation is the first one that exists of these:
 
-Contract: the input ends with a return; operations without a rule must decompose into some that have one
-or be marked NON_DIFFERENTIABLE. The program's outputs, random numbers and writes stay the same; writes to inputs come
-after all operations that read them.
+- the `grad_transform` of the executor that claims the operation;
+- the rule set by `register_grad`;
+- the operation's own rule;
+- the rules of the operations in its decomposition.
+
+Contract: the input trace ends with a return. An operation without a rule must be marked NON_DIFFERENTIABLE, or
+decompose into operations that have rules. The outputs, random numbers and writes of the program stay the same. Writes
+to inputs come after all operations that read these inputs.
 """
 
 from __future__ import annotations
@@ -49,17 +54,17 @@ _registered: dict[Any, GradRule] = {}
 
 
 def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
-    """Set the gradient rule of any operation, by its symbol or id."""
+    """Set the gradient rule of an operation, given by its symbol or id."""
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
     registrations[0] += 1
 
 
 def grad_rule(bsym: BoundSymbol, executors: Sequence[ExecutorLike] = ()) -> GradRule | None:
-    """Return the gradient rule for one call; None if it is differentiated through its decomposition."""
+    """Return the gradient rule for a call, or None if the call is differentiated through its decomposition."""
     sym = bsym.sym
     registered = _registered.get(sym.id)
-    # Finding the claiming executor takes time; it matters only if one of them has a rule.
-    named = getattr(executors, "named", True)  # as `thunder.extend.are_named`, which is in a higher layer
+    # Finding the claiming executor takes time, and is only necessary if one of the executors has a rule.
+    named = getattr(executors, "named", True)  # same as `thunder.extend.are_named`, which is in a higher layer
     for executor in executors if _bringing(sym, executors) else ():
         if executor.is_fallback and registered is not None:
             break  # a registered rule takes precedence over the torch executor's
@@ -67,7 +72,7 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[ExecutorLike] = ()) -> Grad
         if rule is not None:
             return rule
         if executor.takes(bsym, named=named):
-            break  # it claims the operation and has no rule
+            break  # this executor claims the operation and has no rule
     rule = registered or sym.grad_rule
     if rule is None and sym.vjp_rule is not None:
         rule = rule_of_vjp(sym, sym.vjp_rule)
@@ -81,7 +86,7 @@ def _bringing(sym: Symbol, executors: Sequence[ExecutorLike]) -> list[ExecutorLi
 
 
 def _has_its_own_rule(sym: Symbol, executors: Sequence[ExecutorLike]) -> bool:
-    """Check whether its gradient rule depends on a call's arguments alone: external rules may have state."""
+    """Check whether the gradient rule of `sym` depends only on a call's arguments. External rules may have state."""
     return (
         sym.joint_rule is None
         and sym.id not in _registered
@@ -92,13 +97,13 @@ def _has_its_own_rule(sym: Symbol, executors: Sequence[ExecutorLike]) -> bool:
 def _refuse_write(bsym: BoundSymbol) -> None:
     target = bsym.args[1].name
     raise ThunderError(
-        f"the program writes a value that requires grad into its input {target}, through which no gradient can flow "
-        f"back: write under torch.no_grad() or a detached value, or return the value instead of writing it{_at(bsym)}"
+        f"the program writes a value that requires grad into its input {target}: gradients cannot flow back through "
+        f"that write. Write under torch.no_grad(), write a detached value, or return the value instead{_at(bsym)}"
     )
 
 
 def _stands_for(got: Proxy, want: Proxy) -> bool:
-    """Check whether a rule's result may replace the operation's; of sizes, only known ones are compared."""
+    """Check whether a rule's result may replace the operation's result. Only known sizes are compared."""
     if not isinstance(want, TensorProxy):
         return True
     return (
@@ -115,7 +120,7 @@ def _at(bsym: BoundSymbol) -> str:
 
 
 class _Block:
-    """The backward operations that one rule recorded, and their names where they are instantiated for another call."""
+    """The backward operations that one rule recorded, and their renaming if they are reused for another call."""
 
     __slots__ = ("asked", "backward", "fresh", "names", "source")
 
@@ -126,19 +131,19 @@ class _Block:
         self.source: SourceLine | None = None
 
     def take(self, backward: list[BoundSymbol]) -> None:
-        """Replace its operations by these."""
+        """Replace the operations of this block by `backward`."""
         self.backward = backward
-        self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # the values whose gradients it reads
+        self.asked = [op.args[0] for op in backward if op.sym is prims.get_grad]  # values whose gradients are read
 
     def again(self, names: dict[str, Any], fresh: dict[str, str], source: SourceLine | None) -> _Block:
-        """Instantiate the template for another call."""
+        """Return a copy of this block for another call, with the call's names."""
         new = object.__new__(_Block)
         new.backward, new.asked, new.names, new.fresh, new.source = self.backward, self.asked, names, fresh, source
         return new
 
 
 class _Differentiated(Recorded):
-    """The recording for a call, for calls that differ from it in names only."""
+    """The recording of a call, which is reused for calls that differ only in names."""
 
     __slots__ = ("blocks", "call", "handed_on", "tracked")
 
@@ -168,8 +173,8 @@ class _Differentiated(Recorded):
 class JointTrace:
     """A program and its derivative, before they become one trace.
 
-    `trace` holds the forward operations; `backward(cotangents)` records the backward ones into it, or into another
-    trace. With `into` the forward operations are recorded into that trace.
+    `trace` contains the forward operations. `backward(cotangents)` records the backward operations into the current
+    trace. With `into`, the forward operations are recorded into that trace instead of a new one.
     """
 
     def __init__(
@@ -182,7 +187,7 @@ class JointTrace:
     ):
         self.executors = executors
         self.trace = source.derive() if into is None else into
-        self.env: dict[str, Any] = {}  # values of the source trace -> their values here
+        self.env: dict[str, Any] = {}  # value of the source trace -> value in `trace`
         self.tracked: set[str] = {p.name for p in wrt}  # the values that depend on `wrt`
         self.blocks: list[_Block] = []
         self.output: Any = None
@@ -209,7 +214,7 @@ class JointTrace:
             differentiate(bsym)
 
     def _once(self, bsym: BoundSymbol) -> None:
-        """Differentiate a call of the program; reuse the recording of a call that differs in names only."""
+        """Differentiate a call. Reuse an earlier recording if that call differs only in names."""
         values = Values()
         try:
             key = self._likeness(bsym, values)
@@ -232,7 +237,7 @@ class JointTrace:
             )
 
     def _likeness(self, bsym: BoundSymbol, values: Values) -> Any:
-        """Return the key of everything that determines a call's derivative; its decomposition is included if used."""
+        """Return a key of everything that determines a call's derivative (including its decomposition, if used)."""
         sym = bsym.sym
         own = self._own.get(sym)
         if own is None:
@@ -252,7 +257,7 @@ class JointTrace:
         )
 
     def _again(self, known: _Differentiated, bsym: BoundSymbol, values: Values) -> None:
-        """Instantiate the recording of an equal call under new names."""
+        """Record the operations of an equal call again, under new names."""
         names, fresh = known.renamed(values, self.trace)
         for op in known.operations:
             self.trace.record(bsym if op is known.call else op.substitute(names, fresh, bsym.source))
@@ -262,7 +267,7 @@ class JointTrace:
         self.tracked.update([names[n].name if n in names else fresh[n] for n in known.tracked])
 
     def _rule(self, bsym: BoundSymbol) -> GradRule | None:
-        """Return the gradient rule for a call; unless an executor has one, it depends on the operation alone."""
+        """Return the gradient rule for a call. The rule depends on the symbol alone, unless an executor provides it."""
         sym = bsym.sym
         if sym not in self._rules:
             rule = grad_rule(bsym, self.executors)
@@ -287,16 +292,16 @@ class JointTrace:
         elif bsym.out_names:
             owner = sym.executor
             raise ThunderError(
-                f"{sym.name} has no gradient rule: give it one with thunder.core.transforms.register_grad, or keep "
-                f"what it is applied to out of the gradient with .detach(){_at(bsym)}"
+                f"{sym.name} has no gradient rule. Register one with thunder.core.transforms.register_grad, or exclude "
+                f"its arguments from the gradient with .detach(){_at(bsym)}"
                 + ("" if owner is None else f"\n  it is an operator of the executor {owner.name!r}")
             )
 
     def _through_decomposition(self, bsym: BoundSymbol) -> None:
-        """Differentiate an operation by the rules of its parts.
+        """Differentiate an operation by the rules of the operations in its decomposition.
 
-        It stays whole in the forward program where its backward needs only its inputs, its outputs and what is
-        cheap to recompute from them; else its parts replace it.
+        The forward program keeps the operation whole if backward needs only its inputs, its outputs and values that are
+        cheap to recompute from them. Otherwise the operations of its decomposition replace it.
         """
         first, known = len(self.blocks), len(self.env)
         with self.trace.scope() as parts:
@@ -312,8 +317,10 @@ class JointTrace:
             self.blocks.append(_Block(self._as_new(again, self.blocks[first:])))
 
     def _as_new(self, again: list[BoundSymbol], blocks: list[_Block]) -> list[BoundSymbol]:
-        """Return operations that backward recomputes, under new names: a program that was differentiated before may
-        have these values already."""
+        """Return the operations that backward recomputes, with new names for their results.
+
+        The names must be new because a program that was differentiated before may already contain these values.
+        """
         made = [p for op in again for p in op.flat_outs if isinstance(p, TensorProxy) and p.name in op.out_names]
         names = {p.name: TensorProxy(like=p, name=self.trace.make_name("t")) for p in made}
         self.tracked.update(new.name for old, new in names.items() if old in self.tracked)
@@ -358,19 +365,19 @@ class JointTrace:
         self.blocks.append(_Block(rest))
 
     def _whose(self, rule: GradRule, bsym: BoundSymbol) -> str:
-        """Return the name of a rule in error messages."""
+        """Return the description of a rule for error messages."""
         for executor in _bringing(bsym.sym, self.executors):
             if executor.implmap[bsym.sym.id].grad_transform is rule and not executor.is_fallback:
                 return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
         return f"the gradient rule of {bsym.sym.name}"
 
     def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol], rule: GradRule) -> dict[str, Any]:
-        """Give the rule's result the names of the output that it replaces."""
+        """Rename the values of the rule's result to the names of the output that they replace."""
         old, new = proxies_in(bsym.output), proxies_in(result)
         if len(old) != len(new):
             raise ThunderError(
-                f"{self._whose(rule, bsym)} returned {len(new)} values instead of {len(old)}: it must return what the "
-                f"operation returns{_at(bsym)}"
+                f"{self._whose(rule, bsym)} returned {len(new)} values instead of {len(old)}: it must return the same "
+                f"values as the operation{_at(bsym)}"
             )
         made = {name for op in recorded for name in op.out_names}
         names: dict[str, Any] = {}
@@ -379,7 +386,7 @@ class JointTrace:
                 continue
             if not _stands_for(got, want):
                 raise ThunderError(
-                    f"{self._whose(rule, bsym)} returned a {got.type_string()} where the operation gives a "
+                    f"{self._whose(rule, bsym)} returned a {got.type_string()}, but the operation returns a "
                     f"{want.type_string()}{_at(bsym)}"
                 )
             if got.name in made and got.name not in names:
@@ -391,13 +398,13 @@ class JointTrace:
 
     # -- backward -----------------------------------------------------------------------------------------------------
     def backward(self, cotangents: dict[str, TensorProxy], wrt: Sequence[TensorProxy]) -> list[TensorProxy | None]:
-        """Record the backward program into the current trace and return the gradients of `wrt` (None: none flows).
+        """Record the backward program into the current trace and return the gradients of `wrt`.
 
-        `cotangents` are the gradients of outputs, by their names.
+        A gradient is None if none flows. `cotangents` maps names of outputs to their gradients.
         """
         grads: dict[str, Any] = dict(cotangents)
         names = [self.env.get(p.name, p).name for p in wrt]
-        found: dict[str, Any] = dict.fromkeys(names)  # by value of the program: complete when it is read
+        found: dict[str, Any] = dict.fromkeys(names)  # gradients by name of a value; complete when they are read
         with set_langctx("torch"):
             for block in reversed(self.blocks):
                 self._replay(block, grads, found)
@@ -421,7 +428,7 @@ class JointTrace:
                     put.append((name, renamed(op.args[1], env, fresh)))
             else:
                 trace.record(op.substitute(env, fresh, source) if env else op)
-        # An operation's result may be its input (in rules that return it): consume its gradient before adding new ones.
+        # A rule may return its input. So remove the gradient of the result before adding gradients of inputs.
         for name in asked:
             used = grads.pop(name, None)
             if name in wanted:
@@ -431,7 +438,7 @@ class JointTrace:
             grads[name] = grad if before is None else self._sum(before, grad, trace)
 
     def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
-        """Return the sum of two gradients of one value."""
+        """Return the sum of two gradients of the same value."""
         values = Values()
         try:
             key = likeness((a, b), values, set())
@@ -455,7 +462,7 @@ class JointTrace:
 
 
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:
-    """Return the operations that backward recomputes if `bsym` is kept whole; None if that would not be cheap."""
+    """Return the operations that backward recomputes if `bsym` is kept whole, or None if that would not be cheap."""
     given = {*bsym.arg_names, *bsym.out_names}
     needed: set[str] = set()
     for block in blocks:
@@ -471,7 +478,7 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
     for op in reversed(parts):
         if not any(name in needed for name in op.out_names):
             continue
-        if not is_cheap(op) or not given.isdisjoint(op.out_names):  # one that also computes a result would run twice
+        if not is_cheap(op) or not given.isdisjoint(op.out_names):  # an op that also computes a result would run twice
             return None
         needed.update(name for name in op.arg_names if name not in given)
         again.append(op)
@@ -481,7 +488,7 @@ def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol
 def _split(recorded: list[BoundSymbol], results: set[str]) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
     """Split a rule's operations into those that compute its results and those for backward.
 
-    Effects belong to the forward part, except those on gradients, such as checks of their sizes.
+    Operations with effects belong to the forward part, except those that read gradients (e.g. checks of their sizes).
     """
     if not results and not any(op.has_effect for op in recorded):
         return [], recorded
@@ -510,23 +517,23 @@ def differentiable_outputs(output: Any, tracked: set[str]) -> list[TensorProxy]:
 
 
 def differentiate(trace: Trace, executors: Sequence[ExecutorLike] = ()) -> Trace:
-    """Return the program of the gradients of `trace`'s outputs, a list with one for each floating point input.
+    """Return a program that computes the gradients of the outputs of `trace`: one for each floating point input.
 
-    Cotangents of outputs are ones. `requires_grad` of inputs is ignored.
+    The cotangents of all outputs are ones. `requires_grad` of the inputs is ignored.
     """
     wrt = [p for p in trace.args if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
     with construct(trace, "Grad transform") as out:
         joint = JointTrace(trace, wrt, executors)
         out.names, out._counters = joint.trace.names, joint.trace._counters
-        # Writes to inputs come last: the backward operations read the values from before.
+        # Writes to inputs come last, because backward operations read the values from before the writes.
         program = joint.trace.bound_symbols
         first_write = next((i for i, op in enumerate(program) if writes(op)), len(program))
         out.bound_symbols[:] = program[:first_write]
         with tracectx(out), set_langctx("torch"):
-            # Values that the program keeps, which come after its result, are not differentiated.
+            # After its result, the program returns values for its epilogue. These are not differentiated.
             keeps = "effects" in trace.info
             result = joint.output[0] if keeps else joint.output
-            # The cotangent of a value that is returned twice is 1 for each time.
+            # The cotangent of a value is the number of times that it is returned.
             times = Counter(p.name for p in proxies_in(result))
             cotangents = {p.name: _full_like(p, times[p.name]) for p in differentiable_outputs(result, joint.tracked)}
             if not cotangents:
@@ -548,5 +555,5 @@ def _full_like(p: TensorProxy, value: float) -> Any:
 
 
 def writes(op: BoundSymbol) -> bool:
-    """Check whether an operation, or a part of it, writes to one of its inputs."""
+    """Check whether an operation, or one in its decomposition, writes to one of its inputs."""
     return op.has_effect and (OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols))

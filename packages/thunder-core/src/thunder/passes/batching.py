@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batching: turn a program for one example into one for many examples at once (`vmap`).
 
-`Batch.run` records a program's operations with some of its inputs given as batches. The batch is always the first
-dimension, of the batched inputs and of all values that depend on them. An operation without a batched input is
-recorded unchanged. Otherwise its rule is the first of: one set by `register_batch`, the operation's own
-(`@sym.batch`), that of its tags (elementwise), the rules of its decomposition, and last a call for each example.
+`Batch.run` records the operations of a program, some of whose inputs are batches. The batch is always the first
+dimension, both of batched inputs and of all values that depend on them. An operation without a batched input is
+recorded unchanged. For any other operation, the first available rule is used:
 
-A composite with a gradient or tangent rule of its own keeps it: its decomposition, batched, becomes a composite with
-the original rules, batched.
+- the rule set by `register_batch`;
+- the operation's own rule (`@sym.batch`);
+- the rule for its tags (e.g. elementwise);
+- the rules of the operations in its decomposition;
+- a separate call for each example.
 
-Contract: for each example the program computes what the original computes for it. Random numbers depend on
-`randomness`: "error" rejects them, "different" draws for each example, "same" once for all.
+If a composite has its own gradient or tangent rule, the batched decomposition becomes a new composite, whose rules are
+the batched original rules.
+
+Contract: for each example, the batched program computes the same values as the original program. Random numbers depend
+on `randomness`: "error" rejects random operations, "different" draws for each example, and "same" draws once for all
+examples.
 """
 
 from __future__ import annotations
@@ -44,7 +50,7 @@ _numbers = itertools.count()
 
 
 def register_batch(sym_or_id: Symbol | Any, rule: BatchRule) -> None:
-    """Set the batching rule of any operation, by its symbol or id.
+    """Set the batching rule of an operation, given by its symbol or id.
 
     `rule(b, *args, **kwargs)` has the signature of `@sym.batch`.
     """
@@ -53,22 +59,22 @@ def register_batch(sym_or_id: Symbol | Any, rule: BatchRule) -> None:
 
 
 class Batch:
-    """A batch of `size` examples: the interface for batching rules, and the pass that applies them."""
+    """A batch of `size` examples. It is the interface for batching rules, and the pass that applies them."""
 
     def __init__(self, size: Any, randomness: str = "error", *, copies: bool = False):
         self.size = size
         self.randomness = randomness
-        self.copies = copies  # whether unbatched operations are copied, with new results
-        self.env: dict[str, Any] = {}  # values of the program for one example -> their values here
+        self.copies = copies  # whether to copy unbatched operations, with new results
+        self.env: dict[str, Any] = {}  # values of the program for one example -> replacements
         self._batched: set[str] = set()
 
     # -- for rules ----------------------------------------------------------------------------------------------------
     def __contains__(self, x: Any) -> bool:
-        """Check whether a value has the batch as its first dimension."""
+        """Check whether the first dimension of a value is the batch."""
         return isinstance(x, TensorProxy) and x.name in self._batched
 
     def add(self, x: TensorProxy) -> TensorProxy:
-        """Record that a value has the batch as its first dimension."""
+        """Record that the first dimension of `x` is the batch, and return `x`."""
         self._batched.add(x.name)
         return x
 
@@ -88,38 +94,41 @@ class Batch:
         return self.add(prims.broadcast_in_dim(x, (self.size, *x.shape), dims))
 
     def line_up(self, x: Any, ndim: int) -> Any:
-        """Return a batch with examples of `ndim` dimensions, so that it broadcasts; return other values unchanged."""
+        """Return a batch whose examples have `ndim` dimensions, for broadcasting. Return unbatched values unchanged."""
         if x not in self or x.ndim - 1 >= ndim:
             return x
         return self.add(prims.reshape(x, (self.size, *[1] * (ndim - x.ndim + 1), *x.shape[1:])))
 
     def at_least_1d(self, x: Any) -> Any:
-        """Return a batch of scalars as a batch of vectors with one element, for operations along a dimension."""
+        """Return a batch of scalars as a batch of one-element vectors, for operations along a dimension."""
         return self.line_up(x, 1)
 
     def dim(self, x: TensorProxy, dim: int) -> int:
-        """Return the index, in the batch `x`, of the dimension `dim` of an example."""
+        """Return the index, in the batch `x`, of an example's dimension `dim`."""
         return dim % max(x.ndim - 1, 1) + 1
 
     def reduced(self, x: TensorProxy, dims: Sequence[int]) -> tuple[TensorProxy, tuple[int, ...]]:
-        """Return the batch `x` and its dimensions for `dims` of its examples; scalars become vectors of one element."""
+        """Return the batch `x`, and `dims` of an example as dimensions of the batch.
+
+        A batch of scalars becomes a batch of one-element vectors.
+        """
         if x.ndim == 1:
             return self.at_least_1d(x), (1,)
         return x, tuple([self.dim(x, d) for d in dims])
 
     def merge(self, x: Any) -> Any:
-        """Merge the batch with the examples' first dimension, the batch first."""
+        """Merge the batch dimension with the examples' first dimension; the batch is the outer one."""
         if not isinstance(x, TensorProxy):
             return x
         x = self.expand(x)
         return prims.reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
     def split(self, x: Any, length: Any) -> Any:
-        """Split the first dimension again, after `merge`; the examples' first dimension has that length."""
+        """Undo `merge`: split the first dimension into the batch and a dimension of size `length`."""
         return prims.reshape(x, (self.size, length, *x.shape[1:]))
 
     def first(self, x: Any) -> Any:
-        """Return the first example: for random draws shared by all examples, which do not read its values."""
+        """Return the first example, for random draws that all examples share. Only its metadata is read."""
         if x not in self:
             return x
         if int(self.size) == 0:
@@ -127,16 +136,16 @@ class Batch:
         return prims.squeeze(prims.slice(x, (0,) * x.ndim, (1, *x.shape[1:])), (0,))
 
     def drawn_from(self, x: Any, name: str) -> Any:
-        """Return the arguments of a draw of separate random numbers for each example."""
+        """Return the arguments for drawing separate random numbers for each example."""
         if self.randomness == "same":
             raise RuntimeError(
-                f"vmap: {name} draws from a tensor that differs between examples, so that randomness='same' has no "
-                "meaning for it. Use randomness='different'"
+                f"vmap: {name} draws from a tensor that differs between examples, so randomness='same' has no "
+                "meaning. Use randomness='different'"
             )
         return self.expand(x)
 
     def apply(self, sym: Symbol, *args: Any, **kwargs: Any) -> Any:
-        """Apply another operation to batches, for rules that are composed of others."""
+        """Apply another operation to batches, for rules that consist of several operations."""
         trace = state.trace
         assert trace is not None
         example = map_proxies(args, self._example), map_proxies(kwargs, self._example)
@@ -158,15 +167,15 @@ class Batch:
 
     # -- the pass -----------------------------------------------------------------------------------------------------
     def value(self, p: Any) -> Any:
-        """Return the batched value of a value of the program for one example."""
+        """Return the batched counterpart of a value of the program for one example."""
         return self.env.get(p.name, p)
 
     def batched(self, p: Any) -> Any:
-        """Return the batch for a tensor of the program for one example."""
+        """Return the batched counterpart of a tensor, expanded to a batch if it is the same for all examples."""
         return self.expand(self.value(p))
 
     def run(self, operations: Sequence[BoundSymbol]) -> None:
-        """Record operations over the batch."""
+        """Record `operations` over the batch."""
         with set_langctx("torch"):
             for op in operations:
                 source, state.source = state.source, op.source
@@ -202,7 +211,7 @@ class Batch:
             self._results(op, result)
         elif op.subsymbols and _has_rules(op):
             self._results(op, _Composite(self, op).symbol()(*map_proxies(op.flat_args, self.value)))
-        elif op.subsymbols or not op.out_names:  # an operation that only returns inputs needs no call
+        elif op.subsymbols or not op.out_names:  # an operation that only returns inputs is not recorded
             self.run(op.subsymbols)
         else:
             self._results(op, self._one_by_one(op))
@@ -225,7 +234,7 @@ class Batch:
             return lambda b, *args, **kwargs: op.sym(
                 *map(b.expand, args), **{k: b.expand(v) for k, v in kwargs.items()}
             )
-        # A number of one example is a tensor of the batch, which takes part in type promotion and has a device.
+        # A 0-dimensional tensor of an example has a dimension in the batch, so its dtype and device matter.
         if any(p.dtype is not tensors[0].dtype or p.device is not tensors[0].device for p in tensors):
             return None
         # Dimension arguments refer to the dimensions of one example.
@@ -241,13 +250,13 @@ class Batch:
         return lined_up
 
     def _results(self, op: BoundSymbol, result: Any) -> None:
-        """Store the batched values of an operation's output."""
+        """Store the batched values of an operation's outputs."""
         old: list[Any] = proxies_in(op.output)
         new: list[Any] = proxies_in(result)
         if len(old) != len(new):
             raise ThunderError(
                 f"the batching rule of {op.sym.name} returned {len(new)} values instead of {len(old)}: it must return "
-                f"what the operation returns{_at(op)}"
+                f"the same values as the operation{_at(op)}"
             )
         given = set(op.arg_names)
         for one, many in zip(old, new):
@@ -260,43 +269,43 @@ class Batch:
                 many = prims.reshape(many, (self.size,))
             if many.shape[1:] != one.shape or many.dtype is not one.dtype:
                 raise ThunderError(
-                    f"the batching rule of {op.sym.name} gives a {many.type_string()}, where an example is a "
-                    f"{one.type_string()}{_at(op)}"
+                    f"the batching rule of {op.sym.name} returned a batch of {many.type_string()}, but the operation "
+                    f"returns a {one.type_string()} for an example{_at(op)}"
                 )
             self.env[one.name] = self.add(many)
 
     def _gradient(self, op: BoundSymbol) -> None:
-        """Run `get_grad` and `put_grad` of a gradient rule over the batch."""
+        """Record `get_grad` or `put_grad` of a gradient rule over the batch."""
         value = self.value(op.args[0])
         if op.sym is prims.get_grad:
             self._results(op, prims.get_grad(value))
             return
         gradient = self.batched(op.args[1])
-        if value not in self:  # shared by all examples, whose gradients add up
+        if value not in self:  # all examples share the value, so their gradients are summed
             gradient = prims.sum(gradient, (0,))
         prims.put_grad(value, gradient)
 
     def _one_by_one(self, op: BoundSymbol) -> Any:
-        """Record a call for each example."""
+        """Record a separate call for each example."""
         outs = proxies_in(op.output)
         if any(isinstance(p, NumberProxy) for p in outs):
             raise RuntimeError(
-                f"vmap: {op.sym.name} gives a Python number, of which there is only one for all examples. Keep it a "
-                f"tensor, or call it outside of vmap{_at(op)}"
+                f"vmap: {op.sym.name} returns a single Python number for all examples. Use a tensor instead, or call "
+                f"{op.sym.name} outside of vmap{_at(op)}"
             )
         known = {n.name for n in _symbols((op.args, op.kwargs))} | {n.name for p in op.tensors() for n in _sizes(p)}
         if any(n.name not in known for p in outs for n in _sizes(p)):
             raise RuntimeError(
-                f"vmap: how many elements {op.sym.name} gives depends on values, so that it may be another number for "
-                f"each example. Use a form of fixed size (torch.where, masks, padding){_at(op)}"
+                f"vmap: the size of the result of {op.sym.name} is data-dependent and may differ between examples. Use "
+                f"an operation whose result has a fixed size (torch.where, masks, padding){_at(op)}"
             )
         if OpTags.IN_PLACE_OP in op.sym.tags:
-            raise RuntimeError(f"vmap: {op.sym.name} writes to its argument, once for all examples{_at(op)}")
+            raise RuntimeError(f"vmap: {op.sym.name} writes to an argument that all examples share{_at(op)}")
         if int(self.size) == 0:
-            raise RuntimeError(f"vmap: {op.sym.name} has no batching rule, and there is no example to run{_at(op)}")
+            raise RuntimeError(f"vmap: {op.sym.name} has no batching rule, and the batch has no examples{_at(op)}")
         warnings.warn(
-            f"vmap: {op.sym.name} has no batching rule and is called once for each of {int(self.size)} examples. Give "
-            f"it one with thunder.core.transforms.register_batch{_at(op)}",
+            f"vmap: {op.sym.name} has no batching rule and is called once for each of {int(self.size)} examples. "
+            f"Register a rule with thunder.core.transforms.register_batch{_at(op)}",
             stacklevel=2,
         )
         found: list[Any] = []
@@ -347,7 +356,7 @@ def _has_rules(op: BoundSymbol) -> bool:
 
 
 class _Composite:
-    """A composite over a batch, as an operation on the values of its arguments, with the composite's own rules."""
+    """A batched composite as an operation on the values of its arguments, with the composite's own rules."""
 
     def __init__(self, b: Batch, op: BoundSymbol):
         self.op = op
@@ -355,11 +364,11 @@ class _Composite:
         self.is_batched = [b.value(p) in b for p in op.flat_args]
 
     def symbol(self) -> Symbol:
-        """Create the operation: it is called with the values, and its rules are the composite's."""
+        """Create the operation's symbol, whose rules are the composite's rules."""
         op = self.op
 
         def meta(*values: Any) -> Any:
-            """Return a composite over a batch."""
+            """Return the results of a composite over a batch."""
             inner = self.batch_of(values)
             inner.run(op.subsymbols)
             return self.whole(inner, op.output)
@@ -373,8 +382,8 @@ class _Composite:
         return sym
 
     def batch_of(self, values: Sequence[Any]) -> Batch:
-        """Return the batch in which the composite's arguments have these values."""
-        inner = Batch(self.size, self.randomness, copies=True)  # it may be called several times
+        """Return a batch in which the arguments of the composite have these values."""
+        inner = Batch(self.size, self.randomness, copies=True)  # the operation may be called several times
         for p, value, is_batched in zip(self.op.flat_args, values, self.is_batched):
             inner.env[p.name] = value
             if is_batched:
@@ -382,7 +391,7 @@ class _Composite:
         return inner
 
     def whole(self, inner: Batch, result: Any) -> Any:
-        """Return a result of one example expanded to all of them."""
+        """Return a result, expanded to a batch if it is the same for all examples."""
         return map_proxies(result, lambda p: inner.batched(p) if isinstance(p, TensorProxy) else p)
 
     def gradient(self, *values: Any) -> Any:
@@ -396,7 +405,7 @@ class _Composite:
         return self.whole(inner, result)
 
     def tangents(self, t: Any, out: Any, *values: Any) -> Any:
-        """Compute the tangents of the results from those of the values, over the batch."""
+        """Compute the tangents of the results from the tangents of the values, over the batch."""
         trace = state.trace
         assert trace is not None
         inner = self.batch_of(values)

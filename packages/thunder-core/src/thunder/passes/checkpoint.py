@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions that are recomputed in backward instead of being saved (`torch.utils.checkpoint`).
 
-In a program a region is one composite operation, `checkpoint`. When the program is differentiated, the region's
-operations replace it in the forward program, and the backward program starts from the region's inputs: it recomputes
-the region, behind a `barrier` that keeps it separate from the first computation, and differentiates that. The states
-of generators are restored for the recomputation and set back afterwards, so that the same random numbers are drawn.
+A program contains a region as one composite operation, `checkpoint`. Differentiation replaces this operation in the
+forward program by the operations of the region. The backward program recomputes the region from its inputs, and
+differentiates the recomputation. A `barrier` keeps the recomputation separate from the first computation. Before the
+recomputation, the states of random generators are restored, so that it draws the same random numbers; afterwards they
+are set back.
 
-Contract: the program computes the same outputs and gradients and draws the same random numbers; a region saves for
-backward only its inputs and the states of its generators.
+Contract: the program computes the same outputs and gradients and draws the same random numbers. For backward, a region
+saves only its inputs and the states of its generators.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 __all__ = ["Source", "copy_operations", "drop_unused_results", "exchanged", "random_sources", "region", "states_of"]
 
 _numbers = itertools.count()
-Source = tuple[Device, Any]  # of random numbers: a device's default generator, or a generator
+Source = tuple[Device, Any]  # (device, None) for the device's default generator, or (device, generator)
 
 
 class Region(Symbol):
-    """The composite operation of a region."""
+    """The symbol of a region, which is a composite operation."""
 
     def __init__(
         self, operations: Sequence[BoundSymbol], inputs: Sequence[Proxy], outputs: Sequence[Proxy], again: bool
     ):
         def meta(*args: Any) -> Any:
-            """Return a region that the backward program computes again."""
+            """Return the results of a region that the backward program recomputes."""
             trace = state.trace
             assert trace is not None
             names: dict[str, Any] = {p.name: a for p, a in zip(inputs, args)}
@@ -62,7 +63,7 @@ def region(
     wanted: set[str] | None = None,
     source: SourceLine | None = None,
 ) -> BoundSymbol:
-    """Create the operation of a region; `wanted` selects its results."""
+    """Create the operation of a region. `wanted` selects the results to return; None selects all."""
     made: dict[str, Proxy] = {}
     inputs: dict[str, Proxy] = {}
     for op in operations:
@@ -78,12 +79,12 @@ def region(
 
 
 def drop_unused_results(trace: Trace) -> None:
-    """Drop unused results of checkpointed regions from a recorded program."""
+    """Drop unused results of checkpointed regions from `trace`, in place."""
     trace.bound_symbols[:] = _without_unused_results(trace.bound_symbols, set())
 
 
 def _without_unused_results(operations: Sequence[BoundSymbol], used: set[str]) -> list[BoundSymbol]:
-    """Return the operations without unused results of regions; `used` are the names read after them."""
+    """Return the operations without unused results of regions. `used` contains the names that are read after them."""
     used = set(used)
     out: list[BoundSymbol] = []
     for op in reversed(operations):
@@ -97,11 +98,11 @@ def _without_unused_results(operations: Sequence[BoundSymbol], used: set[str]) -
 
 
 def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: ActiveTrace) -> list[BoundSymbol]:
-    """Copy operations to other values: `names` maps inputs to them, and receives the new results."""
+    """Return copies of operations with new results. `names` maps inputs to replacements; the new results are added."""
 
     def name(ops: Sequence[BoundSymbol]) -> None:
         for op in ops:
-            made = {*op.out_names}  # without inputs that it returns
+            made = {*op.out_names}  # without inputs that the operation returns
             for p in op.flat_outs:
                 if p.name in made and p.name not in names:
                     names[p.name] = p.replace_name(trace.make_name(p.prefix))
@@ -113,12 +114,12 @@ def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], tr
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 def random_sources(operations: Sequence[BoundSymbol]) -> list[Source]:
-    """Return the generators that the operations draw from."""
+    """Return the generators from which the operations draw."""
     found: dict[tuple[str, int], Source] = {}
     for op in operations:
         programs = [op.subsymbols] if OpTags.RANDOM_OP not in op.sym.tags else []
         inner = [getattr(a, "trace", None) for a in op.args if not isinstance(a, Proxy)]
-        programs += [t.bound_symbols for t in inner if isinstance(t, Trace)]  # branches, one of which runs
+        programs += [t.bound_symbols for t in inner if isinstance(t, Trace)]  # branches (e.g. of `torch.cond`)
         if programs:
             for source in [source for program in programs for source in random_sources(program)]:
                 found.setdefault(_key(source), source)
@@ -139,12 +140,12 @@ def _key(source: Source) -> tuple[str, int]:
 
 
 def states_of(sources: Sequence[Source]) -> list[TensorProxy]:
-    """Return the states of generators."""
+    """Record operations that read the states of generators, and return the states."""
     return [prims.rng_state(*_operands(source)) for source in sources]
 
 
 def exchanged(states: Sequence[TensorProxy], sources: Sequence[Source]) -> list[TensorProxy]:
-    """Set the states of generators and return the previous ones."""
+    """Record operations that set the states of generators, and return the previous states."""
     return [prims.exchange_rng_state(s, *_operands(source)) for s, source in zip(states, sources)]
 
 
@@ -154,14 +155,14 @@ def _operands(source: Source) -> tuple[Any, ...]:
 
 # -- differentiation --------------------------------------------------------------------------------------------------
 def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """Return the operations of a region in the forward program, and those for the backward program."""
+    """Return the forward operations and the backward operations of a region."""
     wrt = [p for p in bsym.tensors() if is_inexact_dtype(p.dtype) and p.name in joint.tracked]
     inner = _inner(bsym, joint, wrt)
     joint.trace.names |= inner.trace.names
     outputs = proxies_in(bsym.output)
-    # Random operations are the same ones both times, so that they draw the same numbers.
+    # Forward and backward run the same random operations, so that they draw the same numbers.
     random = bool(random_sources(inner.trace.bound_symbols))
-    if random:  # there, an input that an operation returns has its own name
+    if random:  # an input that an operation returns has a new name in `inner`
         joint.env.update({p.name: inner.env[p.name] for p in outputs if p.name in inner.env})
     joint.tracked.update(p.name for p in outputs if inner.env.get(p.name, p).name in inner.tracked)
     stand, backward = _backward(bsym, joint, inner, wrt)
@@ -169,7 +170,7 @@ def _differentiated(bsym: BoundSymbol, joint: JointTrace) -> tuple[list[BoundSym
 
 
 def _inner(bsym: BoundSymbol, joint: JointTrace, wrt: Sequence[TensorProxy]) -> JointTrace:
-    """Differentiate the region on its own."""
+    """Differentiate the region as a separate program."""
     program = Trace("checkpoint", args=bsym.flat_args)
     program.names, program._counters = set(joint.trace.names), dict(joint.trace._counters)
     program.bound_symbols[:] = bsym.subsymbols
@@ -183,7 +184,7 @@ def _takes_gradient(p: Proxy) -> bool:
 def _backward(
     bsym: BoundSymbol, joint: JointTrace, inner: JointTrace, wrt: Sequence[TensorProxy]
 ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """Return the operations that save a region's generator states, and those for the backward program."""
+    """Return the operations that save the region's generator states, and the region's backward operations."""
     trace = joint.trace
     with tracectx(trace), set_langctx("torch"):
         with trace.scope() as asked:
@@ -197,7 +198,7 @@ def _backward(
         made = {name for op in (*asked, *again, *gradients) for name in op.out_names}
         given = {p.name: p for op in (*again, *gradients) for p in op.flat_args if p.name not in made}
         tensors = [p for p in given.values() if isinstance(p, TensorProxy)]
-        tensors += cotangents.values()  # so that the recomputation does not start before backward gets there
+        tensors += cotangents.values()  # the recomputation must not start before these exist
         with trace.scope() as start:
             behind = prims.barrier(*tensors, *states) if tensors or states else ()
             before = exchanged(behind[len(tensors) :], sources)
@@ -213,7 +214,7 @@ def _backward(
 
 
 def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict[str, Any]:
-    """Return the cotangents of a region's results, by the results' names inside the region."""
+    """Return the cotangents of a region's results, by the names of the results inside the region."""
     found: dict[str, Any] = {}
     for p in bsym.flat_outs:
         if not _takes_gradient(p) or p.name not in joint.tracked:
@@ -227,7 +228,10 @@ def _cotangents(bsym: BoundSymbol, joint: JointTrace, inner: JointTrace) -> dict
 def _needed(
     again: Sequence[BoundSymbol], gradients: Sequence[BoundSymbol], wanted: set[str]
 ) -> tuple[list[BoundSymbol], list[BoundSymbol]]:
-    """Return the operations that gradients need; a random operation needs all earlier ones."""
+    """Return the operations of `again` and `gradients` that are needed to compute `wanted`.
+
+    If a random operation is needed, all earlier random operations are too.
+    """
     needed = set(wanted)
 
     def part(operations: Sequence[BoundSymbol], drawn: bool) -> list[BoundSymbol]:

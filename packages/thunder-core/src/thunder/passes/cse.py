@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common subexpression elimination: of two equal calls, the second one's results are replaced by the first one's.
+"""Common subexpression elimination: replace the results of a repeated call by the results of the first equal call.
 
-Contract: the program computes the same outputs. Operations that draw random numbers, write memory or have other
-effects are never merged, and nothing is merged across a write to memory.
+Contract: the program computes the same outputs. The pass never merges operations with effects (e.g. random draws or
+writes to memory), and never merges two calls across a write to memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def _writes(bsym: BoundSymbol) -> bool:
 
 
 def escaping_values(trace: Trace) -> set[str]:
-    """Return the values that escape to the caller, directly or as the memory of a view: each stays distinct."""
+    """Return the values that escape to the caller, directly or through a view. These values must stay distinct."""
     escaping: set[str] = set()
     view = OpTags.VIEW_OP
     for bsym in reversed(trace.bound_symbols):
-        # The result of an operation with a joint rule may be its argument (such as hooks, which only affect gradients).
+        # An operation with a joint rule may return its argument (e.g. a hook, which only affects gradients).
         shares = view in bsym.sym.tags or bsym.sym.joint_rule is not None
         if bsym.sym is prims.python_return or (shares and not escaping.isdisjoint(bsym.out_names)):
             escaping.update(bsym.arg_names)
@@ -36,7 +36,7 @@ def escaping_values(trace: Trace) -> set[str]:
 
 
 def _same_shapes(one: BoundSymbol, other: BoundSymbol) -> bool:
-    """Check whether two equal calls have the same shapes: each has its own names for data-dependent sizes."""
+    """Check whether two equal calls have the same shapes. Data-dependent sizes have different names in each call."""
     pairs = zip(_shapes_in(one), _shapes_in(other))
     return all(same_shape(a, b) for a, b in pairs)
 
@@ -62,11 +62,11 @@ class _CommonSubexpressions(Rewriter):
             return None
         try:
             first = self.seen.setdefault(op.key, op)
-        except TypeError:  # an unhashable argument
+        except TypeError:  # an argument is unhashable
             return None
         return first.output if first is not op and _same_shapes(first, op) else None
 
 
 def cse(trace: Trace) -> Trace:
-    """Return the trace with each call made once."""
+    """Return the trace without repeated calls."""
     return _CommonSubexpressions().run(trace)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead code elimination: an operation is kept if its result is used or it has an effect.
+"""Dead code elimination: keep an operation only if its result is used or it has an effect.
 
-Contract: the program computes the same outputs, draws the same random numbers in order and writes the same memory.
+Contract: the program computes the same outputs, draws the same random numbers in the same order, and writes the same
+memory.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ __all__ = ["dce", "has_effect", "live_operations"]
 
 
 def has_effect(bsym: BoundSymbol) -> bool:
-    """Check whether an operation, or anything it decomposes into, has to run although its result is unused."""
+    """Check whether an operation, or one in its decomposition, must run even if its result is unused."""
     return bsym.has_effect
 
 
 def live_operations(operations: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """Return the operations of a program whose results are used, or which have an effect."""
+    """Return the operations that have an effect or whose results are used."""
     needed: set[str] = set()
     kept: list[BoundSymbol] = []
     for bsym in reversed(operations):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drop `detach` from programs in which no gradients flow.
 
-Operations under `torch.no_grad` are recorded with detached results, since gradients may be enabled later.
+Operations under `torch.no_grad` are recorded with detached results, because user code may enable gradients later.
 
-Contract: the program computes the same outputs. Values that escape to the caller stay tensors of their own.
+Contract: the program computes the same outputs. Values that escape to the caller remain separate tensors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _WithoutDetaching(Rewriter):
 
 
 def without_detaching(trace: Trace) -> list[Trace]:
-    """Return the trace without `detach`, as the pass's list of traces: empty if nothing changed."""
+    """Return a list with the trace without `detach`, or an empty list if the trace contains none."""
     if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
         return []
     return [_WithoutDetaching().run(trace)]

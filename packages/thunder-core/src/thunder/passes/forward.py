@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forward mode differentiation: compute the tangent of each value of a program beside the value.
+"""Forward mode differentiation: compute the tangent of each value of a program next to the value.
 
-`push` records a program's operations, each followed by those that compute its results' tangents. The rule of an
-operation is the first of: one set by `register_jvp`, its own (`@sym.jvp`), its gradient rule applied twice, the rules
-of its decomposition. (A gradient is linear in the cotangent: its derivative with respect to the cotangent, applied
-to the tangents of the inputs, is the tangent of the result. So every operation with a gradient has a tangent.)
+`push` records a program's operations. After each operation, it records the operations that compute the tangents of its
+results. The rule of an operation is the first one that exists of these:
 
-Contract: the program's own operations stay unchanged and keep their names, so that existing values keep
-their names; tangents have the shape and dtype of their values, and None means zeros.
+- the rule set by `register_jvp`;
+- the operation's own rule (`@sym.jvp`);
+- the gradient rule, applied twice;
+- the rules of the operations in its decomposition.
+
+Applying the gradient rule twice works because a gradient is linear in the cotangent. Differentiate the gradient with
+respect to the cotangent, and apply this derivative to the tangents of the inputs: the result is the tangent of the
+output. So every operation with a gradient rule has a tangent.
+
+Contract: the program's own operations and the names of existing values stay unchanged. A tangent has the shape and
+dtype of its value; None stands for zeros.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ _registered: dict[Any, JvpRule] = {}
 
 
 def register_jvp(sym_or_id: Symbol | Any, rule: JvpRule) -> None:
-    """Set the tangent rule of any operation, by its symbol or id.
+    """Set the tangent rule of an operation, given by its symbol or id.
 
     `rule(t, output, *args, **kwargs)` has the signature of `@sym.jvp`.
     """
@@ -43,19 +50,19 @@ def register_jvp(sym_or_id: Symbol | Any, rule: JvpRule) -> None:
 
 
 def jvp_rule(op: BoundSymbol) -> JvpRule | None:
-    """Return an operation's own rule for its tangents, or None."""
+    """Return the tangent rule of an operation: registered, its own, or None."""
     return _registered.get(op.sym.id) or op.sym.jvp_rule
 
 
 def part(operations: Sequence[BoundSymbol]) -> Trace:
-    """Return a part of a program as a trace, which passes take."""
+    """Return operations of a program as a trace, so that passes can process them."""
     trace = Trace("part")
     trace.bound_symbols[:] = operations
     return trace
 
 
 def pulled_back(joint: JointTrace, cotangents: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
-    """Return the gradients of `wrt`, given pairs of a value of the program and its cotangent."""
+    """Return the gradients of `wrt`, given pairs of a value and its cotangent."""
     arriving: dict[str, Any] = {}
     with set_langctx("torch"):
         for value, gradient in cotangents:
@@ -65,22 +72,22 @@ def pulled_back(joint: JointTrace, cotangents: Sequence[tuple[Any, Any]], wrt: S
 
 
 class Forward:
-    """Tangents of the values of a program that is being recorded into the current trace."""
+    """The tangents of the values of a program that is being recorded into the current trace."""
 
     def __init__(self, tangents: dict[str, TensorProxy]):
         self.tangents = dict(tangents)
-        self.env: dict[str, Any] = {}  # replacements of values
+        self.env: dict[str, Any] = {}  # value of the program -> its replacement
 
     def value(self, value: Any) -> Any:
-        """Return the replacement of a value of the program, or the value."""
+        """Return the replacement of `value`, or `value` itself if it has none."""
         return self.env.get(value.name, value)
 
     def tangent(self, value: Any) -> TensorProxy | None:
-        """Return the tangent of a value; None if it is zero."""
+        """Return the tangent of `value`, or None if it is zero."""
         return self.tangents.get(self.env.get(value.name, value).name)
 
     def push(self, operations: Sequence[BoundSymbol]) -> None:
-        """Record operations, each followed by those that compute the tangents of its results."""
+        """Record each operation, followed by the operations that compute the tangents of its results."""
         with set_langctx("torch"):
             for op in operations:
                 self._push(op)
@@ -107,15 +114,18 @@ class Forward:
                 self._by_parts(op, trace)
             elif op.out_names:
                 raise ThunderError(
-                    f"{op.sym.name} has neither a rule for tangents nor a gradient rule: give it one with "
-                    "thunder.core.transforms.register_jvp or register_grad, or keep what it is applied to out of the "
+                    f"{op.sym.name} has no tangent rule and no gradient rule. Register one with "
+                    "thunder.core.transforms.register_jvp or register_grad, or exclude its arguments from the "
                     f"derivative with .detach()\n  at {op.source}"
                 )
         finally:
             state.source = source
 
     def _by_parts(self, op: BoundSymbol, trace: Trace) -> None:
-        """Compute tangents by the rules of an operation's parts; it stays whole if they need no intermediate values."""
+        """Compute tangents by the rules of the operations in the decomposition of `op`.
+
+        `op` stays whole if the tangents need no intermediate value of the decomposition.
+        """
         env = dict(self.env)
         with trace.scope() as recorded:
             self.push(op.subsymbols)
@@ -128,7 +138,7 @@ class Forward:
 
     # -- by a rule ----------------------------------------------------------------------------------------------------
     def _apply(self, rule: JvpRule, op: BoundSymbol) -> None:
-        """Compute tangents by the operation's own rule."""
+        """Compute tangents by `rule`."""
         names = op.sym.bind.names
         more = op.kwargs.values() if op.sym.bind.variadic else [op.kwargs.get(name) for name in names[len(op.args) :]]
         given = (*op.args, *more)
@@ -136,14 +146,14 @@ class Forward:
         outs, tangents = flat_items(op.output), flat_items(found)
         if len(outs) != len(tangents):
             raise ThunderError(
-                f"the rule for tangents of {op.sym.name} returned {len(tangents)} values instead of {len(outs)}: it "
-                "must return a tangent, or None, for each output"
+                f"the tangent rule of {op.sym.name} returned {len(tangents)} values instead of {len(outs)}: it must "
+                "return a tangent or None for each output"
             )
         for out, tangent in zip(outs, tangents):
             if tangent is not None and isinstance(out, TensorProxy):
                 if tangent.shape != out.shape or tangent.dtype is not out.dtype:
                     raise ThunderError(
-                        f"the rule for tangents of {op.sym.name} gives a {tangent.type_string()} for {out.name}, which "
+                        f"the tangent rule of {op.sym.name} returned a {tangent.type_string()} for {out.name}, which "
                         f"is a {out.type_string()}"
                     )
                 self.tangents[out.name] = tangent
@@ -157,11 +167,11 @@ class Forward:
     def _by_gradient(self, op: BoundSymbol, moving: list[TensorProxy], trace: Trace) -> None:
         joint = JointTrace(part([op]), moving, into=trace)
         for p in op.flat_outs:
-            if p.name in joint.env:  # it returns an input
+            if p.name in joint.env:  # the operation returns an input
                 self.env[p.name] = joint.env[p.name]
         outs = differentiable_outputs(map_proxies(op.output, lambda p: joint.env.get(p.name, p)), joint.tracked)
         outs = [p for p in outs if p.name not in self.tangents]
-        # The variable of the derivative: the rule is linear in it, so its value does not matter and is not computed.
+        # The derivative is with respect to the cotangents. The rule is linear in them, so their values are not needed.
         arriving = [zeros_of(p) for p in outs]
         with trace.scope() as backward:
             gradients = joint.backward({p.name: v for p, v in zip(outs, arriving)}, moving)
@@ -173,7 +183,7 @@ class Forward:
 
 
 def _made_in(op: BoundSymbol) -> set[str]:
-    """Return the names of the results of an operation and of everything it decomposes into."""
+    """Return the names of the results of an operation and of all operations in its decomposition."""
     return {name for part in op.subsymbols for name in _made_in(part)}.union(op.out_names)
 
 

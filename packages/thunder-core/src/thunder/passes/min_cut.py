@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Minimum cuts: the cheapest vertices whose removal from a graph leaves no path from its sources to its sinks.
+"""Minimum cuts: find the cheapest vertices of a graph whose removal leaves no path from its sources to its sinks.
 
-The maximum flow is found by Dinic's algorithm: a breadth-first search computes each node's distance from the source,
-depth-first searches push flow along shortest paths until none is left. Programs consist of small parts that are
-connected by few values, so disconnected parts are solved one by one, and the time is close to linear.
+The maximum flow is computed with Dinic's algorithm. A breadth-first search computes each node's distance from the
+source; depth-first searches push flow along shortest paths until no more flow is possible. Each connected component of
+the graph is solved separately. Programs consist of small parts with few values between them, so the time is close to
+linear.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ INFINITE = 1 << 62
 
 
 class _Flow:
-    """A network of directed edges with capacities; edge `i ^ 1` is the reverse of edge `i`."""
+    """A network of directed edges with capacities. Edge `i ^ 1` is the reverse of edge `i`."""
 
     def __init__(self, nodes: int):
         self.edges: list[list[int]] = [[] for _ in range(nodes)]
@@ -54,7 +55,7 @@ class _Flow:
         return level
 
     def _push(self, source: int, sink: int, level: list[int], position: list[int]) -> bool:
-        """Push along one path of the level graph; `position` is the index of each node's first unsaturated edge."""
+        """Push flow along one path of the level graph. `position` is the index of the next edge to try at each node."""
         path: list[int] = []
         node = source
         while node != sink:
@@ -79,7 +80,7 @@ class _Flow:
         return True
 
     def reaching(self, sink: int) -> set[int]:
-        """Return the nodes from which more flow could still be pushed to `sink`."""
+        """Return the nodes from which more flow can still be pushed to `sink`."""
         found, stack = {sink}, [sink]
         while stack:
             for e in self.edges[stack.pop()]:
@@ -93,9 +94,9 @@ class _Flow:
 def cheapest_vertices(
     cost: Mapping[V, int], edges: Iterable[tuple[V, V]], sources: Iterable[V], sinks: Iterable[V]
 ) -> set[V]:
-    """Return the cheapest set of vertices that all paths from a source to a sink cross; it may include both ends.
+    """Return the cheapest set of vertices such that every path from a source to a sink contains one of them.
 
-    Among cuts of equal cost, the one nearest to the sinks.
+    The set may contain sources and sinks. Among cuts of equal cost, the one nearest to the sinks is returned.
     """
     following: dict[V, list[V]] = {v: [] for v in cost}
     touching: dict[V, list[V]] = {v: [] for v in cost}
@@ -126,7 +127,7 @@ def cheapest_vertices(
 
 
 def _cut(part: list[V], cost: Mapping[V, int], following: dict[V, list[V]], sources: set[V], sinks: set[V]) -> set[V]:
-    """Return the cut of one part: each vertex is an edge from its input node, 2 i, to its output node, 2 i + 1."""
+    """Return the cut of a component. Vertex `i` becomes an edge from its input node `2 * i` to its output node."""
     index = {v: i for i, v in enumerate(part)}
     source, sink = 2 * len(part), 2 * len(part) + 1
     flow = _Flow(2 * len(part) + 2)

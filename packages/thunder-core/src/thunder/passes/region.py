@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of a trace: operations that are run together, by a kernel, a compiler or a captured graph.
+"""Regions of a trace: operations that run together, in one kernel, one compiled program or one captured graph.
 
-`execution/regions.py` finds regions; this module defines them, and moves views out of them.
+`execution/regions.py` finds regions. This module defines them and moves views out of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Region", "flattened", "without_views"]
 
 
 class Region:
-    """Operations to run together, in order, with the values they read from outside and those that others read."""
+    """Operations that run together, in order. `inputs` are read from outside, and `outputs` are read outside."""
 
     __slots__ = ("inputs", "key", "operations", "outputs")
 
@@ -49,9 +49,10 @@ class Region:
 
 
 def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], bool]) -> list[BoundSymbol]:
-    """Return the operations that a compiler accepts, and the parts of those that it does not.
+    """Return operations that a compiler accepts, and decompose the others until it accepts all parts.
 
-    Operations that only return inputs are left out. One that is neither accepted nor has parts is an error.
+    Operations that only return inputs are omitted. An operation that the compiler rejects and that has no decomposition
+    is an error.
     """
     found: list[BoundSymbol] = []
     for op in operations:
@@ -67,11 +68,11 @@ def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], 
 
 
 def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
-    """Return the views at the border of a region, to be computed before it and after it, and the region without them.
+    """Return the views before a region, the region without these views, and the views after it.
 
-    The results of a region must not be views. A view that others read is therefore computed outside, from its
-    base, so that aliasing is preserved; one that is also read inside is computed there as well. A result of the
-    region that is read only under another shape is computed in that shape, unless that needs a copy (`reshapes`).
+    The results of a region must not be views. To preserve aliasing, a view that is read outside is therefore computed
+    outside, from its base; if it is also read inside, the region computes it too. Sometimes only a reshaped view of a
+    result is read. With `reshapes`, the region then returns the result in that shape, unless this needs a copy.
     """
     views = _views_at_the_border(region)
     if reshapes:
@@ -90,7 +91,7 @@ def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundS
 
 
 def _views_at_the_border(region: Region) -> list[BoundSymbol]:
-    """Return the views that others read, and the views among their bases."""
+    """Return the views that are read outside the region, and the bases of these views that are views themselves."""
     wanted = {p.name for p in region.outputs}
     found: list[BoundSymbol] = []
     for op in reversed(region.operations):
@@ -101,7 +102,7 @@ def _views_at_the_border(region: Region) -> list[BoundSymbol]:
 
 
 def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
-    """Return the views at the border that share memory with other values that are read."""
+    """Return the views that must stay outside, because they share memory with other values that are read."""
     shared = {p.name for p in region.outputs}
     seen = Counter(name for op in views for name in op.arg_names)
     shared.update(name for name, count in seen.items() if count > 1)
@@ -118,12 +119,12 @@ def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
 
 
 def _regroups(op: BoundSymbol) -> bool:
-    """Check whether a view consists of primitives that keep the order of the elements."""
+    """Check whether a view only consists of primitives that keep the order of the elements (e.g. reshape)."""
     return all(map(_regroups, op.subsymbols)) if op.subsymbols else op.sym.facts.keeps_order
 
 
 def _without(region: Region, views: list[BoundSymbol]) -> Region:
-    """Return the region without `views`; it computes their bases instead."""
+    """Return the region without `views`. It returns the bases of the views instead."""
     made_outside = {name for op in views for name in op.out_names}
     inside = {p.name for p in region.outputs if p.name not in made_outside}
     inside |= {name for op in views for name in op.arg_names if name not in made_outside}

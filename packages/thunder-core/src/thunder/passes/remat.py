@@ -1,32 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rematerialization: which values the forward program saves for backward, and which ones backward recomputes.
+"""Rematerialization: choose the values that the forward program saves and those that backward recomputes.
 
-Each value that backward reads is either saved, or recomputed from saved values. The cheapest choice is a
-minimum cut between values that cannot be recomputed (inputs, results of expensive or random
-operations) and the values that backward reads: a value costs its bytes, views together cost their shared memory,
-inputs and results cost almost nothing, since the caller keeps them anyway.
+Each value that backward reads is either saved, or recomputed from saved values. The cheapest choice is a minimum cut in
+the graph of values. The sources of this graph are values that cannot be recomputed: inputs, and results of expensive or
+random operations. The sinks are the values that backward reads. The cost of a value is its size in bytes. Views that
+share memory count once. Inputs and results cost almost nothing, because the caller keeps them anyway.
 
-Only values that take negligible time are recomputed. With torch, which runs operations one by one, these are
+Only values that take negligible time are recomputed. Torch runs operations one by one, so with torch these values are:
 
-- views of saved values, and values that depend on no input (fills, ranges, masks of them);
+- views of saved values;
+- values that depend on no input (fills, ranges, and masks computed from ranges);
 - casts to a wider dtype;
-- one step of light arithmetic (a sum, a product, a select) on values that backward reads in any case;
-- operations that their executor marks so (`OpTags.RECOMPUTED`): random numbers computed from a seed, which is saved.
+- results of one light arithmetic operation (e.g. add, multiply, select) on values that backward reads in any case;
+- results of operations that their executor marks with `OpTags.RECOMPUTED` (e.g. random numbers from a saved seed).
 
-A fusion executor recomputes an operation in a kernel that it launches anyway, which reads less
-than it would have read. So with a fusion executor, elementwise operations that it can fuse are recomputed too: unless
-only unfused operations (attention, matrix products) read the result, and no kernel of backward reads its operands,
-so that it would be a kernel by itself. Matrix products, attention, convolutions, reductions, sorting and random
-draws never are. And where at most half of a larger value is saved as a view, such a fuser
-makes a copy, usually in a kernel that reads the rest: queries and keys are saved after their rotary embedding, and the
-values alone would keep the projection of all three alive.
+A fusion executor recomputes an operation inside a kernel that backward launches anyway, and that kernel then reads
+fewer values. So with a fusion executor, elementwise operations that it can fuse are recomputed too. There is one
+exception: if only unfused operations (attention, matrix multiplications) read the result, and no kernel of backward
+reads the operands, recomputation would need a separate kernel. Matrix multiplications, attention, convolutions,
+reductions, sorting and random draws are never recomputed.
 
-Contract: results, gradients and random numbers are bitwise those of a program that saves everything; the saved
-values are in the forward program's last line. Each recomputed operation is in the backward program
-right before its first use, and in the forward program only if that needs it itself.
+A fusion executor also copies small views: if only views of a value are saved, and they cover at most half of its
+memory, copies are saved instead. The copy usually runs in a kernel that reads the rest of the value. Example: a
+projection computes queries, keys and values together. Queries and keys are saved after their rotary embedding, so a
+saved view of the values alone would keep the memory of all three alive.
 
-Other values of `remat`: "none" saves everything that backward reads, "all" recomputes every elementwise operation with
-any executor: the least memory, for some time.
+Contract: results, gradients and random numbers are bitwise equal to those of a program that saves everything. The last
+line of the forward program returns the saved values. Backward runs each recomputed operation directly before its first
+use. The forward program runs the operation only if the forward program needs the result itself.
+
+Other values of `remat`: "none" saves everything that backward reads. "all" recomputes every elementwise operation with
+any executor, which needs the least memory but more time.
 """
 
 from __future__ import annotations
@@ -44,17 +48,17 @@ from thunder.passes.min_cut import cheapest_vertices
 
 __all__ = ["REMAT", "Remat", "choose_saved", "small_parts"]
 
-#: The values of `remat=`.
+#: The allowed values of the option `remat`.
 Remat = Literal["auto", "none", "all"]
 REMAT: tuple[Remat, ...] = get_args(Remat)
 
 Producers = dict[str, tuple[int, BoundSymbol]]
-# Whether an operation may be recomputed, given whether backward reads a value anyway.
+# A predicate of operations that may be recomputed. Its second argument checks whether backward reads a value anyway.
 CanRecompute = Callable[[BoundSymbol, Callable[[Proxy], bool]], bool]
 
 _SHAPING = frozenset({OpTags.SHAPE_OP, OpTags.VIEW_OP})
-SMALL = 1 << 16  # smaller values are not worth an operation
-_OF_INPUT, _OF_RESULT = 2, 3  # their costs, in bytes: one result rather than two inputs
+SMALL = 1 << 16  # in bytes; recomputing smaller values in a separate operation does not pay off
+_OF_INPUT, _OF_RESULT = 2, 3  # costs in bytes, such that one result is cheaper than two inputs
 
 
 def choose_saved(
@@ -65,9 +69,9 @@ def choose_saved(
     results: Sequence[Proxy] = (),
     backward: Sequence[BoundSymbol] = (),
 ) -> list[Proxy]:
-    """Choose the values to save so that backward can compute all of `read`, in the order in which they are read.
+    """Choose values to save from which backward can compute all values of `read`, in the order of `read`.
 
-    `results` are returned to the caller, `backward` are the operations that read.
+    `results` are the values returned to the caller. `backward` contains the operations of the backward program.
     """
     if remat == "none":
         return list(read)
@@ -76,7 +80,7 @@ def choose_saved(
     if remat == "auto" and fusers:
         graph.keep_what_takes_a_kernel(*_readers(backward, fusers), _rule([], remat, producers))
     chosen = graph.cut()
-    # Save those views of a chosen storage that are read, or the one that all others are computed from.
+    # Save the views of a chosen storage that backward reads. If it reads none directly, save the base of the storage.
     saved: dict[str, Proxy] = {}
     for p in read:
         memory = graph.memory[p.name]
@@ -91,7 +95,10 @@ def choose_saved(
 
 
 def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[Proxy]) -> list[TensorProxy]:
-    """Return the saved views that keep memory of at least twice their size alive that is not kept otherwise."""
+    """Return the saved views of large storages.
+
+    A storage is large if its size is at least twice that of its saved views, and only these views keep it alive.
+    """
     graph = _Graph(saved, producers, lambda op, at_hand: False, results)
     views: dict[str, list[TensorProxy]] = {}
     for p in saved:
@@ -106,7 +113,7 @@ def small_parts(saved: Sequence[Proxy], producers: Producers, results: Sequence[
 
 
 def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -> CanRecompute:
-    """Return the predicate of operations that may be recomputed in backward."""
+    """Return the predicate that decides which operations backward may recompute."""
     fusers = [ex for ex in executors if hasattr(ex, "can_fuse")]
     constants = _constants(producers)
 
@@ -117,7 +124,7 @@ def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -
             return False
         if remat == "all" or any(ex.can_fuse(op) for ex in fusers):
             return True
-        # An unfused operation: worth its time only for large values, and only where it is cheap.
+        # Recomputing an unfused operation pays off only if its values are large and the operation is cheap.
         if all(bytes_of(p) < SMALL for p in op.flat_outs):
             return False
         if _widens(op) or any(name in constants for name in op.out_names):
@@ -132,7 +139,7 @@ def _fusers(executors: Sequence[ExecutorLike]) -> list[Any]:
 
 
 def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[set[str], set[str]]:
-    """Return the values that unfused operations read and those that fused ones read, both through views."""
+    """Return the values read by unfused operations and those read by fused operations, directly or through views."""
     alone: set[str] = set()
     together: set[str] = set()
     for op in reversed(backward):
@@ -148,7 +155,7 @@ def _readers(backward: Sequence[BoundSymbol], fusers: Sequence[Any]) -> tuple[se
 
 
 def _constants(producers: Producers) -> set[str]:
-    """Return the values that depend on no input and take almost no arithmetic: fills, ranges, masks."""
+    """Return the values that depend on no input and need almost no arithmetic (fills, ranges, masks)."""
     found: set[str] = set()
     for name, (_, op) in producers.items():  # in program order
         if found.issuperset(op.arg_names) and is_cheap(op) and (not op.arg_names or _is_mask(op)):
@@ -162,19 +169,19 @@ def _is_mask(op: BoundSymbol) -> bool:
 
 
 def is_cheap(op: BoundSymbol) -> bool:
-    """Check whether an operation is deterministic and does little more than read and write its values."""
+    """Check whether an operation is deterministic and costs little more than reading and writing its values."""
     cost = op.sym.facts.cost
     if op.has_effect or cost == "expensive":
         return False
     if cost != "as its parts" or not op.arg_names:
         return True
-    # The decomposition of an executor's operator does not determine its cost.
+    # The decomposition of an executor's operator does not determine the operator's cost.
     parts = op.like.subsymbols
     return bool(parts) and op.sym.executor is None and all(is_cheap(part) for part in parts)
 
 
 def _is_light(op: BoundSymbol) -> bool:
-    """Check whether it is one pass of light arithmetic over its operands."""
+    """Check whether an operation is one pass of light arithmetic over its operands."""
     parts = op.like.subsymbols
     if parts:
         return all(_is_light(part) or not part.sym.tags.isdisjoint(_SHAPING) for part in parts)
@@ -182,19 +189,19 @@ def _is_light(op: BoundSymbol) -> bool:
 
 
 def _widens(op: BoundSymbol) -> bool:
-    """Check whether it is a cast to a wider dtype."""
+    """Check whether an operation is a cast to a wider dtype."""
     while len(parts := op.like.subsymbols) == 1:
         op = parts[0]
     return op.sym is prims.convert_element_type and op.output.dtype.bytes > op.args[0].dtype.bytes
 
 
 def _copies_scattered(op: BoundSymbol) -> bool:
-    """Check whether it reshapes its first input: a view if that is contiguous, else a copy."""
+    """Check whether an operation reshapes its first input: a view if the input is contiguous, otherwise a copy."""
     return op.sym.facts.keeps_order and op.sym.facts.view == "maybe"
 
 
 def _scattered(producers: Producers) -> set[str]:
-    """Return the values that are not contiguous, as far as the operations show."""
+    """Return the values that the operations show to be non-contiguous."""
     found: set[str] = set()
     for name, (_, op) in producers.items():
         if _copies_scattered(op):
@@ -209,7 +216,7 @@ def _scattered(producers: Producers) -> set[str]:
 
 
 class _Graph:
-    """The values that backward depends on. Views count as the memory behind them."""
+    """The values that backward depends on. All views of a storage count as one vertex: their base."""
 
     def __init__(
         self, read: Sequence[Proxy], producers: Producers, can_recompute: CanRecompute, results: Sequence[Proxy]
@@ -217,8 +224,8 @@ class _Graph:
         self.read = [p.name for p in read]
         self.producers = producers
         self.values: dict[str, Proxy] = {}
-        self.memory: dict[str, str] = {}  # value -> its base
-        self.recomputed: dict[str, bool] = {}  # by memory: whether it can be recomputed
+        self.memory: dict[str, str] = {}  # value -> base of its storage
+        self.recomputed: dict[str, bool] = {}  # base -> whether it can be recomputed
         self._scattered = _scattered(producers)
         self._results = {self._root(p).name for p in results}
         read_anyway = {self._root(p).name for p in read}
@@ -244,10 +251,10 @@ class _Graph:
                 stack += found[1].flat_args
 
     def keep_what_takes_a_kernel(self, alone: set[str], together: set[str], by_itself: CanRecompute) -> None:
-        """Save the values that backward would have to launch a separate kernel to recompute.
+        """Save the values whose recomputation would need a separate kernel in backward.
 
-        `alone` and `together` are the values read by unfused and by fused operations. `by_itself` decides which
-        values are worth an operation.
+        Unfused operations read the values in `alone`; fused operations read those in `together`. `by_itself` decides
+        which values are worth recomputing in a separate operation.
         """
         together = {self.memory[name] for name in together if name in self.memory}
         found = [self.memory[name] for name in self.read if name in alone]
@@ -259,12 +266,12 @@ class _Graph:
                 continue
             made_of = self._made_of(name)
             small = bytes_of(self.values[name]) // 4
-            saved = any(not self.recomputed[x] for x in made_of)  # else it depends on inputs only
+            saved = any(not self.recomputed[x] for x in made_of)  # if not, it depends on inputs only
             if saved and not any(bytes_of(self.values[x]) > small for x in made_of & together):
                 self.recomputed[name] = False
 
     def _made_of(self, name: str) -> set[str]:
-        """Return the memory that a value is recomputed from, directly or indirectly, without inputs."""
+        """Return the storages that a value is recomputed from, directly or indirectly, without inputs."""
         seen: set[str] = set()
         stack = [name]
         while stack:
@@ -277,7 +284,7 @@ class _Graph:
         return seen
 
     def _root(self, p: Proxy) -> Proxy:
-        """Return the base of a view."""
+        """Return the base of a view, or `p` itself if it is not a view."""
         while (found := self.producers.get(p.name)) is not None and self._is_view(found[1]):
             p = found[1].flat_args[0]
         return p
@@ -288,7 +295,7 @@ class _Graph:
         return not _copies_scattered(op) or op.arg_names[0] not in self._scattered
 
     def cut(self) -> set[str]:
-        """Return the memory to save."""
+        """Return the storages to save, by the names of their bases."""
         roots = dict.fromkeys(self.memory.values())
         cost = {name: self.cost(name) for name in roots}
         edges: list[tuple[str, str]] = []
@@ -300,14 +307,14 @@ class _Graph:
         return cheapest_vertices(cost, edges, sources, sinks)
 
     def cost(self, name: str) -> int:
-        """Return the bytes that saving it costs, almost none if the caller keeps it anyway."""
-        if name not in self.producers:  # an input
+        """Return the cost of saving a value in bytes. It is almost zero if the caller keeps the value anyway."""
+        if name not in self.producers:  # the value is an input
             return _OF_INPUT
         size = bytes_of(self.values[name])
         return min(size, _OF_RESULT) if name in self._results else size
 
     def needed_besides(self, saved: dict[str, Proxy]) -> list[str]:
-        """Return what else has to be saved so that the rest can be recomputed: the bases of views."""
+        """Return the values needed to recompute the others that `saved` lacks (e.g. bases of views)."""
         needed: list[str] = []
         seen: set[str] = set(saved)
         stack = [name for name in self.read if name not in seen]

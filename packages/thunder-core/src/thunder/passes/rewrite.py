@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Rewriter`: a pass over one trace that visits its operations in order and replaces some of them.
 
-A subclass computes the replacements; this class does the rest: the new trace and its provenance, the
-contexts in which operations are recorded, the names of results, their substitution in later operations, the output.
-Users subclass `thunder.RewritePass`, the same as a transform (`transforms/rewrite.py`).
+A subclass computes the replacements. This class does everything else: it creates the new trace with its provenance,
+sets the contexts for recording, names the results, and substitutes them in later operations and in the output.
+`thunder.RewritePass` (`transforms/rewrite.py`) offers the same as a transform, for users to subclass.
 
-Contract: the replacement of a result has its type, and its name too unless it is an earlier value.
-Operations inside others (decompositions, checkpointed regions, branches of `torch.cond`) are not visited.
+Contract: the replacement of a result has the same type. It also has the same name, unless it is an earlier value.
+Operations inside other operations (decompositions, checkpointed regions, branches of `torch.cond`) are not visited.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["Rewriter", "rewrite"]
 
 
 class Rewriter:
-    """Rewrites a trace operation by operation. Attributes that a subclass sets in `start` are for this trace only."""
+    """Rewrite a trace operation by operation. A subclass must initialize its state for each trace in `start`."""
 
-    #: The name of the pass in the new trace's provenance; by default, of its class.
+    #: The name of the pass in the provenance of the new trace. The default is the name of the class.
     pass_name = ""
-    #: The trace that is rewritten, and the one that is recorded.
+    #: The original trace (`trace`) and the new trace (`out`).
     trace: Trace
     out: Trace
     #: Whether anything was replaced, added or dropped.
     changed = False
-    #: Whether to drop operations whose results are unused in the end.
+    #: Whether to drop operations whose results are unused after the rewrite.
     drops_dead_code = True
 
     @property
@@ -45,25 +45,25 @@ class Rewriter:
         return self.pass_name or type(self).__name__
 
     def start(self) -> None:
-        """Analyze `self.trace` as a whole, before its operations are rewritten."""
+        """Analyze the whole of `self.trace` before the first operation is rewritten."""
 
     def rewrite(self, op: BoundSymbol) -> Any:
         """Return the replacements of the results of `op`, or None to leave it unchanged.
 
-        Operations that are called here replace it, unless None is returned: then they are dropped. Return a value
-        for each result of `op`: one computed here, any earlier one, or None if nothing reads that result; `()`
-        drops an operation without results. To keep `op` and add to it,
-        use `self.record(op)`, which returns its output: later operations then read the returned values instead.
-        The arguments of `op` have been replaced already.
+        Operations that this method calls replace `op`. If it returns None, these operations are dropped. Otherwise it
+        returns a value for each result of `op`: a value computed here, an earlier value, or None if nothing reads that
+        result. To drop an operation without results, return `()`. To keep `op` and add operations, call
+        `self.record(op)`, which returns the output of `op`; later operations then read the returned values instead. The
+        arguments of `op` are already replaced.
         """
         return None
 
     def rewrite_output(self, output: Any) -> Any:
-        """Return what the program returns instead of `output`."""
+        """Return the new output of the program, given `output`."""
         return output
 
     def record(self, op: BoundSymbol) -> Any:
-        """Record a call unchanged and return its output, `()` if it has none."""
+        """Record `op` unchanged and return its output, or `()` if it has none."""
         self.out.record(op)
         return () if op.output is None else op.output
 
@@ -107,11 +107,11 @@ class Rewriter:
     def _replacement(
         self, op: BoundSymbol, result: Any, recorded: Sequence[BoundSymbol], replaced: dict[str, Any]
     ) -> list[BoundSymbol]:
-        """Return the operations recorded for `op`, under the names of its results; add other values to `replaced`."""
+        """Return the operations recorded for `op`, with the names of its results. Add other values to `replaced`."""
         wanted, found = [] if op.output is None else _values(op.output), _values(result)
         if len(wanted) != len(found):
             raise ThunderError(
-                f"{self._title}: the replacement of {op.sym.name} gives {len(found)} values instead of "
+                f"{self._title}: the replacement of {op.sym.name} returned {len(found)} values instead of "
                 f"{len(wanted)}{_at(op)}"
             )
         kept = any(call is op for call in recorded)
@@ -124,7 +124,7 @@ class Rewriter:
                 what = new.type_string() if isinstance(new, Proxy) else repr(new)
                 raise ThunderError(f"{self._title} replaces a {old.type_string()} by a {what}{_at(op)}")
             if isinstance(new, Proxy):
-                new = replaced.get(new.name, new)  # a value of the original trace, seen in `start`
+                new = replaced.get(new.name, new)  # a value of the original trace, e.g. stored by `start`
             if isinstance(new, Proxy):
                 if new.name == old.name:
                     continue
@@ -139,7 +139,7 @@ class Rewriter:
 
 
 class _Function(Rewriter):
-    """Rewrites by a function."""
+    """Rewrite by calling a function."""
 
     drops_dead_code = False
 
@@ -153,12 +153,12 @@ class _Function(Rewriter):
 
 
 def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:
-    """Return a trace in which operations are replaced, or `trace` itself where none is.
+    """Return a trace with replaced operations, or `trace` itself if nothing is replaced.
 
-    `replace(operation)` has the contract of `Rewriter.rewrite`: it calls the replacing operations and returns the
-    replacement of the output, in the same structure; None in it means that nothing reads that value. To keep the
-    operation it returns None. `name` is the pass's, for the trace's provenance. Operations whose results become
-    unused stay.
+    `replace(operation)` follows the contract of `Rewriter.rewrite`. It calls the replacing operations and returns the
+    replacement of the output in the same structure; None in the structure means that nothing reads that value. To keep
+    the operation, it returns None. `name` is the name of the pass in the trace's provenance. Operations whose results
+    become unused are not dropped.
     """
     rewriter = _Function(name, replace)
     out = rewriter.run(trace)
@@ -166,7 +166,7 @@ def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> T
 
 
 def _values(result: Any) -> list[Any]:
-    """Flatten an output, or the result of `rewrite`."""
+    """Flatten an output of an operation or a result of `rewrite`."""
     if isinstance(result, (tuple, list)):
         return [value for item in result for value in _values(item)]
     if isinstance(result, dict):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random draws as arithmetic on a seed, so that they can be fused.
+"""Replace random draws by arithmetic on a seed, so that they can be fused.
 
-A fusion executor provides two functions, which become operators: one draws all seeds of the program from torch's
-generator, before anything else is drawn; the other is a deterministic function from a seed to numbers in [0, 1). The
-pass, which runs before differentiation, replaces a draw by the second operator and arithmetic on its result. That is
-no random operation any more: backward recomputes it from the seed instead of saving a mask, and regions of
-`torch.utils.checkpoint` draw the same numbers twice without restoring the generator.
+A fusion executor provides two functions, which become operators. The first one draws all seeds of the program from
+torch's generator, before any other draw. The second one is a deterministic function from a seed to numbers in [0, 1).
+The pass runs before differentiation. It replaces a draw by the second operator and arithmetic on the operator's result.
+The replacement is not a random operation. Backward therefore recomputes it from the seed instead of saving a mask, and
+regions of `torch.utils.checkpoint` draw the same numbers twice without restoring the generator.
 
-Contract: draws keep their distributions and follow `manual_seed`, but their numbers are not torch's. Draws from a
-generator that the user passes, in double precision, and draws that no fusion reads remain torch's.
+Contract: draws keep their distributions and follow `manual_seed`, but their numbers differ from torch's. Three kinds of
+draws are not replaced: draws from a generator that the user passes, draws in double precision, and draws that no fusion
+reads.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ __all__ = ["draw_of_seeds"]
 Seeds = Callable[[int, Any], Sequence[Any]]  # (count, device) -> seeds
 Drawn = Callable[[Any, Sequence[Any], Any], Any]  # (seed, shape, device) -> float32
 
-_OPTIONS: dict[str, str] = {}  # of the executors with seeded draws: the first one of a program draws for all
+_OPTIONS: dict[str, str] = {}  # executor -> option; the first such executor of a program draws all seeds
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
 def draw_of_seeds(
     registry: Any, executor: str, seeds: Seeds, drawn: Drawn, unusable: Callable[[Any], Any], *, seeds_on: Any = None
 ) -> None:
-    """Register a fusion executor's two operators, the pass, and the option that leaves all draws to torch.
+    """Register a fusion executor's two operators, the pass, and the option that disables the pass.
 
-    A seed is a tensor of two integers, on the device of its draw unless on `seeds_on`.
+    A seed is a tensor of two integers. It is on the device `seeds_on`, or by default on the device of its draw.
     """
     name = _OPTIONS[executor] = f"{executor}_random"
     registry.register_option(
@@ -49,7 +50,7 @@ def draw_of_seeds(
     )
 
     def seeds_meta(n: int, device: Any) -> tuple[TensorProxy, ...]:
-        """Return a seed for each of `n` draws on a device."""
+        """Return `n` seeds for draws on a device."""
         return tuple([TensorProxy(shape=(2,), device=seeds_on or device, dtype=dtypes.int64) for _ in range(n)])
 
     def uniform_meta(seed: TensorProxy, shape: Sequence[Any], device: Any) -> TensorProxy:
@@ -80,7 +81,7 @@ Uniform = Callable[[Sequence[int]], Any]  # shape -> new numbers in [0, 1)
 
 
 def _between(drawn: Any, low: Any, high: Any, dtype: Any) -> Any:
-    """Scale numbers of [0, 1) to [low, high); a result that rounds to `high` becomes `low`, as in torch."""
+    """Scale numbers in [0, 1) to [low, high). A result that rounds to `high` becomes `low`, as in torch."""
     spread = drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
     if spread is drawn and dtype is dtypes.float32:
         return drawn
@@ -118,7 +119,7 @@ def _of_native_dropout(fresh: Uniform, a: Any, p: Any) -> Any:
     return ltorch.to(kept, a.dtype), mask
 
 
-# By primitive: the arithmetic, the number of seeds, and the dtypes for which single precision is sufficient.
+# Primitive -> its arithmetic, the number of seeds, and the dtypes for which single precision is sufficient (None: all).
 _DRAWS: dict[Any, tuple[Callable[..., Any], int, tuple[Any, ...] | None]] = {
     prims.uniform: (_of_uniform, 1, _FLOATS),
     prims.normal: (_of_normal, 2, _FLOATS),
@@ -139,11 +140,11 @@ class _Rewriter:
         self.seeds = seeds
         self.drawn = drawn
         self.unusable = unusable
-        self.wanted: dict[Any, int] = {}  # by device: the number of seeds
+        self.wanted: dict[Any, int] = {}  # device -> number of seeds
         self.left: dict[Any, Iterator[TensorProxy]] = {}
 
     def result(self) -> Trace:
-        """Return the trace with draws from seeds; the same trace if none is profitable."""
+        """Return the trace with draws from seeds, or the same trace if no draw is profitable."""
         plan = self.planned(self.trace.bound_symbols)
         if not self.wanted:
             return self.trace
@@ -159,7 +160,7 @@ class _Rewriter:
 
     # -- planning ----------------------------------------------------------------------------------------------------
     def planned(self, operations: Sequence[BoundSymbol]) -> list[tuple[BoundSymbol, Any]]:
-        """Return each operation with its parts, or None if it stays; count the seeds."""
+        """Return each operation with its parts, or with None if it is not replaced. Count the seeds."""
         readers: dict[str, list[BoundSymbol]] = {}
         for op in operations:
             for name in op.arg_names:
@@ -181,7 +182,7 @@ class _Rewriter:
         return parts
 
     def split_draws(self, op: BoundSymbol) -> list[BoundSymbol] | None:
-        """Return the draws and the other parts of an operation; None if some part cannot be rewritten."""
+        """Return the draws and the other parts of an operation, or None if some part cannot be rewritten."""
         if self.is_draw(op) or not op.has_effect:
             return [op] if self.is_draw(op) or self.fuser.can_fuse(op) or not op.out_names else None
         if not op.subsymbols:
@@ -204,7 +205,7 @@ class _Rewriter:
         )
 
     def is_fused_later(self, op: BoundSymbol, readers: dict[str, list[BoundSymbol]]) -> bool:
-        """Check whether a fusion may read the numbers; if not, torch's draw is as good and needs no seed."""
+        """Check whether a fusion may read the numbers. If not, torch's draw is as good as a draw from a seed."""
         return any(self.fuser.can_fuse(reader) for name in op.out_names for reader in readers.get(name, ()))
 
     # -- rewriting ----------------------------------------------------------------------------------------------------
@@ -219,7 +220,7 @@ class _Rewriter:
         return made
 
     def drawn_of_seeds(self, draw: BoundSymbol, whole: BoundSymbol, out: Trace) -> list[BoundSymbol]:
-        """Return the operations that compute the result of a draw from the next seeds."""
+        """Return operations that compute the result of a draw from the next seeds."""
         device = draw.flat_outs[0].device  # type: ignore[attr-defined]
         with out.scope() as recorded:
             result = _DRAWS[draw.sym][0](

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split a differentiated program in two: a forward program that saves, and backward programs that read what it saved.
+"""Split a differentiated program into a forward program, which saves values, and backward programs, which read them.
 
-There is a backward program for each set of cotangents: nothing is computed for outputs without a
-cotangent or for gradients that are not needed. They are created on demand. The values that forward saves are
-chosen once, for all gradients (`passes/remat.py`): values that are not saved are recomputed in backward, right
-before their first use.
+Each set of cotangents has its own backward program, which is created when it is first needed. It computes nothing for
+outputs without a cotangent, or for gradients that are not needed. The saved values are chosen once for all gradients
+(`passes/remat.py`). Backward recomputes all other values directly before their first use.
 
-A saved value is an additional output of the forward program. So the gradient of a backward program, with respect to
-the saved values, flows on through the forward program: derivatives of any order.
+A saved value is an additional output of the forward program. So a backward program can itself be differentiated: its
+gradient with respect to the saved values continues through the forward program. This gives derivatives of any order.
 
-Contract: forward computes the same outputs, draws the same random numbers and makes the same writes as the program,
-and ends with `return (output, saved)`. Backward is `(saved, *gradients) -> [gradient or None of each of wrt]`, where
-`saved` is a list that it empties.
+Contract: the forward program computes the same outputs, draws the same random numbers and makes the same writes as the
+original program. It ends with `return (output, saved)`. A backward program is called with `(saved, *gradients)`, and
+returns a list with a gradient or None for each value of `wrt`. It empties the list `saved`.
 """
 
 from __future__ import annotations
@@ -38,11 +37,10 @@ __all__ = ["Split"]
 
 
 class Split:
-    """A differentiated program: its forward program, and backward programs by their cotangents and wanted gradients.
+    """A differentiated program: one forward program, and a backward program for each set of cotangents and gradients.
 
-    `outputs` are the values whose gradients a backward program can take: first those that the program returns
-    (`returned` of them), then the saved values that depend on `wrt`. `wrt` is reduced to the values that
-    gradients flow to.
+    `outputs` are the values for which a backward program accepts cotangents. The first `returned` ones are outputs of
+    the program; the others are saved values that depend on `wrt`. `wrt` is reduced to values that gradients flow to.
     """
 
     def __init__(
@@ -54,14 +52,14 @@ class Split:
         self._every: JointTrace | None = None
         with construct(trace, "Forward") as forward:
             joint = self._joint = JointTrace(trace, wrt, executors)
-            # An input that is returned is the caller's own tensor: its gradient does not pass through here.
+            # An input that the program returns belongs to the caller. Its gradient does not pass through here.
             given = {p.name for p in trace.args}
             outputs = [p for p in differentiable_outputs(joint.output, joint.tracked) if p.name not in given]
             self.outputs: list[TensorProxy] = outputs
             self.returned = len(outputs)
             self.saved: list[Proxy] = []
             self._producers = _producers(joint.trace.bound_symbols)
-            # The backward program recorded to see what backward reads is the one that is used in most cases.
+            # This backward program shows which values backward reads. It is also the one that is used in most cases.
             self._whole = self._record(joint, [True] * len(outputs), None)
             self._leave_out_what_nothing_flows_to()
             read = _inputs_of(self._whole[0])
@@ -83,13 +81,13 @@ class Split:
     def _leave_out_what_nothing_flows_to(self) -> None:
         trace, _ = self._whole
         flows = [g is not None for g in trace.output]
-        if all(flows) or not any(flows):  # a result without a gradient flow still requires grad
+        if all(flows) or not any(flows):  # a result to which no gradient flows still requires grad
             return
         self.wrt = [p for p, flow in zip(self.wrt, flows) if flow]
         trace.output = [g for g in trace.output if g is not None]
 
     def _find_outputs(self, given: set[str]) -> None:
-        """Add the saved values through which gradients of gradients flow."""
+        """Add the saved values through which second derivatives flow to `outputs`."""
         known = {p.name for p in self.outputs} | (given - set(self._copies))
         dependent = _dependent(self._joint.trace.bound_symbols, {p.name for p in self.wrt}) - known
         for p in self.saved:
@@ -98,9 +96,10 @@ class Split:
 
     # -- backward -----------------------------------------------------------------------------------------------------
     def backward(self, present: Sequence[bool], wanted: Sequence[bool] | None = None, *, boxed: bool = True) -> Trace:
-        """Return the backward program from the gradients of `outputs` that are present to those wanted of `wrt`.
+        """Return the backward program for the present cotangents and the wanted gradients.
 
-        If boxed, the saved values are passed in a list, which it empties; else as separate arguments.
+        `present` has a flag for each of `outputs`, and `wanted` for each of `wrt`. If `boxed`, the program receives the
+        saved values in one list, which it empties; otherwise as separate arguments.
         """
         joint = self._joint
         if any(there and p.name not in joint.tracked for p, there in zip(self.outputs, present)):
@@ -119,7 +118,7 @@ class Split:
             out.names, out._counters = trace.names, trace._counters
             saved = [self.saved_as(p) for p in self.saved]
             out.args = [*saved, *cotangents]
-            if "symbols" in self.source.info:  # symbolic sizes, which it shares
+            if "symbols" in self.source.info:  # symbolic sizes are shared with the source
                 out.info["symbols"] = self.source.info["symbols"]
             out.bound_symbols[:] = [*[_input(p) for p in out.args], *body]
             if boxed:
@@ -129,9 +128,9 @@ class Split:
         return out
 
     def takes_less_for_less(self) -> bool:
-        """Check whether some operation serves only a part of `wrt`: dropping the others' gradients then saves work."""
+        """Check whether dropping the gradients of part of `wrt` saves operations."""
         trace, _ = self._whole
-        needed: dict[str, int] = {}  # the gradients that need a value, as bits
+        needed: dict[str, int] = {}  # value -> bits of the gradients that need it
         for i, g in enumerate(trace.output):
             if isinstance(g, Proxy):
                 needed[g.name] = needed.get(g.name, 0) | 1 << i
@@ -145,14 +144,15 @@ class Split:
         return False
 
     def reach(self) -> list[int]:
-        """Return for each of `wrt`, as bits, the returned outputs that depend on it."""
+        """Return for each value of `wrt` the returned outputs that depend on it, as bits."""
         of, _ = self._results_of()
         return [of.get(g.name, 0) if isinstance(g, Proxy) else 0 for g in self._whole[0].output]
 
     def output_groups(self) -> dict[int, set[int]]:
-        """Return sets of outputs (as bits) that are differentiated together, each with the saved values that it reads.
+        """Return groups of outputs that are differentiated together, and the saved values that each group reads.
 
-        Returned outputs of two sets share no operation except those that read nothing of the forward program.
+        A group is a number with one bit per output; a saved value is an index into `saved`.
+        The returned outputs of two groups share only operations that read no value of the forward program.
         """
         of, operations = self._results_of()
         groups = [1 << j for j in range(self.returned)]
@@ -174,14 +174,14 @@ class Split:
                 seen.add(name)
                 if name in slot:
                     read.add(slot[name])
-                else:  # computed or recomputed in backward
+                else:  # backward computes or recomputes it
                     stack += (made[name] if name in made else self._producers[name][1]).arg_names
             further = range(self.returned, len(self.outputs))
             found[group | sum(1 << j for j in further if slot[self.outputs[j].name] in read)] = read
         return found
 
     def _results_of(self) -> tuple[dict[str, int], list[tuple[BoundSymbol, int]]]:
-        """Return the returned outputs, as bits, for which backward computes each value and runs each operation."""
+        """Return, as bits, the outputs whose cotangents each backward value depends on, and operations with bits."""
         trace, cotangents = self._whole
         of = {p.name: 1 << j for j, p in enumerate(cotangents)}
         operations = []
@@ -193,13 +193,13 @@ class Split:
         return of, operations
 
     def saved_as(self, p: Proxy) -> Proxy:
-        """Return the value that is saved for one that backward reads: itself, or a copy."""
+        """Return the value that is saved for `p`, which backward reads: `p` itself or a copy."""
         return self._copies.get(p.name, p)  # type: ignore[no-any-return]
 
     def _record(
         self, joint: JointTrace, present: Sequence[bool], wanted: Sequence[bool] | None
     ) -> tuple[Trace, list[TensorProxy]]:
-        """Return a backward program that reads values of the forward program, and its cotangents."""
+        """Return a backward program that reads values of the forward program, with its cotangents."""
         trace = Trace("backward")
         trace.names, trace._counters = set(joint.trace.names), dict(joint.trace._counters)
         cotangents: dict[str, TensorProxy] = {}
@@ -218,8 +218,8 @@ class Split:
     def _through_everything(self) -> JointTrace:
         """Differentiate the forward program itself.
 
-        An operation's gradient rule may compute values in forward that are not its results, and save them. Gradients
-        of gradients flow through these too.
+        An operation's gradient rule may compute additional values in forward and save them. Second derivatives flow
+        through these values too.
         """
         if self._every is None:
             program = self._joint.trace.derive()
@@ -236,7 +236,7 @@ def _input(p: Proxy) -> BoundSymbol:
 
 
 def _producers(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymbol]]:
-    """Return the operation that computes each value, with its position."""
+    """Return the producer of each value: the operation that computes it, with its position."""
     found: dict[str, tuple[int, BoundSymbol]] = {}
     for i, op in enumerate(program):
         if OpTags.UNPACK_OP not in op.sym.tags:
@@ -267,9 +267,9 @@ def _inputs_of(trace: Trace) -> list[Proxy]:
 
 
 def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
-    """Return the symbolic numbers that operations or their executors read, in shapes too.
+    """Return the symbolic numbers that operations or their executors read, including those in shapes.
 
-    Numbers that the program computes from the shapes of recomputed values are not included.
+    Numbers that the program computes from the shapes of recomputed values are excluded.
     """
     found: dict[str, Proxy] = {}
     made: set[str] = set()
@@ -287,7 +287,7 @@ def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
 def _with_what_is_missing(
     program: Sequence[BoundSymbol], available: set[str], producers: dict[str, tuple[int, BoundSymbol]]
 ) -> list[BoundSymbol]:
-    """Return the program with the forward operations to recompute inserted, each before its first use."""
+    """Return the program with the recomputed forward operations, each inserted before its first use."""
     out: list[BoundSymbol] = []
     known = set(available)
     for op in program:
@@ -302,7 +302,7 @@ def _with_what_is_missing(
 
 
 def _leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int, BoundSymbol]]) -> list[BoundSymbol]:
-    """Return the operations that compute these values from available ones, in order."""
+    """Return the operations that compute the values `names` from available values, in order."""
     found: dict[int, BoundSymbol] = {}
     stack = list(names)
     while stack:
@@ -322,18 +322,18 @@ def _leading_to(names: list[str], known: set[str], producers: dict[str, tuple[in
 
 
 def _lost(name: str, op: BoundSymbol | None = None) -> UnsupportedError:
-    what = f"what {op.sym.name} gave" if op is not None else f"the input {name}"
+    what = f"the result of {op.sym.name}" if op is not None else f"the input {name}"
     at = f"\n  at {op.source}" if op is not None and op.source else ""
     return UnsupportedError(
-        f"the gradient cannot be differentiated again here: that needs {what}, which the forward program does not keep "
-        f"for its backward. Use thunder's grad of the function twice, or call it without thunder.jit{at}"
+        f"the gradient cannot be differentiated again: that needs {what}, which the forward program does not save. "
+        f"Apply thunder's grad to the function twice, or call the function without thunder.jit{at}"
     )
 
 
 def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
-    """Return copies to save instead of memory that the forward program writes to at its end.
+    """Return copies to save instead of memory that the forward program overwrites at its end.
 
-    They are inserted into the forward program, before the writes.
+    The copies are inserted into the forward program, before the writes.
     """
     program = forward.bound_symbols
     first_write = next((i for i, op in enumerate(program) if writes(op)), None)
@@ -355,7 +355,7 @@ def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
 def _copies_by_fusers(
     forward: Trace, parts: Sequence[TensorProxy], executors: Sequence[ExecutorLike]
 ) -> dict[str, Any]:
-    """Return copies to save instead of these views, where a fuser makes them; insert each right after its view."""
+    """Return copies to save instead of the views `parts`, if a fuser can make them. Insert each copy after its view."""
     copies: dict[str, Any] = {}
     for p in parts:
         op = _copy(forward, p)
@@ -367,6 +367,6 @@ def _copies_by_fusers(
 
 
 def _copy(forward: Trace, p: TensorProxy) -> BoundSymbol:
-    """Return a copy of a value under a name that no backward program has used."""
+    """Return a copy of a value, with a name that no backward program has used."""
     copy = TensorProxy(like=p, name=forward.add_name(f"copy_of_{p.name}"))
     return BoundSymbol(prims.clone, (p,), {}, copy)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates: reuse the recording of a call, under other names, for calls that differ in names only.
+"""Templates: reuse the recorded operations of a call, with new names, for calls that differ only in names.
 
-Networks repeat their layers, and the operations that tracing a call records depend on the metadata of its values
-(shape, dtype, device), on which of them are the same, and on its other arguments. Two calls that agree in all of that
-have the same `likeness`; then the `Recorded` operations of the first, renamed, serve for the second, in a fraction of
-the time of tracing.
+Networks repeat their layers. The operations that tracing a call records depend only on the metadata of its values
+(shape, dtype, device), on which of these values are identical, and on its other arguments. Two calls that agree in all
+of these have the same `likeness`. The `Recorded` operations of the first call are then renamed for the second call,
+which takes a fraction of the time of tracing.
 
-Contract: the result is what tracing the second call would have recorded, names included.
+Contract: the result, including its names, is the same as that of tracing the second call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BY_VALUE = frozenset({int, bool, str, type(None), bytes, type(...)})
 
 
 class Values:
-    """The values of a call in order of occurrence, and the index of each name."""
+    """The values of a call in order of occurrence, and the index of each value by name."""
 
     __slots__ = ("found", "place")
 
@@ -35,14 +35,14 @@ class Values:
 
 
 class Unlike(Exception):
-    """Raised for a call that cannot share a template."""
+    """An exception for a call that cannot share a template."""
 
 
 def likeness(x: Any, values: Values, tracked: set[str]) -> Any:
-    """Return a key that is equal exactly for arguments that differ in names only; `values` collects their tensors.
+    """Return a key that is equal for two arguments if and only if they differ only in names.
 
-    It includes whether a tensor is `tracked`. Calls with symbolic numbers are not shared: what is known about
-    these numbers may change.
+    `values` collects the tensors. The key includes whether a tensor is in `tracked`. Calls with symbolic numbers share
+    no template, because the known constraints on these numbers may change.
     """
     kind = type(x)
     if kind is TensorProxy:
@@ -79,7 +79,7 @@ class Names:
         self.count = len(trace.names)
 
     def made(self) -> list[str]:
-        """Return the names assigned since, if all are consecutive names of tensors; else raise `Unlike`."""
+        """Return the names assigned since `__init__`. Raise `Unlike` unless all are consecutive names of tensors."""
         start = self.before.pop("t", 0)
         now = dict(self.trace._counters)
         end = now.pop("t", 0)
@@ -89,7 +89,7 @@ class Names:
 
 
 class Recorded:
-    """The operations recorded for a call with these values: the names they read, and the names of their results."""
+    """The operations recorded for a call, with the names of the values that they read and of their results."""
 
     __slots__ = ("_complete", "_made", "names", "operations")
 
@@ -101,20 +101,20 @@ class Recorded:
 
     @property
     def made(self) -> list[str]:
-        """The names of its results. Computed when first needed, as many programs have no two equal calls."""
+        """The names of the results, computed when first needed, because many programs contain no two equal calls."""
         if not self._complete:
-            # Parts of operations that are recorded unchanged have names from before.
+            # The parts of an operation that is recorded unchanged have older names.
             known = {*self.names, *self._made}
             self._made = [*self._made, *dict.fromkeys(n for n in _made_below(self.inner()) if n not in known)]
             self._complete = True
         return self._made
 
     def inner(self) -> Iterable[BoundSymbol]:
-        """Return the operations that are renamed."""
+        """Return the operations to rename."""
         return self.operations
 
     def renamed(self, values: Values, trace: Trace) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the replacements of the recorded values for a call with other values, and the names of its results."""
+        """Return two dictionaries: recorded values -> the values of another call, and recorded results -> new names."""
         return dict(zip(self.names, values.found)), dict(zip(self.made, trace.make_names(len(self.made))))
 
 

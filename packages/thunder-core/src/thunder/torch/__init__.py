@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch language (users write `import thunder.torch as ltorch`): torch's operations, one file a family."""
+"""The torch language (`import thunder.torch as ltorch`): torch's operations, with one file per family."""
 
 from typing import TYPE_CHECKING
 
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.families import import_families
-from thunder.core.proxies import TensorProxy as TensorLike  # what operations say of their arguments
+from thunder.core.proxies import TensorProxy as TensorLike  # the type of tensor arguments in signatures
 from thunder.torch.activations import *  # noqa: F403
 from thunder.torch.activations_smooth import *  # noqa: F403
 from thunder.torch.attention import *  # noqa: F403
@@ -58,7 +58,7 @@ from thunder.torch.vector_norms import *  # noqa: F403
 from thunder.torch.vectors import *  # noqa: F403
 from thunder.torch.vision import *  # noqa: F403
 
-if TYPE_CHECKING:  # these are made from the primitives' declarations, under the same names
+if TYPE_CHECKING:  # created from the declarations of primitives with the same names
     from thunder.core.prims.elementwise_binary import *  # noqa: F403
     from thunder.core.prims.elementwise_binary import div as true_divide
     from thunder.core.prims.elementwise_comparison import *  # noqa: F403
@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # these are made from the primitives' declarations, under the
     from thunder.core.prims.elementwise_special import *  # noqa: F403
 
 import_families(__name__)
-# The operations come before whatever else the families' files have of the same name, such as the dtype bfloat16.
+# Operations take precedence over other objects of the same name in the families' files, e.g. the dtype `bfloat16`.
 globals().update({_sym.name: _sym for _sym in all_torchsymbols().values() if _sym.module == "thunder.torch"})
 
 __all__ = [

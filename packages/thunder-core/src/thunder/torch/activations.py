@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Activation functions that bend or cut: pieces of straight lines, and what is built of them.
+"""Activation functions that are piecewise linear, and functions composed of them.
 
-The smooth ones are in `activations_smooth.py`. torch has an own kernel for most, forward and backward; the gradients at
-the corners are those kernels'.
+`activations_smooth.py` contains the smooth ones. For most of them, torch has separate forward and backward kernels. At
+the kinks, the gradients here are the same as those of torch's kernels.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from thunder.torch.elementwise_conditional import number_of_dtype
 
 
 def check_floats(name: str, input: TensorProxy, *, complex_too: bool = False) -> None:
-    """Raise torch's error for the dtypes that its kernel does not take."""
+    """Raise torch's error for the dtypes that its kernel does not support."""
     category = input.dtype.category
     if category < FLOAT or (category == COMPLEX and not complex_too):
-        raise NotImplementedError(f'"{name}" not implemented for {input.dtype}: it takes floating point tensors')
+        raise NotImplementedError(f'"{name}" not implemented for {input.dtype}: it requires floating point tensors')
 
 
 def integer_errors(make: MakeTensor) -> Any:
-    """Yield the error sample of an activation that takes floats only."""
+    """Yield the error sample of an activation that only supports floating point tensors."""
     yield SampleInput(make((2, 3), dtype=int32)), NotImplementedError, "not implemented for int32"
 
 
@@ -47,7 +47,7 @@ def _bool_errors(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.relu, F.relu, tags=ELEMENTWISE)
 def relu(input: Any, inplace: bool = False) -> Any:
-    """Return input where it is above zero, else zero."""
+    """Return `input` where it is positive, otherwise 0."""
     _check_no_bools("relu", input)
     return clang.maximum(input, 0)
 
@@ -63,7 +63,7 @@ relu.errors(_bool_errors)
 
 @torchsymbol(F.hardtanh, torch._C._nn.hardtanh, tags=ELEMENTWISE)
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
-    """Return input cut off at `min_val` and `max_val`."""
+    """Return `input` clamped to [`min_val`, `max_val`]."""
     _check_no_bools("hardtanh", input)
     check(min_val <= max_val, lambda: f"min_val cannot be greater than max_val, but {min_val} > {max_val}", ValueError)
     low, high = number_of_dtype(min_val, input.dtype), number_of_dtype(max_val, input.dtype)
@@ -76,7 +76,7 @@ def _(g: Any, out: Any, input: Any, min_val: float = -1.0, max_val: float = 1.0,
 
 
 def _where_straight(g: Any, input: Any, low: float, high: float) -> Any:
-    # NaN is not cut off: it takes its gradient along.
+    # NaN is not clamped: its gradient flows through.
     return clang.where(clang.logical_or(input <= low, input >= high), 0, g)
 
 
@@ -94,7 +94,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(F.relu6, torch._C._nn.relu6, tags=ELEMENTWISE)
 def relu6(input: Any, inplace: bool = False) -> Any:
-    """Return input cut off at 0 and 6."""
+    """Return `input` clamped to [0, 6]."""
     _check_no_bools("relu6", input)
     return clang.minimum(clang.maximum(input, 0), 6)
 
@@ -145,7 +145,7 @@ for _op in (hardsigmoid, hardswish):
 @torchsymbol(F.leaky_relu, torch._C._nn.leaky_relu, tags=ELEMENTWISE)
 @in_float32
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    """Return input where it is above zero, else input * `negative_slope`."""
+    """Return `input` where it is positive, otherwise input * `negative_slope`."""
     check_floats("leaky_relu", input)
     return clang.where(input > 0, input, input * negative_slope)
 
@@ -168,7 +168,7 @@ leaky_relu.errors(integer_errors)
 
 @torchsymbol(torch.prelu, F.prelu, tags=ELEMENTWISE, autocast={"cuda": "lower"})
 def prelu(input: Any, weight: Any) -> Any:
-    """Return input where it is above zero, else input * `weight`, which is one number or one for each channel."""
+    """Return `input` where it is positive, otherwise input * `weight`: one number, or one number per channel."""
     check(
         input.dtype is weight.dtype,
         lambda: f"prelu: Type promoting not supported. Got {input.dtype} and {weight.dtype}",
@@ -196,7 +196,7 @@ def _prelu(input: Any, weight: Any) -> Any:
 
 @prelu.batch
 def _(b: Any, *args: Any) -> Any:
-    return NotImplemented  # which dimension has the channels depends on how many there are
+    return NotImplemented  # the channel dimension depends on the number of dimensions
 
 
 @prelu.samples
@@ -220,7 +220,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.threshold, F.threshold, tags=ELEMENTWISE)
 def threshold(input: Any, threshold: float, value: float, inplace: bool = False) -> Any:
-    """Return input where it is above `threshold`, else `value`."""
+    """Return `input` where it is greater than `threshold`, otherwise `value`."""
     low, value = number_of_dtype(threshold, input.dtype), number_of_dtype(value, input.dtype)
     return clang.where(clang.le(input, low), value, input)
 
@@ -238,7 +238,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.hardshrink, F.hardshrink, tags=ELEMENTWISE)
 def hardshrink(input: Any, lambd: float = 0.5) -> Any:
-    """Return input, but zero where it is within [-lambd, lambd]."""
+    """Return `input`, but 0 where it is in [-lambd, lambd]."""
     check_floats("hardshrink", input)
     return clang.where(_within(input, lambd), 0, input)
 
@@ -255,7 +255,7 @@ def _(g: Any, out: Any, input: Any, lambd: float = 0.5) -> Any:
 @torchsymbol(F.softshrink, tags=ELEMENTWISE)
 @in_float32
 def softshrink(input: Any, lambd: float = 0.5) -> Any:
-    """Return input moved towards zero by `lambd`, as far as zero."""
+    """Return `input` moved towards zero by `lambd`, but not past zero."""
     check_floats("softshrink", input)
     check(lambd >= 0, lambda: f"lambda must be greater or equal to 0, but found to be {lambd}.")
     rest = clang.where(clang.isnan(input), input, 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Smooth activation functions: gelu, silu, softplus and their kin.
+"""Smooth activation functions, e.g. gelu, silu and softplus.
 
-torch computes each, and its gradient, in one kernel; the decompositions and rules here do the same arithmetic, in
-float32 for 16-bit numbers.
+For each function and each gradient, torch has one kernel. The decompositions and gradient rules here do the same
+arithmetic, in float32 for 16-bit numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 @torchsymbol(F.gelu, tags=ELEMENTWISE)
 @in_float32
 def gelu(input: Any, *, approximate: str = "none") -> Any:
-    """Compute input * its share of the normal distribution, by erf or (`approximate="tanh"`) nearly, by tanh."""
+    """Compute input * P(X <= input) for a standard normal X, with erf, or with tanh if `approximate` is "tanh"."""
     check_floats("gelu", input)
     check(approximate in ("none", "tanh"), lambda: "approximate argument must be either none or tanh.")
     if approximate == "none":
@@ -107,7 +107,7 @@ for _op in (silu, mish):
 @torchsymbol(F.softplus, tags=ELEMENTWISE, autocast={"cuda": "float32"})
 @in_float32
 def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    """Compute log(1 + exp(beta * input)) / beta; input itself where that is nearly the same."""
+    """Compute log(1 + exp(beta * input)) / beta; return `input` where beta * input is greater than `threshold`."""
     check_floats("softplus", input)
     scaled = input * beta
     return clang.where(scaled > threshold, input, clang.log1p(clang.exp(scaled)) / beta)
@@ -148,7 +148,7 @@ def _(g: Any, out: Any, input: Any) -> Any:
 @logsigmoid.samples
 def _(make: MakeTensor) -> Any:
     yield from elementwise_unary(make)
-    yield SampleInput(make((3,), low=0, high=0))  # where its parts have kinks, and it has none
+    yield SampleInput(make((3,), low=0, high=0))  # at 0 its parts have kinks, but logsigmoid has none
 
 
 logsigmoid.errors(integer_errors)
@@ -170,7 +170,7 @@ def _elu_grad(g: Any, input: Any, alpha: float, scale: float, input_scale: float
 @torchsymbol(F.elu, torch._C._nn.elu, tags=ELEMENTWISE)
 @in_float32
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """Return input where it is above zero, else alpha * (exp(input) - 1)."""
+    """Return `input` where it is positive, otherwise alpha * (exp(input) - 1)."""
     check_floats("elu", input)
     return _elu(input, alpha, 1, 1)
 
@@ -184,7 +184,7 @@ def _(g: Any, out: Any, input: Any, alpha: float = 1.0, inplace: bool = False) -
 @torchsymbol(torch.selu, F.selu, tags=ELEMENTWISE)
 @in_float32
 def selu(input: Any, inplace: bool = False) -> Any:
-    """Return elu with the slopes that keep mean and variance."""
+    """Compute a scaled `elu` with the constants that preserve mean and variance."""
     check_floats("selu", input)
     return _elu(input, _SELU_ALPHA, _SELU_SCALE, 1)
 
@@ -198,7 +198,7 @@ def _(g: Any, out: Any, input: Any, inplace: bool = False) -> Any:
 @torchsymbol(torch.celu, F.celu, tags=ELEMENTWISE)
 @in_float32
 def celu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    """Return input where it is above zero, else alpha * (exp(input / alpha) - 1)."""
+    """Return `input` where it is positive, otherwise alpha * (exp(input / alpha) - 1)."""
     check_floats("celu", input)
     check(alpha != 0, lambda: "ZeroDivisionError: alpha cannot be 0 for CELU")
     return _elu(input, alpha, 1, 1 / alpha)
@@ -248,7 +248,7 @@ for _op in (softsign, tanhshrink):
 @torchsymbol(F.glu, torch._C._nn.glu)
 @in_float32
 def glu(input: Any, dim: int = -1) -> Any:
-    """Return the first half of input along `dim`, times the sigmoid of the second."""
+    """Compute the first half of `input` along `dim`, times the sigmoid of the second half."""
     a, b = _halves(input, dim)
     return a / (1 + clang.exp(-b))
 

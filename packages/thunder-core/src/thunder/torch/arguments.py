@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spellings of arguments that torch's methods take besides the plain ones: sizes one by one, other keyword names.
+"""Argument spellings that torch's methods accept in addition to the plain ones: unpacked sizes and other keyword names.
 
-`a.permute(1, 0)`, `a.permute((1, 0))` and `torch.permute(a, dims=(1, 0))` are one call, `ltorch.permute(a, (1, 0))`.
+`a.permute(1, 0)`, `a.permute((1, 0))` and `torch.permute(a, dims=(1, 0))` all become `ltorch.permute(a, (1, 0))`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SINGLE = (int, NumberProxy)
 
 
 class FlexibleBinder(Binder):
-    """Takes the items of one parameter one by one as well, and other names for keywords."""
+    """A binder that also accepts the items of one parameter unpacked, and other keyword names."""
 
     def __init__(self, sym: Symbol, packed: str | None, least: int, names: dict[str, str]):
         super().__init__(sym.meta, sym.name, explicit=sym.bind.explicit)
         self.packed = None if packed is None else self.names.index(packed)
-        self.least = least  # how many single items are packed
+        self.least = least  # the minimal number of unpacked items
         self.other_names = names
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -32,7 +32,7 @@ class FlexibleBinder(Binder):
         return super().accepts(*self._plain(args, kwargs))
 
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the call in its plain spelling."""
+        """Return the arguments in their plain spelling."""
         if kwargs and self.other_names:
             kwargs = {self.other_names.get(k, k): v for k, v in kwargs.items()}
         at = self.packed
@@ -44,10 +44,10 @@ class FlexibleBinder(Binder):
 
 
 def flexible(*, one_by_one: str | None = None, several: str | None = None, **names: str) -> Callable[[Symbol], Symbol]:
-    """Let the arguments that `one_by_one` names be given one by one, too; stands above `@torchsymbol`.
+    """Accept the items of the parameter `one_by_one` unpacked too. Apply this decorator above `@torchsymbol`.
 
-    `several` is the same for a parameter that may also be one item: that stays as it is. `names` says which other
-    keywords mean which parameter: `split_size="split_size_or_sections"`.
+    `several` is the same for a parameter that may also be a single item, which is not packed. `names` maps other
+    keywords to parameter names, e.g. `split_size="split_size_or_sections"`.
     """
 
     def declare(sym: Symbol) -> Symbol:

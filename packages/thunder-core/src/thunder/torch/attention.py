@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled dot product attention.
 
-Without gradients torch runs it whole. With them, the rule asks torch which of its kernels it would take. One that fuses
-everything becomes `attention_forward` and `attention_backward`, between which the result and one number a row, the
-logarithm of the sum of exponentials, are saved; the gradient of a mask is an operation of its own, which is dropped
-where nobody needs it. Where torch would compute step by step, so does the rule, and saves the attention weights.
+Without gradients, torch runs attention as one operation. With gradients, the rule queries which kernel torch would
+choose. For a fused kernel, it records `attention_forward` and `attention_backward`. Between them, the result and the
+logsumexp (the logarithm of the sum of exponentials) of each row are saved. The gradient of a mask is a separate
+operation, which is dropped if it is not needed. If torch would compute attention step by step, the rule does so too,
+and saves the attention weights.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from thunder.torch.dropout import dropped
 from thunder.torch.private import ATTENTION_ADDS_A_BATCH, DisableTorchFunction, fused_sdp_choice, without_modes
 
 _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
-# torch's numbers for its kernels.
+# The numbers of torch's kernels.
 _MATH, _FLASH, _EFFICIENT, _CUDNN = 0, 1, 2, 3
 _NAMES = {_FLASH: "flash", _EFFICIENT: "efficient", _CUDNN: "cudnn"}
 
@@ -77,7 +78,7 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, e
             all(heads) and heads[0] % heads[1] == 0 and heads[0] % heads[2] == 0,
             lambda: f"Number of heads in key and value must divide the number of heads in query, but there are {heads}",
         )
-    else:  # heads are shared where there is one only
+    else:  # a single head is shared by all others
         clang.base.compute_broadcast_shape(query.shape[:-2], value.shape[:-2])
         lead = clang.base.compute_broadcast_shape(query.shape[:-2], key.shape[:-2])
         if attn_mask is not None:
@@ -99,7 +100,7 @@ def _wide(x: Any) -> Any:
 
 
 def _for_heads(x: Any, query: Any) -> Any:
-    """Keys or values with each head repeated for the query heads that share it."""
+    """Return keys or values with each head repeated for all query heads that share it."""
     if x.ndim < 3 or query.ndim < 3 or query.shape[-3] == 1 or x.shape[-3] in (1, query.shape[-3]):
         return x
     times = query.shape[-3] // x.shape[-3]
@@ -110,7 +111,7 @@ def _for_heads(x: Any, query: Any) -> Any:
 
 
 def _of_heads(g: Any, like: Any) -> Any:
-    """Return the gradient of keys or values from that of what `_for_heads` made of them, in their shape."""
+    """Return the gradient of keys or values, given the gradient of the result of `_for_heads`."""
     if like.ndim >= 3 and g.ndim >= 3 and like.shape[-3] not in (1, g.shape[-3]):
         times = g.shape[-3] // like.shape[-3]
         shared = (*g.shape[:-3], like.shape[-3], times, *g.shape[-2:])
@@ -119,7 +120,7 @@ def _of_heads(g: Any, like: Any) -> Any:
 
 
 def _scores(query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
-    """Return what softmax is taken of."""
+    """Return the input of the softmax."""
     s = clang.matmul(_wide(query) * scale, ltorch.transpose(_for_heads(_wide(key), query), -2, -1))
     if is_causal:
         rows, columns = (ltorch.arange(n, device=query.device) for n in s.shape[-2:])
@@ -132,7 +133,7 @@ def _scores(query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float)
 
 
 def _weights(scores: Any) -> tuple[Any, Any]:
-    """Softmax over the last dimension, all zeros for a row of -inf, and the logarithm of its sum of exponentials."""
+    """Return the softmax over the last dimension (zeros for a row of -inf), and the logsumexp of each row."""
     dim = scores.ndim - 1
     if scores.shape[-1] == 0:
         return scores, ltorch.full(scores.shape[:-1], -math.inf, dtype=scores.dtype, device=scores.device)
@@ -150,7 +151,7 @@ def _attend(weights: Any, value: Any, query: Any) -> Any:
 
 
 def _lacks_batch(query: Any, key: Any, value: Any) -> bool:
-    """Check whether torch adds a dimension for the batch."""
+    """Check whether torch adds a batch dimension."""
     return ATTENTION_ADDS_A_BATCH and query.ndim == key.ndim == value.ndim == 3
 
 
@@ -165,7 +166,7 @@ def scaled_dot_product_attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """Compute softmax(query @ key.T * scale + attn_mask) @ value; a row that may attend to nothing gives zeros."""
+    """Compute softmax(query @ key.T * scale + attn_mask) @ value. A row whose elements are all masked gives zeros."""
     if _lacks_batch(query, key, value):
         how: Any = {"scale": scale, "enable_gqa": enable_gqa}
         tensors = _with_batch(query, key, value, attn_mask)
@@ -180,23 +181,21 @@ def scaled_dot_product_attention(
 # -- gradients ---------------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _plain_torch() -> Iterator[None]:
-    """Call torch without tracing, within it."""
+    """Disable tracing of calls to torch in this context."""
     with DisableTorchFunction(), without_modes(), torch.enable_grad():
         yield
 
 
 def _stand_in(x: Any) -> Any:
-    """Return a tensor with the metadata of `x` and next to no memory. The kernel for symbolic sizes is that for
-    these.
-    """
+    """Return a tensor with the metadata of `x` and almost no memory. Symbolic sizes are replaced by their hints."""
     kind, shape = dtypes.to_torch_dtype(x.dtype), known_shape(x)
     return torch.empty(shape[-1] if shape else 1, dtype=kind, device=str(x.device)).expand(shape)
 
 
 def _settle_sizes(query: Any, key: Any, value: Any) -> None:
-    """Make constraints of what kernels ask of symbolic sizes: widths, and whether there are as many batches and heads.
+    """Add constraints for the symbolic sizes that the choice of a kernel depends on.
 
-    Any kernel is right for all lengths.
+    These are the widths, and whether the numbers of batches and heads are equal. Any kernel supports all lengths.
     """
     specialized(tuple(x.shape[-1] for x in (query, key, value)))
     for n, m in ((query.shape[:-2], key.shape[:-2]), (key.shape[:-1], value.shape[:-1])):
@@ -206,10 +205,10 @@ def _settle_sizes(query: Any, key: Any, value: Any) -> None:
 def _chosen_kernel(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, how: dict[str, Any]
 ) -> int:
-    """Return the number of the kernel that torch takes for these tensors, when their gradients are needed."""
+    """Return the number of the kernel that torch chooses for these tensors if their gradients are needed."""
     if query.device.type not in ("cpu", "cuda") or min(query.ndim, key.ndim, value.ndim) < 4:
         return _MATH
-    if dropout_p == 1 or (attn_mask is not None and attn_mask.ndim < 2):  # cuDNN's would take the process down
+    if dropout_p == 1 or (attn_mask is not None and attn_mask.ndim < 2):  # cuDNN's kernel would crash the process
         return _MATH
     if query.device.type == "cpu" and key.shape[:-3] != query.shape[:-3]:
         return _MATH
@@ -226,15 +225,13 @@ def _chosen_kernel(
 def attention_forward(
     query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str
 ) -> Any:
-    """Return attention, and the logarithm of each row's sum of exponentials; `kernel` is the one that torch takes for
-    it.
-    """
+    """Return the result of attention and the logsumexp of each row. `kernel` is the kernel that torch chooses."""
     weights, lse = _weights(_scores(query, key, attn_mask, is_causal, scale))
     return _attend(weights, value, query), lse
 
 
 def _again(query: Any, key: Any, lse: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
-    """Return the attention weights, computed again."""
+    """Recompute the attention weights."""
     lse = ltorch.unsqueeze(ltorch.where(ltorch.abs(lse) == math.inf, 0.0, lse), -1)
     return ltorch.exp(_scores(query, key, attn_mask, is_causal, scale) - lse)
 
@@ -277,8 +274,8 @@ def attention_mask_grad(
     return clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
 
 
-# What the rules return: the result, and the gradients of query, key, value and mask. `flow` gives an operation's result
-# and the gradient that flows into it.
+# A rule returns the result and the gradients of query, key, value and mask. `flow` maps the result of an operation to
+# that result and the gradient that flows into it.
 _Flow = Callable[[Any], tuple[Any, Any]]
 _Rule = tuple[Any, list[Any]]
 
@@ -313,7 +310,7 @@ def _dropout_rule(
     flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float,
     kernel: str,
 ) -> _Rule:  # fmt: skip
-    """Differentiate attention with dropout inside the kernel, which draws the same numbers in backward."""
+    """Differentiate attention with dropout in the kernel. Backward draws the same random numbers again."""
     how = (dropout_p, is_causal, scale, kernel)
     out, lse, seed, offset = prims.attention_dropout(query, key, value, attn_mask, *how)
     result, g = flow(out)
@@ -348,7 +345,7 @@ def _(
     masked = attn_mask is not None
     simple = attn_mask not in b and not (masked and attn_mask.ndim == 4)
     if simple and ndim == 4 and b.ndim(key) == 4 and b.shape(key)[0] == rows:
-        # torch's kernels take one dimension for the batch.
+        # torch's kernels have a single batch dimension.
         tensors = [b.merge(x) for x in (query, key, value)]
         return b.split(scaled_dot_product_attention(*tensors, attn_mask, dropout_p, is_causal, **how), rows)
     tensors = [b.line_up(b.expand(x), ndim) for x in (query, key, value)]
@@ -395,7 +392,7 @@ def _qkv(make: MakeTensor, *lead: int, length: int = 5, source: int = 7, size: i
 
 
 def _mask(make: MakeTensor, *shape: int) -> Any:
-    """Return a mask of which each row lets something through."""
+    """Return a mask with at least one unmasked element in each row."""
     out = make(shape, dtype=torch.float32, requires_grad=False) > -3
     out[..., 0] = True
     return out
@@ -440,7 +437,7 @@ def _(make: MakeTensor) -> Any:
 
 @attention_forward.samples
 def _(make: MakeTensor) -> Any:
-    # The sums take no gradient from torch's kernel, but do from the decomposition.
+    # torch's kernel gives the logsumexp no gradient, but the decomposition does.
     fixed: Any = functools.partial(make, requires_grad=False)
     yield SampleInput(*_qkv(fixed, 2, 3), None, False, 0.3, "flash")
     yield SampleInput(*_qkv(fixed, 2, 3, source=5), None, True, 0.3, "flash")
@@ -448,7 +445,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _after_forward(make: MakeTensor) -> Any:
-    """Samples of what runs after a forward pass: (gradient, query, key, value, mask, out, lse, is_causal, scale)."""
+    """Yield arguments of operations after a forward pass: grad, query, key, value, mask, out, lse, is_causal, scale."""
     for mask, causal in ((None, False), (None, True), (make((5, 7), low=-2, high=2), False)):
         query, key, value = _qkv(make, 2, 3)
         scores = query.detach().float() @ key.detach().float().mT * 0.3

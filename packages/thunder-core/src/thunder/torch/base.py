@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operations of the torch language are declared: the body is the decomposition, the rest stands right below it.
+"""How operations of the torch language are declared: a function with its decomposition as body, and rules below it.
 
     @torchsymbol(torch.nn.functional.hardswish, is_method=False)
     def hardswish(input: TensorProxy, inplace: bool = False) -> TensorProxy:
         '''input * relu6(input + 3) / 6.'''
         return input * relu6(input + 3) / 6
 
-The first argument says which functions of torch it stands for; from it come the map that tracing uses, the tensor
-method, the torch executor's implementation and the reference that conformance tests compare with. Parameters have
-torch's names.
+The first argument of the decorator names the torch functions that the operation represents. Four things are derived
+from it: the map that tracing uses, the tensor method, the torch executor's implementation, and the reference for
+conformance tests. Parameters have the same names as in torch.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MODULE = "thunder.torch"
 
 language = register_langctx(LanguageContext("torch"))
 
-# Decorator: reads a function's body in the torch language, whatever the language around its call.
+# A decorator: run the function's body in the torch language, regardless of the caller's language.
 torchctx = langctx("torch")
 
-# The operations of the language by their names, under which the families use each other's. (They cannot import the
-# package, which imports them.)
+# The operations of the language by name, for calls between families. A family cannot import the package, because the
+# package imports the families.
 operations = SimpleNamespace()
 
 _symbols: dict[Any, Symbol] = {}
@@ -56,17 +56,17 @@ _function_map: dict[Any, Symbol] = {}
 
 
 def all_torchsymbols() -> dict[Any, Symbol]:
-    """Return every operation of the torch language by its id, those declared from outside included."""
+    """Return every operation of the torch language by its id, including operations declared by plugins."""
     return dict(_symbols)
 
 
 def torch_function_map() -> dict[Any, Symbol]:
-    """Return which symbol stands for which function of torch. It is live: declaring an operation adds to it."""
+    """Return the map from torch functions to symbols. It is live: declaring an operation adds entries."""
     return _function_map
 
 
 def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
-    """Return the names that the method has: the operation's, and those of functions that mean the same (`multiply`)."""
+    """Return the names of the tensor method: the operation's name, and its aliases in torch (e.g. `multiply`)."""
     names = [name]
     for fn in fns:
         other = getattr(fn, "__name__", name)
@@ -76,7 +76,7 @@ def _spellings(name: str, fns: Sequence[Any]) -> list[str]:
 
 
 def named(name: str) -> Any:
-    """Return what torch has under a name such as `torch.special.erf`."""
+    """Return the torch object with a dotted name, e.g. `torch.special.erf`."""
     return functools.reduce(getattr, name.split(".")[1:], torch)
 
 
@@ -93,10 +93,10 @@ def torchsymbol(
 ) -> Callable[[Callable[..., Any]], Symbol]:
     """Declare an operation of the torch language.
 
-    `torch_functions` are the functions of torch that it stands for; the first is what the torch executor runs, unless
-    `executed_by_torch` is False. `id` defaults to `torch.` and the name. `is_method` says whether tensors have it as a
-    method, which is what torch's tensors do when it is left out. `explicit` writes its default arguments in traces too.
-    `facts` say what passes and executors may rely on (`thunder.core.facts`).
+    `torch_functions` are the torch functions that the operation represents. The torch executor runs the first one,
+    unless `executed_by_torch` is False. `id` defaults to `torch.` and the name. `is_method` determines whether tensors
+    have it as a method; the default is the same as for torch's tensors. With `explicit`, traces also print default
+    arguments. `facts` are properties that passes and executors rely on (`thunder.core.facts`).
     """
 
     def declare(fn: Callable[..., Any]) -> Symbol:
@@ -132,18 +132,18 @@ def torchsymbol(
 
 
 class PerDimension(tuple[Symbol, ...]):
-    """One operation for several numbers of spatial dimensions: a symbol for each (`for_dims`)."""
+    """One operation for several numbers of spatial dimensions, with a symbol for each (see `for_dims`)."""
 
     dims: tuple[int, ...]
 
     def samples(self, generator: F) -> F:
-        """Decorate the generator `(spatial, make) -> SampleInput…` of inputs that each of the operations must take."""
+        """Decorate the generator `(spatial, make) -> SampleInput…` of valid inputs for each of the operations."""
         for spatial, sym in zip(self.dims, self):
             sym.samples(functools.partial(generator, spatial))
         return generator
 
     def errors(self, generator: F) -> F:
-        """Decorate the generator `(spatial, make) -> (SampleInput, exception type, message pattern)…`."""
+        """Decorate the generator of invalid inputs: `(spatial, make) -> (SampleInput, exception type, pattern)…`."""
         for spatial, sym in zip(self.dims, self):
             sym.errors(functools.partial(generator, spatial))
         return generator
@@ -155,11 +155,11 @@ _SIZES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 def for_dims(
     *dims: int, name: str, torch: str | Sequence[str], **declaration: Any
 ) -> Callable[[Callable[..., Any]], PerDimension]:
-    """Decorate the body `(spatial, *arguments)` of operations that torch has for several numbers of dimensions.
+    """Decorate the body `(spatial, *arguments)` of an operation that torch has for several numbers of dimensions.
 
-    In `name` and in the names `torch` of the functions that it stands for, `{}` is the number of dimensions; of the
-    functions after the first, torch may have some for other numbers only. `{sizes}` in the docstring are their names.
-    `declaration` is what `torchsymbol` takes besides.
+    `{}` stands for the number of dimensions in `name` and in the names `torch` of the represented functions. Torch must
+    have the first function for each number of dimensions; the others are optional. `{sizes}` in the docstring stands
+    for the names of the spatial dimensions. `declaration` contains further arguments of `torchsymbol`.
     """
     templates = (torch,) if isinstance(torch, str) else tuple(torch)
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalization with statistics of the batch: batch and instance normalization.
+"""Normalization with statistics of the batch: batch normalization and instance normalization.
 
-torch writes the running statistics in place. Here nothing is written: `batch_norm_train` and `instance_norm_train` give
-the new running statistics as further results, and whoever called torch's function for the user writes them back.
+torch writes the running statistics in place, but operations of a trace do not. Instead, `batch_norm_train` and
+`instance_norm_train` return the new running statistics as further results. The handlers of torch's functions write them
+back.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ def _running(old: Any, new: Any, momentum: float) -> Any:
 def batch_norm_forward(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
-    """Compute `batch_norm_train` with what its gradient needs: `(out, mean, invstd, reserve, new_mean, new_var)`.
+    """Compute `batch_norm_train` and the values for its gradient: `(out, mean, invstd, reserve, new_mean, new_var)`.
 
-    `reserve` is memory that a kernel may want to see again in the backward pass; it is empty where none does.
+    `reserve` is memory that some kernels need again in backward. For other kernels, it is empty.
     """
     _check_vectors(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     x = wide(input)
@@ -83,10 +84,10 @@ def batch_norm_forward(
 def batch_norm_train(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
-    """Batch normalization with the statistics of this batch: `(out, new_running_mean, new_running_var)`.
+    """Normalize with the statistics of this batch. Return `(out, new_running_mean, new_running_var)`.
 
-    The latter two are None where none were given. `torch.batch_norm` in training mode writes them into its arguments;
-    what traces it calls this and writes them back.
+    The new running statistics are None if no running statistics were passed in. `torch.batch_norm` in training mode
+    writes them into its arguments. Its handler calls this operation and writes them back.
     """
     _check_batch(input)
     outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
@@ -108,10 +109,10 @@ def batch_norm_backward(
     grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any, train: bool,
     eps: float, reserve: Any,
 ) -> Any:  # fmt: skip
-    """Return the gradients of batch normalization's input, weight and bias.
+    """Return the gradients of the input, weight and bias of batch normalization.
 
-    With `train` the statistics `mean` and `invstd` of the batch are differentiated too; without, they are None and the
-    running ones are constants.
+    If `train`, the statistics `mean` and `invstd` of the batch are differentiated too. Otherwise, they are None, and
+    the running statistics are constants.
     """
     g, x = wide(grad), wide(input)
     dims = tuple(d for d in range(input.ndim) if d != 1)
@@ -140,9 +141,9 @@ def batch_norm(
     input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Compute `input` normalized for each channel: with the running statistics, or in training with the batch's.
+    """Normalize each channel of `input`, with the batch's statistics in training, else with the running statistics.
 
-    This operation writes nothing; in training with running statistics `batch_norm_train` gives the new ones.
+    This operation does not write. In training, `batch_norm_train` returns the new running statistics.
     """
     _check_vectors(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     if training:
@@ -202,7 +203,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _train_samples(make: MakeTensor) -> Any:
-    # The running statistics are no function of the input, as far as gradients go.
+    # The running statistics have no gradient with respect to the input.
     fixed: Any = functools.partial(make, requires_grad=False)
     for shape in ((4, 3), (2, 3, 4, 5)):
         given = _batch_arguments(fixed, shape)
@@ -218,7 +219,7 @@ batch_norm_forward.samples(_train_samples)
 
 @batch_norm_backward.samples
 def _(make: MakeTensor) -> Any:
-    # As with layer_norm_backward: what depends on the input is an argument here, and none to torch.
+    # Same as for layer_norm_backward: here the statistics are arguments, but torch computes them from the input.
     fixed: Any = functools.partial(make, requires_grad=False)
     given = _batch_arguments(make, (2, 3, 4))
     stats = [given["running_mean"], given["running_var"]]
@@ -243,9 +244,10 @@ def _check_instances(input: Any, **vectors: Any) -> None:
 def instance_norm_train(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
-    """Instance normalization: `(out, new_running_mean, new_running_var)`, the latter None where none were given.
+    """Normalize each instance. Return `(out, new_running_mean, new_running_var)`.
 
-    `torch.instance_norm` writes them into its arguments; what traces it calls this and writes them back.
+    The new running statistics are None if no running statistics were passed in. `torch.instance_norm` writes them into
+    its arguments. Its handler calls this operation and writes them back.
     """
     _check_instances(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     n, c, *spatial = input.shape
@@ -266,9 +268,9 @@ def instance_norm(
     input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
-    """Compute `input` normalized for each sample and channel, or with the running statistics.
+    """Normalize each channel of each sample of `input`, with its own statistics or with the running statistics.
 
-    This operation writes nothing; where torch would, `instance_norm_train` gives the new running statistics.
+    This operation does not write. `instance_norm_train` returns the new running statistics.
     """
     if use_input_stats:
         return instance_norm_train(input, weight, bias, running_mean, running_var, momentum, eps)[0]

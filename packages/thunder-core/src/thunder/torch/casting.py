@@ -23,7 +23,7 @@ _CAST = (OpTags.ELEMENTWISE_OP,)
 
 # -- to ---------------------------------------------------------------------------------------------------------------
 class _ToBinder(Binder):
-    """Brings the spellings of `to` into one: what changes as positional arguments, the options by name.
+    """A binder that normalizes the spellings of `to`: dtype and device become positional, the options keywords.
 
     `a.to(other)`, `a.to("cuda", torch.half)`, `a.to(dtype=torch.half, device="cuda")`, `a.to(torch.half, False, True)`.
     """
@@ -78,9 +78,7 @@ def _laid_out(a: TensorProxy, memory_format: Any) -> TensorProxy:
 def to(
     input: TensorProxy, *wanted: Any, copy: Any = False, non_blocking: Any = False, memory_format: Any = None
 ) -> Any:
-    """Compute `input` on another device, in another dtype, or laid out otherwise; itself where it is all that
-    already.
-    """
+    """Return `input` with another device, dtype or memory format, or `input` itself if nothing changes."""
     device = next((x for x in wanted if not _is_dtype(x)), None)
     dtype = next((x for x in wanted if _is_dtype(x)), None)
     out = _laid_out(_moved(input, device, dtype), memory_format)
@@ -109,7 +107,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.Tensor.type_as, tags=_CAST, casts=True)
 def type_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """Compute `input` in the dtype, and on the device, of `other`."""
+    """Return `input` with the dtype and device of `other`."""
     return _moved(input, other.device, other.dtype)
 
 
@@ -129,9 +127,7 @@ _LEGACY_NAMES = {
 
 @torchsymbol(torch.Tensor.type, id="torch.type", method_name="type", tags=_CAST, casts=True)
 def type_(input: TensorProxy, dtype: Any = None, non_blocking: Any = False) -> Any:
-    """Compute `input` in another dtype, which may be named as torch once named tensors; without one, that name of its
-    own.
-    """
+    """Return `input` with another dtype, or without `dtype` the legacy name of its type ("torch.FloatTensor")."""
     if dtype is None:
         return _legacy_name(input)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")
@@ -171,7 +167,7 @@ def _declare_cast(name: str, dtype: dtypes.dtype) -> Symbol:
 
 
 def _cast_samples(make: MakeTensor) -> Any:
-    # Within the range of all types, and no halves: what lies outside converts differently from machine to machine.
+    # Only values in the range of all dtypes, and no halves: other conversions depend on the machine.
     for shape in ((4, 3), (), (0, 2)):
         yield SampleInput(make(shape, low=0, high=9))
     yield SampleInput(make((5, 3), low=0, high=9).mT)
@@ -185,7 +181,7 @@ for _name, _dtype in _CASTS.items():
 
 @torchsymbol(torch.Tensor.cpu)
 def cpu(input: TensorProxy, memory_format: Any = torch.preserve_format) -> TensorProxy:
-    """Compute `input` on the CPU."""
+    """Return `input` on the CPU."""
     return _laid_out(_moved(input, "cpu", None), memory_format)
 
 
@@ -196,7 +192,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _cuda(input: TensorProxy, device: Any = None, non_blocking: Any = False, memory_format: Any = None) -> TensorProxy:
-    """Compute `input` on a CUDA device, the current one if none is given."""
+    """Return `input` on a CUDA device. The default is the current device."""
     if device is None:
         device = input.device if input.device.type == "cuda" else f"cuda:{torch.cuda.current_device()}"
     elif isinstance(device, builtins.int):
@@ -204,14 +200,14 @@ def _cuda(input: TensorProxy, device: Any = None, non_blocking: Any = False, mem
     return to(input, device, memory_format=memory_format)
 
 
-# Not an operation of its own, which machines without CUDA could not test: the frontend makes it `x.to("cuda")`.
+# This is not an operation, because machines without CUDA could not test it. The capture layer records `x.to("cuda")`.
 language.add_method("cuda", _cuda)
 
 
 # -- memory and gradients ---------------------------------------------------------------------------------------------
 @torchsymbol(torch.clone)
 def clone(input: TensorProxy, *, memory_format: Any = torch.preserve_format) -> TensorProxy:
-    """Compute `input` in memory of its own."""
+    """Return a copy of `input`."""
     return _laid_out(prims.clone(input), memory_format)
 
 
@@ -224,7 +220,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.Tensor.detach, torch.detach, tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def detach(input: TensorProxy) -> TensorProxy:
-    """Compute `input`, through which no gradient flows."""
+    """Return `input` without a connection to its gradient."""
     return prims.detach(input)
 
 
@@ -241,7 +237,7 @@ def _(make: MakeTensor) -> Any:
 # -- complex numbers as pairs -----------------------------------------------------------------------------------------
 @torchsymbol(torch.view_as_real, is_method=False, tags=VIEW)
 def view_as_real(input: TensorProxy) -> TensorProxy:
-    """Complex numbers as pairs of real ones in a new last dimension."""
+    """Return complex numbers as pairs of real numbers in a new last dimension."""
     check(
         dtypes.is_complex_dtype(input.dtype),
         lambda: f"view_as_real is only supported for complex tensors, but this one is {input.dtype}",
@@ -251,7 +247,7 @@ def view_as_real(input: TensorProxy) -> TensorProxy:
 
 @torchsymbol(torch.view_as_complex, is_method=False, tags=VIEW)
 def view_as_complex(input: TensorProxy) -> TensorProxy:
-    """Pairs of real numbers in the last dimension as complex ones."""
+    """Return pairs of real numbers in the last dimension as complex numbers."""
     check(
         input.dtype in (dtypes.float16, dtypes.float32, dtypes.float64),
         lambda: (

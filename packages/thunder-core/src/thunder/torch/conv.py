@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of the torch language: of one to three spatial dimensions, and transposed ones.
+"""Convolutions of the torch language with one to three spatial dimensions, and transposed convolutions.
 
-They come down to the `convolution` primitive: what is added here are inputs without a batch, numbers given once for all
-dimensions, and padding by name.
+They decompose into the `convolution` primitive. In addition, they support inputs without a batch dimension, single
+numbers for all dimensions, and padding by name (e.g. "same").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 
 
 def per_dimension(value: Any, count: int) -> tuple[int, ...]:
-    """Return a number for each spatial dimension, where one number may stand for all."""
+    """Return one number for each spatial dimension. A single number is used for all dimensions."""
     if isinstance(value, Sequence):
         return tuple(value) * count if len(value) == 1 else tuple(value)
     return (value,) * count
@@ -41,7 +41,7 @@ def _batched(name: str, input: Any, spatial: int) -> tuple[Any, bool]:
 
 
 def _padded(input: Any, weight: Any, padding: str, stride: Any, dilation: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return the input and the symmetric padding that padding by name asks for."""
+    """Return the input and the symmetric padding for padding by name. The input may be padded further."""
     spatial = weight.ndim - 2
     check(padding in ("same", "valid"), lambda: f"Invalid padding string: '{padding}'")
     if padding == "valid":
@@ -49,14 +49,14 @@ def _padded(input: Any, weight: Any, padding: str, stride: Any, dilation: Any) -
     check(all(s == 1 for s in stride), lambda: "padding='same' is not supported for strided convolutions")
     totals = [d * (k - 1) for k, d in zip(weight.shape[2:], dilation)]
     if any(t % 2 for t in totals):
-        # What does not halve goes to the right.
+        # An odd total adds one element on the right.
         extra = [n for t in reversed(totals) for n in (0, t % 2)]
         input = ltorch.pad(input, tuple(extra))
     return input, tuple(t // 2 for t in totals)
 
 
 def _convolved(input: Any, weight: Any, bias: Any, *how: Any) -> Any:
-    """Return the convolution primitive, which is for real numbers, of complex ones too."""
+    """Compute a convolution of real or complex numbers. The primitive only supports real numbers."""
     if not dtypes.is_complex_dtype(input.dtype):
         return prims.convolution(input, weight, bias, *how)
     parts = [(ltorch.real(x), ltorch.imag(x)) for x in (input, weight)]
@@ -81,7 +81,7 @@ def _conv(
     spatial: int, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
-    """Return the convolution of `(batch, channels, {sizes})`."""
+    """Compute the convolution of a tensor with dimensions `(batch, channels, {sizes})`."""
     name = f"conv{spatial}d"
     input, alone = _batched(name, input, spatial)
     _check_weight(name, weight, spatial)
@@ -130,7 +130,7 @@ def _conv_transpose(
     spatial: int, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
 ) -> Any:  # fmt: skip
-    """Return the transpose of a convolution of `(batch, channels, {sizes})`."""
+    """Compute the transposed convolution of a tensor with dimensions `(batch, channels, {sizes})`."""
     name = f"conv_transpose{spatial}d"
     input, alone = _batched(name, input, spatial)
     _check_weight(name, weight, spatial)
@@ -168,7 +168,7 @@ def convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> Any:  # fmt: skip
-    """Return a convolution of any number of spatial dimensions, transposed or not."""
+    """Compute a convolution with any number of spatial dimensions, transposed or not."""
     spatial = weight.ndim - 2
     input, alone = _batched("convolution", input, spatial)
     stride, padding, dilation, output_padding = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that make tensors.
+"""Operations of the torch language that create tensors.
 
-Where no dtype or device is given they are torch's defaults, which the prologue guards. `layout=`, `pin_memory=`,
-`requires_grad=` and `out=` are the frontend's.
+If no dtype or device is passed, torch's default is used, which the prologue guards. The capture layer handles
+`layout=`, `pin_memory=`, `requires_grad=` and `out=`.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _SHAPES = ((2, 3), (), (0, 3), (4, 1, 2))
 
 
 def device_or_default(device: Any) -> devices.Device:
-    """Return the device that is named, or torch's default one."""
+    """Return the given device, or torch's default device."""
     return devices.to_device(torch.get_default_device() if device is None else device)  # type: ignore[return-value]
 
 
 def dtype_or_default(dtype: Any) -> dtypes.dtype:
-    """Return the dtype that is named, or torch's default floating point one."""
+    """Return the given dtype, or torch's default floating point dtype."""
     return default_dtype() if dtype is None else dtypes.to_dtype(dtype)  # type: ignore[return-value]
 
 
 def size_of(name: str, sizes: tuple[Any, ...], size: Any = None) -> tuple[int, ...]:
-    """Return the shape that `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))` asks for."""
+    """Return the shape requested by `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))`."""
     if size is None:
         size = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
     elif sizes:
-        raise TypeError(f"{name}() got its size twice: {sizes} and size={size}")
+        raise TypeError(f"{name}() received the size twice: {sizes} and size={size}")
     size = (size,) if isinstance(size, (int, NumberProxy)) else size
     for n in size:
         if isinstance(n, bool) or not isinstance(n, (int, NumberProxy)):
@@ -61,7 +61,7 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
     """Return a tensor of `size` filled with `fill_value`."""
     shape = size_of("full", (), size)
     if isinstance(fill_value, TensorProxy):
-        check(fill_value.ndim == 0, lambda: "full: a tensor to fill with must have no dimensions")
+        check(fill_value.ndim == 0, lambda: "full: fill_value must be a number or a tensor with 0 dimensions")
         kind = dtypes.to_dtype(dtype) or fill_value.dtype
         value = prims.device_put(clang.maybe_convert_to_dtype(fill_value, kind), device_or_default(device))
         return prims.broadcast_in_dim(value, list(shape), ())
@@ -89,7 +89,7 @@ def _(make: MakeTensor) -> Any:
 def full_like(
     input: TensorProxy, fill_value: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
-    """Return a tensor like input filled with `fill_value`."""
+    """Return a tensor with the metadata of `input`, filled with `fill_value`."""
     return _like(input, fill_value, dtype, device)
 
 
@@ -102,7 +102,7 @@ def _like(input: TensorProxy, value: Any, dtype: Any, device: Any) -> Any:
 
 @torchsymbol(torch.fill)
 def fill(input: TensorProxy, value: Any) -> Any:
-    """Return a tensor like input filled with `value`."""
+    """Return a tensor with the metadata of `input`, filled with `value`."""
     return _like(input, value, None, None)
 
 
@@ -113,44 +113,44 @@ def _(g: Any, out: Any, input: TensorProxy, value: Any) -> Any:
 
 @torchsymbol(torch.zeros_like, tags=_TAGS)
 def zeros_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
-    """Return zeros in a tensor like input."""
+    """Return zeros with the metadata of `input`."""
     return _like(input, 0, dtype, device)
 
 
 @torchsymbol(torch.ones_like, tags=_TAGS)
 def ones_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
-    """Return ones in a tensor like input."""
+    """Return ones with the metadata of `input`."""
     return _like(input, 1, dtype, device)
 
 
 @torchsymbol(torch.empty_like, tags=_TAGS)
 def empty_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
-    """Return a tensor like input whose elements may be anything."""
+    """Return an uninitialized tensor with the metadata of `input`."""
     kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
     return prims.empty(input.shape, device=where, dtype=kind)
 
 
 @torchsymbol(torch.zeros, tags=_TAGS)
 def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of that size filled with zeros."""
+    """Return a tensor of the given size, filled with zeros."""
     return clang.full(size_of("zeros", sizes, size), 0, device=device_or_default(device), dtype=dtype_or_default(dtype))
 
 
 @torchsymbol(torch.ones, tags=_TAGS)
 def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of that size filled with ones."""
+    """Return a tensor of the given size, filled with ones."""
     return clang.full(size_of("ones", sizes, size), 1, device=device_or_default(device), dtype=dtype_or_default(dtype))
 
 
 @torchsymbol(torch.empty, tags=_TAGS)
 def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
-    """Return a tensor of that size whose elements may be anything."""
+    """Return an uninitialized tensor of the given size."""
     return prims.empty(size_of("empty", sizes, size), device=device_or_default(device), dtype=dtype_or_default(dtype))
 
 
 @torchsymbol(torch.empty_strided, tags=_TAGS)
 def empty_strided(size: Sequence[int], stride: Sequence[int], *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of that size whose elements may be anything, laid out in memory as `stride` says."""
+    """Return an uninitialized tensor with the given size and strides."""
     check(len(size) == len(stride), lambda: f"mismatch in length of strides and shape: {tuple(stride)}, {tuple(size)}")
     shape = size_of("empty_strided", (), size)
     return prims.empty(shape, device=device_or_default(device), dtype=dtype_or_default(dtype))
@@ -228,7 +228,7 @@ def _(make: MakeTensor) -> Any:
 # -- methods: the dtype and device are the tensor's -------------------------------------------------------------------
 @torchsymbol(torch.Tensor.new_full, tags=_TAGS)
 def new_full(input: TensorProxy, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor of `size`, with the dtype and device of input, filled with `fill_value`."""
+    """Return a tensor of `size` filled with `fill_value`, with the dtype and device of `input`."""
     kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
     return clang.full(size_of("new_full", (), size), fill_value, device=where, dtype=kind)
 
@@ -240,19 +240,19 @@ def _new(name: str, input: TensorProxy, sizes: Any, size: Any, dtype: Any, devic
 
 @torchsymbol(torch.Tensor.new_zeros, tags=_TAGS)
 def new_zeros(input: TensorProxy, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return zeros, with the dtype and device of input."""
+    """Return zeros with the dtype and device of `input`."""
     return clang.full(fill_value=0, **_new("new_zeros", input, sizes, size, dtype, device))
 
 
 @torchsymbol(torch.Tensor.new_ones, tags=_TAGS)
 def new_ones(input: TensorProxy, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return ones, with the dtype and device of input."""
+    """Return ones with the dtype and device of `input`."""
     return clang.full(fill_value=1, **_new("new_ones", input, sizes, size, dtype, device))
 
 
 @torchsymbol(torch.Tensor.new_empty, tags=_TAGS)
 def new_empty(input: TensorProxy, *sizes: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return a tensor whose elements may be anything, with the dtype and device of input."""
+    """Return an uninitialized tensor with the dtype and device of `input`."""
     new = _new("new_empty", input, sizes, size, dtype, device)
     return prims.empty(new["shape"], dtype=new["dtype"], device=new["device"])
 
@@ -291,7 +291,7 @@ def _(make: MakeTensor) -> Any:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.scalar_tensor, tags=_TAGS)
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return the number `s` as a tensor without dimensions."""
+    """Return the number `s` as a tensor with 0 dimensions."""
     return clang.full((), s, device=device_or_default(device), dtype=dtype_or_default(dtype))
 
 
@@ -304,7 +304,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.tensor, is_method=False, tags=_TAGS)
 def tensor(data: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return the tensor of a number, or of nested sequences of numbers."""
+    """Return a number or nested sequences of numbers as a tensor."""
     kind = dtypes.to_dtype(dtype) or _type_of_numbers(data)
     return prims.tensor_from_sequence(data, dtype=kind, device=device_or_default(device))
 
@@ -329,9 +329,7 @@ def _type_of_numbers(data: Any) -> dtypes.dtype:
 
 @torchsymbol(torch.Tensor.new_tensor, tags=_TAGS)
 def new_tensor(input: TensorProxy, data: Any, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return the tensor of `data` (a number, a tensor, or nested sequences of them), with the dtype and device of
-    input.
-    """
+    """Return `data` (number, tensor or nested sequences) as a tensor with the dtype and device of `input`."""
     kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device
     return _of_data(data, kind, where)
 

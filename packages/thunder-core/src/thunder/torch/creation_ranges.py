@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that are counted out in the torch language: ranges, equal distances, the identity."""
+"""Operations of the torch language that create ranges, evenly spaced numbers and identity matrices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TAGS = (NON_DIFFERENTIABLE,)
 
 @torchsymbol(torch.arange, tags=_TAGS)
 def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return start, start + step, … up to but without end. With one number it is the end."""
+    """Return start, start + step, …, without `end`. A single argument is the end."""
     if end is None:
         start, end = 0, start
     elif start is None:
@@ -37,7 +37,7 @@ def arange(start: Any = None, end: Any = None, step: Any = 1, *, dtype: Any = No
     check(finite, lambda: f"unsupported range: {start} -> {end}")
     _check_sign(start, end, step)
     if kind.category == BOOL:
-        raise NotImplementedError('"arange" not implemented for bool: convert its result')
+        raise NotImplementedError('"arange" not implemented for bool. Convert the result of another dtype instead')
     return _arange(start, end, step, kind, device_or_default(device))
 
 
@@ -46,7 +46,7 @@ def _known_number(name: str, x: Any) -> Any:
         value = number_value(x)
         return int(value) if isinstance(value, bool) else value
     if isinstance(x, TensorProxy):
-        raise TypeError(f"{name}: the bounds say how long the result is, so they must be numbers, not tensors")
+        raise TypeError(f"{name}: the bounds determine the length of the result, so they must be numbers, not tensors")
     raise TypeError(f"{name}: the bounds must be real numbers, but found {type(x).__name__}: {x!r}")
 
 
@@ -68,13 +68,13 @@ def _arange(start: Any, end: Any, step: Any, kind: dtypes.dtype, device: devices
         return prims.iota(-((start - end) // step), start=start, step=step, device=device, dtype=kind)
     length = max(0, math.ceil((end - start) / step))
     if kind.category == INTEGER:
-        # As torch: how many there are is computed from the bounds as they are given, the numbers from whole ones.
+        # Same as torch: the length is computed from the original bounds, but the values from the bounds as integers.
         return prims.iota(length, start=converted(start, int), step=converted(step, int), device=device, dtype=kind)
     whole = all((isinstance(x, int) or float(x).is_integer()) and abs(x) < 2**53 for x in (start, step))
     if whole:
         numbers = prims.iota(length, start=converted(start, int), step=converted(step, int), device=device, dtype=int64)
         return prims.convert_element_type(numbers, kind)
-    # In double precision, as torch's kernels on the CPU.
+    # Use double precision, as torch's CPU kernels do.
     position = prims.convert_element_type(prims.iota(length, start=0, step=1, device=device, dtype=int64), float64)
     found = clang.add(clang.mul(position, converted(step, float)), converted(start, float))
     return clang.maybe_convert_to_dtype(found, kind)
@@ -89,8 +89,8 @@ def _(make: MakeTensor) -> Any:
     fractions = SampleInput(1, 2.5, 0.3, device=make.device, dtype=make.dtype)
     if make.dtype.is_floating_point:
         yield fractions
-    elif make.dtype is not torch.int64:  # of these the step is zero: an error, and in torch 2.11 the end of the process
-        yield fractions.left_out_when("torch divides by the step, which it has made an integer: zero", device="cuda")
+    elif make.dtype is not torch.int64:  # for int64 the step becomes 0: an error, or a crash in torch 2.11
+        yield fractions.left_out_when("torch converts the step to the integer 0 and divides by it", device="cuda")
     yield SampleInput(end=4)
     yield SampleInput(0, end=9, step=4)
 
@@ -104,7 +104,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.linspace, tags=_TAGS)
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None) -> Any:
-    """Compute `steps` numbers from start to end, both included, at equal distances."""
+    """Return `steps` evenly spaced numbers from `start` to `end`, both included."""
     check(steps >= 0, lambda: "number of steps must be non-negative")
     kind = _type_of_ends("linspace", start, end, dtype)
     return clang.maybe_convert_to_dtype(_linspace(start, end, int(steps), kind, device_or_default(device)), kind)
@@ -139,7 +139,7 @@ def _linspace(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: devi
     if steps < 2:
         return clang.add(clang.maybe_convert_to_dtype(position, wide), start)
     step = clang.true_divide(clang.sub(end, start), steps - 1)
-    # From the nearer end, so that both are met exactly.
+    # Compute from the nearer end, so that both ends are exact.
     up = clang.add(clang.mul(position, step), start)
     down = clang.sub(end, clang.mul(clang.sub(steps - 1, position), step))
     out = clang.where(clang.lt(position, steps // 2), up, down)
@@ -148,7 +148,7 @@ def _linspace(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: devi
 
 @torchsymbol(torch.logspace, tags=_TAGS)
 def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """Compute `base` to the powers of `linspace(start, end, steps)`."""
+    """Compute `base` to the power of `linspace(start, end, steps)`."""
     check(steps >= 0, lambda: "number of steps must be non-negative")
     kind = _type_of_ends("logspace", start, end, dtype)
     exponents = _linspace(
@@ -184,7 +184,7 @@ for _op in (linspace, logspace):
 
 @torchsymbol(torch.eye, tags=_TAGS)
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None) -> Any:
-    """Return ones on the diagonal, zeros elsewhere."""
+    """Return a matrix with ones on the diagonal and zeros elsewhere."""
     columns = n if m is None else m
     clang.base.demand(n, ">=", 0, lambda: f"n must be greater or equal to 0, got {n}")
     clang.base.demand(columns, ">=", 0, lambda: f"m must be greater or equal to 0, got {columns}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of classification: negative log likelihood and cross-entropy, of class numbers or of class probabilities.
+"""Classification losses: negative log likelihood and cross-entropy, for class indices or class probabilities.
 
-Classes are dimension 1 of `(batch, classes, …)`, or the only dimension. The gradient of cross-entropy of class numbers
-saves the input and one number a row, the logarithm of the sum of exponentials; an executor that keeps more can bring a
-rule of its own, as torch's does.
+Classes are dimension 1 of `(batch, classes, …)`, or the only dimension. For class indices, the gradient of
+cross-entropy saves the input and the logsumexp of each row (the logarithm of the sum of exponentials). An executor can
+provide a gradient rule that saves more, as torch's executor does.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _check_weight(weight: Any, classes: int) -> None:
 
 
 def check_constant(weight: Any) -> None:
-    """Raise torch's error where the gradient of the classes' weights is asked for: it has none."""
+    """Raise torch's error if a gradient of the class weights is requested: they have none."""
     check(
         weight is None or not weight.requires_grad,
         lambda: (
@@ -92,14 +92,14 @@ def check_constant(weight: Any) -> None:
 
 
 def _target_like_rows(input: Any, target: Any) -> Any:
-    """Class numbers as int64, shaped as the input without its classes."""
+    """Return class indices as int64, with the shape of the input without its class dimension."""
     if input.ndim == 1 and target.ndim == 1:
         target = ltorch.reshape(target, ())
     return clang.maybe_convert_to_dtype(target, dtypes.int64)
 
 
 def _picked(x: Any, dim: int, index: Any) -> Any:
-    """Return the element of each row at its index."""
+    """Return the element of each row at the index of that row."""
     return ltorch.squeeze(ltorch.gather(x, dim, ltorch.unsqueeze(index, dim)), dim)
 
 
@@ -108,7 +108,7 @@ def _by_class(weight: Any, input: Any) -> Any:
 
 
 def _rows(input: Any, target: Any, weight: Any, ignore_index: int) -> tuple[Any, Any, Any]:
-    """Safe class numbers, the weight of each row's class, and which rows count."""
+    """Return valid class indices, the weight of each row's class, and a mask of the rows that count."""
     target = _target_like_rows(input, target)
     counts = target != ignore_index
     safe = ltorch.where(counts, target, 0)
@@ -124,7 +124,7 @@ def rule_options(
     weight: Any = None, size_average: Flag = None, ignore_index: int = -100, reduce: Flag = None,
     reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> tuple[Any, int, str, float]:  # fmt: skip
-    """Return weight, ignore_index, reduction and label_smoothing from what follows the target in torch's functions."""
+    """Return weight, ignore_index, reduction and label_smoothing, given the loss's arguments after the target."""
     return weight, ignore_index, reduction_of(reduction, size_average, reduce), label_smoothing
 
 
@@ -134,7 +134,7 @@ def _nll(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int
     x, w = upcast(input, weight)
     safe, of_row, counts = _rows(x, target, w, ignore_index)
     loss = ltorch.where(counts, -_picked(x, _class_dim(input), safe) * of_row, 0.0)
-    # torch does not count what it will not divide by.
+    # torch does not sum the weights if it does not divide by the sum.
     total = clang.sum(of_row) if reduction != "none" else ltorch.zeros((), dtype=of_row.dtype, device=input.device)
     if reduction != "none":
         loss = clang.sum(loss)
@@ -148,13 +148,13 @@ def nll_loss(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, ignore_index: int = -100,
     reduce: Flag = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Minus the log-probability, in `input`, of each row's class; the mean is weighted."""
+    """Compute minus the log-probability of each row's class, given by `input`. The mean is weighted."""
     return _nll(input, target, weight, reduction_of(reduction, size_average, reduce), ignore_index)[0]
 
 
 @torchsymbol(id="torch.nll_loss_forward", tags=_TAGS)
 def nll_loss_forward(input: Any, target: Any, weight: Any, reduction: str, ignore_index: int) -> Any:
-    """Return nll_loss, and the sum of the weights of the rows that count."""
+    """Return the result of nll_loss, and the sum of the weights of all rows that count."""
     return _nll(input, target, weight, reduction, ignore_index)
 
 
@@ -162,7 +162,7 @@ def nll_loss_forward(input: Any, target: Any, weight: Any, reduction: str, ignor
 def nll_loss_backward(
     grad: Any, input: Any, target: Any, weight: Any, reduction: str, ignore_index: int, total_weight: Any
 ) -> Any:
-    """Return the gradient of nll_loss's input, of which only the shape is read."""
+    """Return the gradient of the input of nll_loss. Only the shape of `input` is read."""
     g, total, w = upcast(grad, total_weight, weight)
     kind = clang.reductions.compute_dtype(input.dtype)
     target = _target_like_rows(input, target)
@@ -252,7 +252,7 @@ def _(make: MakeTensor) -> Any:
 def _cross_entropy_of_numbers(
     input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float
 ) -> tuple[Any, Any]:
-    """Return the loss, and the logarithm of the sum of exponentials of each row."""
+    """Return the loss, and the logsumexp of each row."""
     _check_numbers(input, target, weight)
     dim = _class_dim(input)
     x, w = upcast(input, weight)
@@ -278,7 +278,7 @@ def _cross_entropy_of_numbers(
 def cross_entropy_forward(
     input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
 ) -> Any:
-    """Return cross_entropy of class numbers, and the logarithm of the sum of exponentials of each row."""
+    """Return the cross-entropy for class indices, and the logsumexp of each row."""
     return _cross_entropy_of_numbers(input, target, weight, ignore_index, reduction, label_smoothing)
 
 
@@ -293,7 +293,7 @@ def cross_entropy_backward(
     reduction: str,
     label_smoothing: float,
 ) -> Any:
-    """Return the gradient of cross_entropy's input, for class numbers."""
+    """Return the gradient of the input of cross_entropy, for class indices."""
     dim = _class_dim(input)
     classes = input.shape[dim]
     g, x, w = upcast(grad, input, weight)
@@ -309,7 +309,7 @@ def cross_entropy_backward(
     if label_smoothing:
         spread = ltorch.unsqueeze(on_all, dim)
         out = out - (spread if w is None else spread * _by_class(w, x))
-    # Rows that do not count have no gradient, whatever they hold.
+    # Rows that do not count have no gradient, whatever their values are.
     return clang.maybe_convert_to_dtype(ltorch.where(ltorch.unsqueeze(counts, dim), out, 0.0), input.dtype)
 
 
@@ -344,7 +344,7 @@ def _of_probabilities(log_probabilities: Any, target: Any, weight: Any, reductio
 
 
 def probability_rule(input: Any, target: Any, weight: Any, reduction: str, smoothing: float) -> Any:
-    """Return the gradient rule of cross-entropy of class probabilities."""
+    """Return the gradient rule of cross-entropy for class probabilities."""
     dim = _class_dim(input)
     x = ltorch.log_softmax(input, dim)
     out = _of_probabilities(x, target, weight, reduction, smoothing)
@@ -379,7 +379,7 @@ def cross_entropy(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, ignore_index: int = -100,
     reduce: Flag = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Any:  # fmt: skip
-    """Minus the log-probability that softmax of `input` gives to the target: class numbers, or class probabilities."""
+    """Compute minus the log-probability of the target under softmax(input), for class indices or probabilities."""
     reduction = reduction_of(reduction, size_average, reduce)
     if equal_shapes(target.shape, input.shape):
         _check_probabilities(input, target, weight, ignore_index)
@@ -420,7 +420,8 @@ def _(make: MakeTensor) -> Any:
         yield SampleInput(
             make((6, 5)), target, _weights(make), ignore_index=1, reduction=reduction, label_smoothing=0.1
         )
-    for reduction, smoothing in (("mean", 0.0), ("none", 0.1)):  # enough classes for kernels that need a warp of them
+    # Use enough classes for kernels that process a warp of classes.
+    for reduction, smoothing in (("mean", 0.0), ("none", 0.1)):
         target = _class_numbers(make, (6,), 45)
         yield SampleInput(make((6, 45)), target, ignore_index=1, reduction=reduction, label_smoothing=smoothing)
     yield SampleInput(make((4, 5)), _class_numbers(make, (4,), 5), size_average=False)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions whose result has a shape that depends on values: while tracing they are errors that name the way out.
+"""Functions whose result has a data-dependent shape. While tracing, they raise errors that suggest alternatives.
 
-Of a tensor without elements the answer is known, and that is given. They are not in the table of operations: there is
-nothing to run, and nothing that an executor could be tested on.
+For a tensor without elements the result is known, and is returned. These functions are not in the table of operations,
+because they have nothing to execute and executors cannot be tested on them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SORTED = (
 
 
 def _answered(*functions: Any) -> Callable[[Callable[..., Any]], Symbol]:
-    """Register what `functions` of torch, and the method of that name, do in the torch language."""
+    """Decorate the implementation of `functions` of torch, and of the tensor method of the same name."""
 
     def declare(fn: Callable[..., Any]) -> Symbol:
         name = fn.__name__
@@ -43,8 +43,8 @@ def _answered(*functions: Any) -> Callable[[Callable[..., Any]], Symbol]:
 
 def _refuse(name: str, what: str, way_out: str) -> NoReturn:
     raise TracingError(
-        f"{name} gives as many elements as {what}, which is not known while tracing. {way_out}, or leave this part out "
-        "of the traced function"
+        f"the size of the result of {name} is {what}, which is not known while tracing. {way_out}, or call {name} "
+        "outside the traced function"
     )
 
 
@@ -58,18 +58,18 @@ def _none(a: TensorProxy, shape: tuple[int, ...], dtype: dtypes.dtype) -> Tensor
 
 @_answered(torch.masked_select)
 def masked_select(input: TensorProxy, mask: TensorProxy) -> TensorProxy:
-    """Return the elements of `input` where `mask` is true: an error unless there are none to choose from."""
+    """Return the elements of `input` where `mask` is true. Raise an error unless the result must be empty."""
     check(mask.dtype is dtypes.bool8, lambda: "masked_select: expected BoolTensor for mask")
     if not _is_empty(compute_broadcast_shape(input.shape, mask.shape)):
-        _refuse("masked_select", "the mask has true ones", _WITH_MASK)
+        _refuse("masked_select", "the number of true elements of the mask", _WITH_MASK)
     return _none(input, (0,), input.dtype)
 
 
 @_answered(torch.nonzero)
 def nonzero(input: TensorProxy, *, as_tuple: bool = False) -> Any:
-    """Return the positions of the nonzero elements: an error unless there are no elements."""
+    """Return the positions of nonzero elements. Raise an error unless `input` is empty."""
     if not _is_empty(input.shape):
-        _refuse("nonzero", "the input has nonzero ones", f"{_WITH_MASK}; or use torch.nonzero_static")
+        _refuse("nonzero", "the number of nonzero elements", f"{_WITH_MASK}, or use torch.nonzero_static")
     if as_tuple:
         return tuple([_none(input, (0,), dtypes.int64) for _ in input.shape])
     return _none(input, (0, input.ndim), dtypes.int64)
@@ -77,9 +77,9 @@ def nonzero(input: TensorProxy, *, as_tuple: bool = False) -> Any:
 
 @_answered(torch.argwhere)
 def argwhere(input: TensorProxy) -> TensorProxy:
-    """Return the positions of the nonzero elements, as rows: an error unless there are no elements."""
+    """Return the positions of nonzero elements as rows. Raise an error unless `input` is empty."""
     if not _is_empty(input.shape):
-        _refuse("argwhere", "the input has nonzero ones", _WITH_MASK)
+        _refuse("argwhere", "the number of nonzero elements", _WITH_MASK)
     return _none(input, (0, input.ndim), dtypes.int64)
 
 
@@ -91,9 +91,9 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """Return the different elements: an error unless there are no elements."""
+    """Return the distinct elements. Raise an error unless `input` is empty."""
     if not _is_empty(input.shape) or return_inverse or return_counts or dim is not None:
-        _refuse("unique", "the input has different ones", _SORTED)
+        _refuse("unique", "the number of distinct elements", _SORTED)
     return _none(input, (0,), input.dtype)
 
 
@@ -101,7 +101,7 @@ def unique(
 def unique_consecutive(
     input: TensorProxy, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """Return the elements without repetitions of the one before: an error unless there are no elements."""
+    """Return the elements without consecutive repetitions. Raise an error unless `input` is empty."""
     if not _is_empty(input.shape) or return_inverse or return_counts or dim is not None:
-        _refuse("unique_consecutive", "the input has runs of equal ones", _SORTED)
+        _refuse("unique_consecutive", "the number of runs of equal elements", _SORTED)
     return _none(input, (0,), input.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language on diagonals and triangles of matrices: diagonal, diag_embed, tril, triu …"""
+"""Operations of the torch language on diagonals and triangles of matrices, e.g. diagonal, diag_embed, tril and triu."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 # -- diagonals --------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.diagonal, tags=VIEW)
 def diagonal(input: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorProxy:
-    """Return the diagonal of the matrices in `dim1` and `dim2`, `offset` above the main one, as the last dimension."""
+    """Return the diagonals of the matrices in dimensions `dim1` and `dim2`, as the last dimension of the result."""
     return clang.diagonal(input, offset, dim1, dim2)
 
 
@@ -63,7 +63,7 @@ diagonal.errors(_diagonal_errors)
 
 @torchsymbol(torch.linalg.diagonal, id="torch.linalg.diagonal", is_method=False, tags=VIEW)
 def linalg_diagonal(A: TensorProxy, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
-    """Return the diagonal of the matrices in the last two dimensions."""
+    """Return the diagonals of the matrices in the last two dimensions."""
     return clang.diagonal(A, offset, dim1, dim2)
 
 
@@ -80,7 +80,7 @@ linalg_diagonal.samples(_diagonal_samples)
 def diagonal_scatter(
     input: TensorProxy, src: TensorProxy, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorProxy:
-    """Compute `input` with `src` in the place of its diagonal."""
+    """Return a copy of `input` whose diagonal is replaced by `src`."""
     flat, window = diagonal_window(input, offset, dim1, dim2)
     shape = prims.sliced_shape("diagonal_scatter", flat, *window)
     check(
@@ -108,7 +108,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.diag_embed, tags=_SHAPE)
 def diag_embed(input: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = -1) -> TensorProxy:
-    """Matrices with the last dimension of `input` as their diagonal, zeros elsewhere."""
+    """Return matrices with the last dimension of `input` on the diagonal, and zeros elsewhere."""
     rank = input.ndim + 1
     first, second = canonicalize_dim(rank, dim1), canonicalize_dim(rank, dim2)
     check(first != second, lambda: f"diagonal dimensions cannot be identical {dim1}, {dim2}")
@@ -116,7 +116,7 @@ def diag_embed(input: TensorProxy, offset: int = 0, dim1: int = -2, dim2: int = 
         offset = -offset
     length = input.shape[-1]
     n = length + abs(offset)
-    # The diagonal of a square matrix of n rows is every (n + 1)-th element of its memory.
+    # In memory, the elements of the diagonal of an n x n matrix are n + 1 elements apart.
     start = offset if offset >= 0 else -offset * n
     reach = max(0, (length - 1) * (n + 1) + 1)
     start = min(start, n * n - reach)
@@ -146,7 +146,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.diag, tags=_SHAPE)
 def diag(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
-    """Return the matrix with the vector `input` as its diagonal, or the diagonal of the matrix `input`."""
+    """Return a matrix with the vector `input` as its diagonal, or the diagonal of a matrix `input`."""
     check(
         input.ndim in (1, 2),
         lambda: f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D",
@@ -172,7 +172,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.diagflat, tags=_SHAPE)
 def diagflat(input: TensorProxy, offset: int = 0) -> TensorProxy:
-    """Return the matrix with the elements of `input` as its diagonal."""
+    """Return a matrix with the elements of `input` as its diagonal."""
     return diag_embed.meta(clang.reshape(input, (numel(input.shape),)), offset)
 
 
@@ -207,8 +207,10 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(id="torch.fill_diagonal", is_method=True, tags=_SHAPE)
 def fill_diagonal(input: TensorProxy, fill_value: Any, wrap: bool = False) -> TensorProxy:
-    """Compute `input` with one value in its diagonal; `wrap` starts it again below in a tall matrix. torch has it in
-    place.
+    """Return a copy of `input` whose diagonal is filled with `fill_value`.
+
+    If `wrap` is true, the diagonal of a tall matrix starts again below its last column. torch only has the in-place
+    method `fill_diagonal_`.
     """
     check(input.ndim >= 2, lambda: "dimensions must larger than 1")
     check(
@@ -238,7 +240,7 @@ def _(make: MakeTensor) -> Any:
 
 # -- triangles --------------------------------------------------------------------------------------------------------
 def _below(rows: int, columns: int, diagonal: int, device: devices.Device) -> TensorProxy:
-    """Return where column - row <= diagonal."""
+    """Return a mask that is true where column - row <= `diagonal`."""
     i = prims.iota(rows, start=diagonal, step=1, device=device, dtype=dtypes.int64)
     j = prims.iota(columns, start=0, step=1, device=device, dtype=dtypes.int64)
     shape = (rows, columns)
@@ -256,13 +258,13 @@ def _triangle(name: str, a: TensorProxy, diagonal: int, lower: bool) -> TensorPr
 
 @torchsymbol(torch.tril, tags=_SHAPE)
 def tril(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
-    """Return the matrices with zeros above `diagonal`."""
+    """Return `input` with zeros above `diagonal`, for the matrices in the last two dimensions."""
     return _triangle("tril", input, diagonal, True)
 
 
 @torchsymbol(torch.triu, tags=_SHAPE)
 def triu(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
-    """Return the matrices with zeros below `diagonal`."""
+    """Return `input` with zeros below `diagonal`, for the matrices in the last two dimensions."""
     return _triangle("triu", input, diagonal, False)
 
 
@@ -292,9 +294,7 @@ def _check_indices(name: str, row: int, col: int, dtype: dtypes.dtype) -> None:
 
 
 def _rows_and_columns(lines: list[tuple[int, int]], device: Any, dtype: Any) -> TensorProxy:
-    """Return the positions (row, column) of all elements when row i has those from `lines[i][0]` to before
-    `lines[i][1]`.
-    """
+    """Return the positions (row, column) of elements. Row i contains columns `lines[i][0]` to `lines[i][1] - 1`."""
     device = devices.to_device(device if device is not None else torch.get_default_device())
     counts = [end - start for start, end in lines]
     total = sum(counts)
@@ -314,7 +314,7 @@ def _rows_and_columns(lines: list[tuple[int, int]], device: Any, dtype: Any) -> 
 
 @torchsymbol(torch.tril_indices, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> TensorProxy:
-    """Return the positions of the lower triangle of a `row` by `col` matrix: rows above columns."""
+    """Return the positions of the lower triangle of a `row` by `col` matrix: row indices first, then column indices."""
     kind = dtypes.to_dtype(dtype) or dtypes.int64
     _check_indices("tril_indices", row, col, kind)
     return _rows_and_columns([(0, min(max(i + offset + 1, 0), col)) for i in range(row)], device, kind)
@@ -322,7 +322,7 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int6
 
 @torchsymbol(torch.triu_indices, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> TensorProxy:
-    """Return the positions of the upper triangle of a `row` by `col` matrix: rows above columns."""
+    """Return the positions of the upper triangle of a `row` by `col` matrix: row indices first, then column indices."""
     kind = dtypes.to_dtype(dtype) or dtypes.int64
     _check_indices("triu_indices", row, col, kind)
     return _rows_and_columns([(min(max(i + offset, 0), col), col) for i in range(row)], device, kind)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout: of elements, of whole channels, and the kind that keeps mean and variance (alpha dropout).
+"""Dropout of elements or whole channels, and alpha dropout, which preserves mean and variance.
 
-Run forward, torch does it whole. Where gradients are needed the mask is drawn on its own, with the same random numbers
-as torch draws: by torch's fused kernel on a GPU, as noise of the input's type and layout elsewhere.
+Without gradients, torch runs dropout as one operation. With gradients, the mask is a separate operation that draws the
+same random numbers as torch: with torch's fused kernel on a GPU, and elsewhere as noise with the dtype and layout of
+the input.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import for_dims, torchsymbol
 from thunder.torch.base import operations as ltorch
 
-# The slope of SELU below zero, times its scale: what alpha dropout sets dropped elements to, negated.
+# The scale of SELU times its slope below zero. Alpha dropout sets dropped elements to minus this value.
 _ALPHA = 1.7580993408473766
 
 
@@ -30,13 +31,13 @@ def _check(p: float, kind: type[Exception] = ValueError) -> None:
 
 
 def scaled_noise(a: Any, p: float, feature: bool = False) -> Any:
-    """Return what dropout multiplies `a` with: zeros, and elsewhere 1 / (1 - p)."""
+    """Return the factor of `a` in dropout: 0 for dropped elements, and 1 / (1 - p) for the others."""
     return prims.dropout_noise(a, p, feature) / (1 - p)
 
 
 @torchsymbol(id="torch.dropout_backward")
 def dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
-    """Return the gradient of dropout's input, from the mask of what was kept."""
+    """Return the gradient of the input of dropout. `mask` is true for elements that were kept."""
     return grad * mask * scale
 
 
@@ -48,7 +49,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.native_dropout, is_method=False)
 def native_dropout(input: Any, p: float, train: bool | None) -> Any:
-    """Return torch's fused dropout: the result, and the mask of what was kept."""
+    """Run torch's fused dropout. Return the result and the mask of elements that were kept."""
     if train is False or 0 in input.shape:
         return ltorch.clone(input), ltorch.ones_like(input, dtype=torch.bool)
     return prims.native_dropout(input, p)
@@ -70,7 +71,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def dropped(a: Any, p: float) -> tuple[Any, Any]:
-    """Compute `a` after dropout, and what it was multiplied with."""
+    """Return `a` after dropout, and the factor of `a`."""
     if a.device.type == "cuda":
         out, mask = native_dropout(a, p, True)
         return out, mask * (1.0 / (1.0 - p))
@@ -99,7 +100,7 @@ def _dropout(input: Any, p: float, training: bool, feature: bool, alpha: bool) -
 
 @torchsymbol(torch.nn.functional.dropout, is_method=False)
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Compute `input` with each element set to zero with probability `p`, and the others scaled up by 1 / (1 - p)."""
+    """Set each element of `input` to zero with probability `p`, and multiply the others by 1 / (1 - p)."""
     _check(p)
     check(
         not training or p in (0, 1) or input.dtype.is_floating_point or input.dtype.is_complex,
@@ -110,7 +111,7 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
 
 @torchsymbol(torch.nn.functional.dropout1d, is_method=False)
 def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Compute `input` with whole channels set to zero with probability `p`, for `(batch, channels, length)`."""
+    """Set each channel of `input` to zero with probability `p`, for dimensions `(batch, channels, length)`."""
     _check(p)
     check(
         input.ndim in (2, 3),
@@ -129,7 +130,7 @@ def dropout1d(input: Any, p: float = 0.5, training: bool = True, inplace: bool =
 
 @for_dims(2, 3, name="dropout{}d", torch="torch.nn.functional.dropout{}d")
 def _dropout_of_channels(spatial: int, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    """Compute `input` with whole channels set to zero with probability `p`, for `(batch, channels, {sizes})`."""
+    """Set each channel of `input` to zero with probability `p`, for dimensions `(batch, channels, {sizes})`."""
     _check(p)
     if input.ndim not in (spatial + 1, spatial + 2):
         warnings.warn(
@@ -145,36 +146,36 @@ dropout2d, dropout3d = _dropout_of_channels
 
 @torchsymbol(torch.nn.functional.alpha_dropout, is_method=False)
 def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
-    """Dropout that keeps the mean and variance of SELU's outputs."""
+    """Apply dropout that preserves the mean and variance of the outputs of SELU."""
     _check(p)
     return _dropout(input, p, training, False, True)
 
 
 @torchsymbol(torch.nn.functional.feature_alpha_dropout, is_method=False)
 def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
-    """Alpha dropout of whole channels."""
+    """Apply alpha dropout to whole channels."""
     _check(p)
     return _dropout(input, p, training, True, True)
 
 
-# torch's own functions, which take the probability and whether to drop without defaults.
+# torch's native functions, where the probability and `train` have no defaults.
 @torchsymbol(torch.dropout, is_method=False, id="torch.dropout_kernel")
 def dropout_kernel(input: Any, p: float, train: bool) -> Any:
-    """Return torch.dropout."""
+    """Compute torch.dropout."""
     _check(p, RuntimeError)
     return _dropout(input, p, train, False, False)
 
 
 @torchsymbol(torch.feature_dropout, is_method=False)
 def feature_dropout(input: Any, p: float, train: bool) -> Any:
-    """Dropout of whole channels."""
+    """Apply dropout to whole channels."""
     _check(p, RuntimeError)
     return _dropout(input, p, train, True, False)
 
 
 def _samples_of(shape: tuple[int, ...]) -> Any:
     def samples(make: MakeTensor) -> Any:
-        # Without randomness, so that results can be compared.
+        # Disable dropout, so that results can be compared.
         yield SampleInput(make(shape), 0.5, False)
         yield SampleInput(make(shape), 0.0, True)
         yield SampleInput(make(shape), 1.0, True)

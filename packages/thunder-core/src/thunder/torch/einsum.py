@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.einsum`: the equation is parsed here and comes down to diagonals, sums, permutations and batched products.
+"""`torch.einsum`: parse the equation and compute diagonals, sums, permutations and batched matrix multiplications.
 
-Operands are contracted pairwise from left to right. A subscript is a letter; the dimensions of an ellipsis are the
-subscripts -1, -2 … from the right, so that ellipses of different lengths broadcast as shapes do.
+Operands are contracted pairwise from left to right. A subscript is a letter. The dimensions of an ellipsis have the
+subscripts -1, -2, … from right to left, so that ellipses of different lengths broadcast like shapes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _letter(number: Any) -> str:
 
 
 def _from_sublists(args: Sequence[Any]) -> tuple[str, list[Any]]:
-    """Return the equation and operands of `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
+    """Return the equation and the operands of a call with sublists, e.g. `einsum(a, [0, 1], b, [1, 2], [0, 2])`."""
     pairs = len(args) // 2
     sides = ["".join(_letter(n) for n in args[2 * i + 1]) for i in range(pairs)]
     equation = ",".join(sides)
@@ -137,7 +137,7 @@ def _parse(equation: str, tensors: list[Any]) -> tuple[list[list[Subscript]], li
 
 # -- computing ---------------------------------------------------------------------------------------------------------
 def _diagonals(x: Any, labels: list[Subscript], number: int) -> tuple[Any, list[Subscript]]:
-    """Return the operand with each label once: repeated ones select the diagonal."""
+    """Return an operand in which each label occurs once: repeated labels select the diagonal."""
     labels = list(labels)
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -172,7 +172,7 @@ def _sizes(operands: list[tuple[Any, list[Subscript]]]) -> dict[Subscript, int]:
 
 
 def _without(x: Any, labels: list[Subscript], drop: Any) -> tuple[Any, list[Subscript]]:
-    """Return the operand summed over the labels for which `drop` is true."""
+    """Return an operand summed over the labels for which `drop` is true."""
     dims = tuple(d for d, label in enumerate(labels) if drop(label))
     if not dims:
         return x, labels
@@ -180,7 +180,7 @@ def _without(x: Any, labels: list[Subscript], drop: Any) -> tuple[Any, list[Subs
 
 
 def _dense(x: Any, labels: list[Subscript], sizes: dict[Subscript, int]) -> tuple[Any, list[Subscript]]:
-    """Return the operand without the dimensions of length one that another one is to be spread over."""
+    """Return an operand without the dimensions of length 1 that would be broadcast."""
     spread = tuple(d for d, label in enumerate(labels) if x.shape[d] == 1 and sizes[label] != 1)
     if not spread:
         return x, labels
@@ -188,7 +188,7 @@ def _dense(x: Any, labels: list[Subscript], sizes: dict[Subscript, int]) -> tupl
 
 
 def _without_ones(x: Any, labels: list[Subscript], keep: set[Subscript]) -> tuple[Any, list[Subscript]]:
-    """Return the operand without the dimensions of length one that nobody needs: there is nothing to sum."""
+    """Return an operand without unneeded dimensions of length 1, which need no sum."""
     ones = tuple(d for d, label in enumerate(labels) if x.shape[d] == 1 and label not in keep)
     return (
         (ltorch.squeeze(x, ones), [label for d, label in enumerate(labels) if d not in ones]) if ones else (x, labels)
@@ -198,7 +198,7 @@ def _without_ones(x: Any, labels: list[Subscript], keep: set[Subscript]) -> tupl
 def _arranged(
     x: Any, labels: list[Subscript], groups: Sequence[Sequence[Subscript]], sizes: dict[Subscript, int]
 ) -> Any:
-    """Return the operand with its dimensions in groups, each group as one dimension."""
+    """Return an operand permuted and reshaped, with one dimension for each group of labels."""
     order = tuple(labels.index(label) for group in groups for label in group)
     if order != tuple(range(x.ndim)):
         x = ltorch.permute(x, order)
@@ -209,7 +209,7 @@ def _arranged(
 def _contract(
     a: Any, la: list[Subscript], b: Any, lb: list[Subscript], keep: set[Subscript], sizes: dict[Subscript, int]
 ) -> tuple[Any, list[Subscript]]:
-    """Return the product of two operands, summed over what only they have and nobody needs any more."""
+    """Return the product of two operands, summed over all labels that are not in `keep`."""
     a, la = _without_ones(a, la, keep)
     b, lb = _without_ones(b, lb, keep)
     a, la = _without(a, la, lambda label: label not in keep and label not in lb)
@@ -233,7 +233,10 @@ def _contract(
 
 @torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,), autocast="lower")
 def einsum(equation: Any, *operands: Any) -> Any:
-    """Sum of products in Einstein's notation: `"ij,jk->ik"` before the operands, or a list of numbers after each."""
+    """Compute a sum of products in Einstein's notation, e.g. `einsum("ij,jk->ik", a, b)`.
+
+    Instead of the equation, a list of subscript numbers may follow each operand.
+    """
     if not isinstance(equation, str):
         equation, tensors = _from_sublists((equation, *operands))
     elif len(operands) == 1 and isinstance(operands[0], (list, tuple)):

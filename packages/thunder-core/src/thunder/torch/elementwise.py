@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of two operands in the torch language."""
+"""Binary arithmetic operations of the torch language."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _check_alpha(a: Any, b: Any, alpha: Any) -> None:
 
 
 def _scaled(a: Any, b: Any, alpha: Any) -> Any:
-    """Compute alpha * b in the type of the sum of `a` and `b`."""
+    """Compute alpha * b with the result type of `a + b`."""
     if type(alpha) is int and alpha == 1:
         return b
     _check_alpha(a, b, alpha)
@@ -131,7 +131,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.div, torch.divide, tags=ELEMENTWISE)
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    """Compute input / other, rounded as `rounding_mode` says: None not at all, "trunc" towards zero, "floor" down."""
+    """Compute input / other. `rounding_mode` is None, "trunc" (round towards zero) or "floor" (round down)."""
     if rounding_mode is None:
         return clang.true_divide(input, other)
     check(

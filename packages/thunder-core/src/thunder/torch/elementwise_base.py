@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What families of elementwise operations share: their declaration, and the precision that torch's kernels compute in.
+"""Shared code of elementwise operations: their declaration, and the precision of their arithmetic.
 
-Most operations come whole from the block that declares their primitive (`thunder.core.prims.elementwise_base`); the
-files of this folder have those that are more, or that are made of others.
+Most operations are declared together with their primitive (`thunder.core.prims.elementwise_base`). The files of this
+folder contain operations that need more, or that consist of other operations.
 
-torch computes bfloat16 and float16 in float32 inside of one kernel and rounds the result once. A primitive does so by
-itself; a composition of several of them has to say it, or it would round at each step.
+For bfloat16 and float16, torch's kernels compute in float32 and round the result once. Primitives do the same. A
+composition of primitives would round after each step, so it must use the decorators of this module.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def to_float32(x: Any) -> Any:
-    """Return a tensor of few bits as float32; everything else as it is."""
+    """Return a tensor of 16-bit floats as float32, and everything else unchanged."""
     if isinstance(x, TensorProxy) and x.dtype in low_precision_dtypes:
         return clang.maybe_convert_to_dtype(x, float32)
     return x
 
 
 def to_inexact(x: Any) -> Any:
-    """Return a tensor of integers or truth values in the default floating point type; everything else as it is."""
+    """Return a tensor of integers or booleans in the default floating point dtype, and everything else unchanged."""
     if isinstance(x, TensorProxy) and x.dtype.category <= INTEGER:
         return clang.maybe_convert_to_dtype(x, default_dtype())
     return x
 
 
 def sum_to(grad: Any, like: Any) -> Any:
-    """Return the gradient of an operand from that of the result it was broadcast and converted to; None for what has
-    none.
+    """Return the gradient of an operand, given that of the result to which the operand was broadcast and converted.
+
+    Return None if the operand has no gradient.
     """
     if not differentiable(like) or grad is None:
         return None
@@ -69,9 +70,9 @@ def _low_precision(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dtype | Non
 
 
 def in_float32(decomposition: F) -> F:
-    """Compute a decomposition in float32 where tensors have 16 bits; the result is rounded once.
+    """Run a decomposition in float32 if tensors have 16 bits. The result is rounded once.
 
-    Its operators are the core language's, so that it decomposes into primitives at once.
+    The operators in its body are those of the core language, so that it decomposes directly into primitives.
     """
 
     @functools.wraps(decomposition)
@@ -87,7 +88,7 @@ def in_float32(decomposition: F) -> F:
 
 
 def rule_in_float32(rule: F) -> F:
-    """Compute a `vjp` rule in float32 where tensors have 16 bits; each gradient has its input's own dtype."""
+    """Run a `vjp` rule in float32 if tensors have 16 bits. Each gradient has the dtype of its input."""
 
     names = list(inspect.signature(rule).parameters)[2:]
 
@@ -109,7 +110,7 @@ def rule_in_float32(rule: F) -> F:
 
 @each_elementwise
 def _declare(op: Elementwise) -> None:
-    """Make the torch language's operation of an elementwise operation: a call of the core language's."""
+    """Declare the torch operation of an elementwise operation. It calls the core language's operation."""
     if "torch" in op.overridden_in:
         return
     run = clang.base.clang_ops[op.language_name]

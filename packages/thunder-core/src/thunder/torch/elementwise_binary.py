@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of two operands in the torch language: powers, multiples, steps."""
+"""Binary functions of the torch language: powers, multiples and steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ldexp(input: Any, other: Any) -> Any:
     """Compute input * 2**other."""
     if not (input.dtype.is_floating_point and other.dtype.category == INTEGER):
         return clang.mul(input, clang.pow(2.0, other))
-    # Exact, in the type of input: the power in two halves, which do not overflow where the product does not.
+    # Multiply by two halves of the power. This is exact, and the halves overflow only if the product overflows.
     exponent = clang.minimum(clang.maximum(clang.maybe_convert_to_dtype(other, int64), -2046), 2046)
     half = clang.bitwise_right_shift(exponent, 1)
     out = clang.maybe_convert_to_dtype(input, float64)
@@ -40,10 +40,10 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.lcm, tags=COMPARISON)
 def lcm(input: Any, other: Any) -> Any:
-    """Return the least common multiple of input and other; 0 where one of them is."""
+    """Return the least common multiple, or 0 where an operand is 0."""
     divisor = clang.gcd(input, other)
     kind = divisor.dtype
-    # Short integers in 32 bits, as C does: what overflows does so at the end.
+    # Compute small integers in 32 bits, as C does, so that only the final conversion overflows.
     wide = int32 if kind.bytes < 4 else kind
     safe = clang.maybe_convert_to_dtype(clang.where(clang.eq(divisor, 0), 1, divisor), wide)
     quotient = clang.trunc_divide(clang.maybe_convert_to_dtype(input, wide), safe)
@@ -62,7 +62,7 @@ lcm.errors(_no_floats)
 
 @torchsymbol(torch.heaviside, tags=COMPARISON)
 def heaviside(input: Any, values: Any) -> Any:
-    """Compute 0 below zero, `values` at zero, 1 above."""
+    """Return 0 where `input` is negative, `values` where it is zero, and 1 where it is positive."""
     check(
         not is_complex_dtype(input.dtype) and not is_complex_dtype(values.dtype),
         lambda: "heaviside is not yet implemented for complex tensors.",
@@ -91,7 +91,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.pow, tags=ELEMENTWISE, autocast={"cuda": "float32"})
 def pow(input: Any, exponent: Any) -> Any:
-    """Return input to the power of exponent."""
+    """Compute input ** exponent."""
     return clang.pow(input, exponent)
 
 
@@ -121,7 +121,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.float_power, tags=ELEMENTWISE)
 def float_power(input: Any, exponent: Any) -> Any:
-    """Return input to the power of exponent in double precision."""
+    """Compute input ** exponent in double precision."""
     wide = complex128 if result_type(input, exponent).category == COMPLEX else float64
     return clang.pow(clang.maybe_convert_to_dtype(input, wide), clang.maybe_convert_to_dtype(exponent, wide))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about values, and operations on truth values, in the torch language."""
+"""Predicates and logical operations of the torch language."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from thunder.torch.elementwise_base import COMPARISON, to_inexact
 
 @torchsymbol(torch.logical_not, tags=COMPARISON)
 def logical_not(input: Any) -> Any:
-    """Return where input is zero."""
+    """Return a mask that is true where `input` is zero."""
     return clang.logical_not(input)
 
 
 @torchsymbol(torch.logical_and, tags=COMPARISON)
 def logical_and(input: Any, other: Any) -> Any:
-    """Return where neither is zero."""
+    """Return a mask that is true where both operands are nonzero."""
     return clang.logical_and(input, other)
 
 
 @torchsymbol(torch.logical_or, tags=COMPARISON)
 def logical_or(input: Any, other: Any) -> Any:
-    """Return where one of them is not zero."""
+    """Return a mask that is true where at least one operand is nonzero."""
     return clang.logical_or(input, other)
 
 
 @torchsymbol(torch.logical_xor, tags=COMPARISON)
 def logical_xor(input: Any, other: Any) -> Any:
-    """Return where just one of them is not zero."""
+    """Return a mask that is true where exactly one operand is nonzero."""
     return clang.logical_xor(input, other)
 
 
 def _truth_samples(make: MakeTensor) -> Any:
-    # Whole numbers, so that some are zero.
+    # Use integers, so that some elements are zero.
     for s in elementwise_binary(make, numbers=False, low=-2, high=2):
         a, b = s.args
         yield SampleInput(a, b) if a.is_complex() else SampleInput(a.round() if a.is_floating_point() else a, b)
@@ -57,19 +57,19 @@ for _logical in (logical_and, logical_or, logical_xor):
 
 @torchsymbol(torch.isnan, tags=COMPARISON)
 def isnan(input: Any) -> Any:
-    """Return where input is not a number."""
+    """Return a mask that is true where `input` is NaN."""
     return clang.isnan(input)
 
 
 @torchsymbol(torch.isinf, tags=COMPARISON)
 def isinf(input: Any) -> Any:
-    """Return where input, or a part of it, is infinite."""
+    """Return a mask that is true where `input` is infinite (for complex numbers: one of its parts)."""
     return clang.isinf(input)
 
 
 @torchsymbol(torch.isfinite, tags=COMPARISON)
 def isfinite(input: Any) -> Any:
-    """Return where input is neither infinite nor NaN."""
+    """Return a mask that is true where `input` is finite (not NaN and not infinite)."""
     return clang.isfinite(input)
 
 
@@ -80,19 +80,19 @@ def _is_infinity(name: str, input: Any, infinity: float) -> Any:
 
 @torchsymbol(torch.isposinf, tags=COMPARISON)
 def isposinf(input: Any) -> Any:
-    """Return where input is positive infinity."""
+    """Return a mask that is true where `input` is positive infinity."""
     return _is_infinity("isposinf", input, math.inf)
 
 
 @torchsymbol(torch.isneginf, tags=COMPARISON)
 def isneginf(input: Any) -> Any:
-    """Return where input is negative infinity."""
+    """Return a mask that is true where `input` is negative infinity."""
     return _is_infinity("isneginf", input, -math.inf)
 
 
 @torchsymbol(torch.isreal, tags=COMPARISON)
 def isreal(input: Any) -> Any:
-    """Return where the imaginary part of input is zero."""
+    """Return a mask that is true where the imaginary part of `input` is zero."""
     if input.dtype.is_complex:
         return clang.eq(clang.imag(input), 0)
     return clang.full_like(input, True, dtype=bool8)
@@ -118,7 +118,7 @@ for _question in (isposinf, isneginf):
 
 @torchsymbol(torch.isclose, tags=COMPARISON)
 def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Return where |input - other| <= atol + rtol * |other|, or they are equal."""
+    """Return a mask that is true where |input - other| <= atol + rtol * |other|, or where both are equal."""
     check(input.dtype is other.dtype, lambda: f"{input.dtype} did not match {other.dtype}")
     check(rtol >= 0, lambda: f"rtol must be greater than or equal to zero, but got {rtol}")
     check(atol >= 0, lambda: f"atol must be greater than or equal to zero, but got {atol}")

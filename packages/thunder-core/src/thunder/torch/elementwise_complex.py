@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Complex numbers and their parts in the torch language."""
+"""Operations of the torch language on complex numbers and their parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VIEW = (*ELEMENTWISE, OpTags.VIEW_OP)
 
 @torchsymbol(torch.real, is_property=True, tags=_VIEW, returns_input=True)
 def real(input: Any) -> Any:
-    """The real part of input: input itself where it is real."""
+    """Return the real part of `input`, or `input` itself if it is real."""
     return clang.real(input)
 
 
@@ -32,7 +32,7 @@ def _(base: Any, new: Any) -> Any:
 
 @torchsymbol(torch.imag, is_property=True, tags=_VIEW)
 def imag(input: Any) -> Any:
-    """The imaginary part of a complex input."""
+    """Return the imaginary part of a complex tensor."""
     return prims.imag(input)
 
 
@@ -43,7 +43,7 @@ def _(base: Any, new: Any) -> Any:
 
 @torchsymbol(torch.conj, tags=_VIEW, returns_input=True)
 def conj(input: Any) -> Any:
-    """Return the complex conjugate of input: input itself where it is real."""
+    """Return the complex conjugate of `input`, or `input` itself if it is real."""
     return clang.conj(input)
 
 
@@ -54,19 +54,19 @@ def _(base: Any, new: Any) -> Any:
 
 @torchsymbol(torch.conj_physical, tags=ELEMENTWISE)
 def conj_physical(input: Any) -> Any:
-    """Return the complex conjugate of input in memory of its own."""
+    """Return the complex conjugate of `input` in new memory."""
     return clang.conj(input)
 
 
 @torchsymbol(torch.resolve_conj, tags=_VIEW, executed_by_torch=False, returns_input=True)
 def resolve_conj(input: Any) -> Any:
-    """Return input, with a conjugation that torch has put off done."""
+    """Return `input`, but perform a conjugation that torch has deferred."""
     return input
 
 
 @torchsymbol(torch.resolve_neg, tags=_VIEW, executed_by_torch=False, returns_input=True)
 def resolve_neg(input: Any) -> Any:
-    """Return input, with a negation that torch has put off done."""
+    """Return `input`, but perform a negation that torch has deferred."""
     return input
 
 
@@ -89,13 +89,13 @@ imag.samples_of(prims.imag)
 
 @torchsymbol(torch.complex, tags=ELEMENTWISE)
 def complex(real: Any, imag: Any) -> Any:
-    """Return the complex numbers with these real and imaginary parts."""
+    """Return complex numbers with the given real and imaginary parts."""
     return prims.complex(*clang.maybe_broadcast(real, imag))
 
 
 @torchsymbol(torch.polar, tags=ELEMENTWISE, autocast={"cpu": "float32"})
 def polar(abs: Any, angle: Any) -> Any:
-    """Return the complex numbers with these absolute values and angles."""
+    """Return complex numbers with the given absolute values and angles."""
     return prims.polar(*clang.maybe_broadcast(abs, angle))
 
 

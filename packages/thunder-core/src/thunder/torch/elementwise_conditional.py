@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choosing, clamping, filling and interpolating in the torch language."""
+"""Operations of the torch language that select, clamp, fill and interpolate."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from thunder.torch.private import TIES_ARE_SHARED
 
 @torchsymbol(torch.where, is_method=False, tags=ELEMENTWISE)
 def where(condition: Any, input: Any = None, other: Any = None) -> Any:
-    """Return input where `condition` is true, else other."""
+    """Return `input` where `condition` is true, otherwise `other`."""
     if input is None and other is None:
         raise TracingError(
-            "torch.where(condition) gives as many positions as the condition has true ones, which is not known while "
-            "tracing. Choose between two values (torch.where(condition, a, b)), or leave this part out of the traced "
-            "function"
+            "the size of the result of torch.where(condition) is the number of true elements of the condition, which "
+            "is not known while tracing. Choose between two values (torch.where(condition, a, b)), or call torch.where "
+            "outside the traced function"
         )
     if isinstance(condition, TensorProxy) and condition.dtype is uint8:
         condition = clang.ne(condition, 0)
@@ -76,7 +76,7 @@ def _(make: MakeTensor) -> Any:
     a = make((2, 2), dtype=float32)
     yield SampleInput(make((2, 2), dtype=int64), a, a), RuntimeError, "expected condition to be a boolean tensor"
     yield SampleInput(make((3,), dtype=bool8), a, a), RuntimeError, "must match the size of tensor"
-    yield SampleInput(make((3,), dtype=bool8)), TracingError, "as many positions as the condition has true ones"
+    yield SampleInput(make((3,), dtype=bool8)), TracingError, "the number of true elements of the condition"
 
 
 # -- clamp ------------------------------------------------------------------------------------------------------------
@@ -93,9 +93,10 @@ def _bounded(name: str, input: Any, low: Any, high: Any) -> Any:
 
 
 def _bounded_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return gradients of the clamped value and of its bounds.
+    """Return the gradients of the clamped value and of its bounds.
 
-    At a bound it is the value's, in newer versions of torch nobody's, and shared with a bound that is a tensor.
+    Where the value equals a bound, the gradient goes to the value. This differs since torch 2.14: if the bounds are
+    numbers, no operand receives the gradient. If a bound is a tensor, the value and the bound share the gradient.
     """
     if TIES_ARE_SHARED:
         tensors = isinstance(low, TensorProxy) or isinstance(high, TensorProxy)
@@ -120,7 +121,7 @@ def _strictly_inside(g: Any, input: Any, low: Any, high: Any) -> Any:
 
 
 def _shared_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return where the value is one of the bounds each of the two has half of the gradient."""
+    """Return the gradients. Where the value equals a bound, each of them receives half of the gradient."""
     half = g * 0.5
     by_input, by_low, by_high = g, None, None
     if low is not None:
@@ -145,7 +146,7 @@ def _shared_grads(g: Any, input: Any, low: Any, high: Any) -> tuple[Any, Any, An
 
 @torchsymbol(torch.clamp, torch.clip, tags=ELEMENTWISE)
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
-    """Return input, but not below `min` and not above `max`."""
+    """Return `input` clamped to [`min`, `max`]."""
     check(
         min is not None or max is not None,
         lambda: "torch.clamp: At least one of 'min' or 'max' must not be None",
@@ -155,13 +156,13 @@ def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 
 @torchsymbol(torch.clamp_min, tags=ELEMENTWISE)
 def clamp_min(input: Any, min: Any) -> Any:
-    """Return input, but not below `min`."""
+    """Return the larger of `input` and `min`."""
     return _bounded("clamp_min", input, min, None)
 
 
 @torchsymbol(torch.clamp_max, tags=ELEMENTWISE)
 def clamp_max(input: Any, max: Any) -> Any:
-    """Return input, but not above `max`."""
+    """Return the smaller of `input` and `max`."""
     return _bounded("clamp_max", input, None, max)
 
 
@@ -217,18 +218,21 @@ def _first_where(name: str, a: Any, b: Any, wins: Any) -> Any:
 
 @torchsymbol(torch.fmax, tags=ELEMENTWISE)
 def fmax(input: Any, other: Any) -> Any:
-    """Return the larger of input and other, the other one where one is NaN."""
+    """Return the larger of two elements. If one of them is NaN, return the other one."""
     return clang.base.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmax", a, b, clang.ge))
 
 
 @torchsymbol(torch.fmin, tags=ELEMENTWISE)
 def fmin(input: Any, other: Any) -> Any:
-    """Return the smaller of input and other, the other one where one is NaN."""
+    """Return the smaller of two elements. If one of them is NaN, return the other one."""
     return clang.base.elementwise_binary(input, other, prim=lambda a, b: _first_where("fmin", a, b, clang.le))
 
 
 def _first_where_grads(g: Any, a: Any, b: Any, wins: Any) -> tuple[Any, Any]:
-    """Return gradients of what `wins`; of two that are equal the first's, in newer versions of torch one half each."""
+    """Return the gradients of two operands, where `wins(a, b)` selects the first one.
+
+    The gradient of equal elements goes to the first operand. Since torch 2.14, each operand receives half of it.
+    """
     of_first = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), g, 0)
     of_second = clang.where(clang.logical_or(wins(a, b), clang.isnan(b)), 0, g)
     if TIES_ARE_SHARED:
@@ -254,9 +258,7 @@ for _op in (fmax, fmin):
 
 # -- filling ----------------------------------------------------------------------------------------------------------
 def number_of_dtype(value: Any, kind: dtype) -> Any:
-    """Compute `value` as a number that a tensor of dtype `kind` can hold; torch's error where it holds no such
-    number.
-    """
+    """Return `value` as a number that a tensor of dtype `kind` can contain. Otherwise raise torch's error."""
     value = number_value(value)
     if isinstance(value, complex) and kind.category < COMPLEX:
         raise RuntimeError(f"value {value} cannot be converted to type {kind} without overflow")
@@ -268,7 +270,7 @@ def number_of_dtype(value: Any, kind: dtype) -> Any:
 
 @torchsymbol(torch.masked_fill, tags=ELEMENTWISE)
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
-    """Return input with `value` where `mask` is true."""
+    """Return `input` with `value` where `mask` is true."""
     check(
         mask.dtype is bool8, lambda: f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
     )
@@ -306,7 +308,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nan_to_num, tags=ELEMENTWISE)
 def nan_to_num(input: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
-    """Return input with finite numbers in place of NaN (0) and infinities (the largest there are)."""
+    """Replace NaN by `nan` (default: 0), and infinities by `posinf` and `neginf` (default: extreme finite numbers)."""
     if input.dtype.category < FLOAT:
         return prims.clone(input)
     if input.dtype.is_complex:
@@ -345,7 +347,7 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
     """Compute input + weight * (end - input)."""
     check(input.dtype is end.dtype, lambda: f"expected dtype {input.dtype} for `end` but got dtype {end.dtype}")
     if input.dtype.category < FLOAT:
-        raise NotImplementedError(f'"lerp" not implemented for {input.dtype}: it takes floating point tensors')
+        raise NotImplementedError(f'"lerp" not implemented for {input.dtype}: it requires floating point tensors')
     if isinstance(weight, TensorProxy):
         check(
             weight.dtype is input.dtype or weight.ndim == 0,
@@ -356,7 +358,7 @@ def lerp(input: Any, end: Any, weight: Any) -> Any:
 
 
 def _lerp(a: Any, b: Any, weight: Any) -> Any:
-    # From the nearer end, so that both ends are met exactly.
+    # Compute from the nearer end, so that both ends are exact.
     way = b - a
     near, far = a + weight * way, b - way * (1 - weight)
     if isinstance(weight, TensorProxy):
@@ -393,7 +395,7 @@ def _(make: MakeTensor) -> Any:
 def _fused(input: Any, a: Any, b: Any, value: Any, op: Any) -> Any:
     kind = result_type(input, a, b)
     if kind.category == BOOL:
-        raise NotImplementedError("addcmul not implemented for bool: convert to numbers")
+        raise NotImplementedError("addcmul not implemented for bool: convert the tensors to numbers")
     operands = (clang.maybe_convert_to_dtype(x, kind) for x in clang.maybe_broadcast(input, a, b))
     return in_float32(op)(*operands, value=number_of_dtype(value, kind))
 
@@ -414,7 +416,7 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     check(
         max(tensor1.dtype.category, tensor2.dtype.category) > INTEGER,
         lambda: (
-            "Integer division with addcdiv is no longer supported: convert tensor1 or tensor2 to a floating point "
+            "Integer division with addcdiv is no longer supported. Convert tensor1 or tensor2 to a floating point "
             "type, or divide with torch.div and its rounding_mode"
         ),
     )
@@ -436,7 +438,7 @@ def _fused_samples(make: MakeTensor) -> Any:
 @addcmul.samples
 def _(make: MakeTensor) -> Any:
     if make.dtype.is_floating_point:
-        # With a factor that keeps the product within range: torch's kernel adds it before it is rounded.
+        # Choose a factor that keeps the product small: torch's kernel adds the product before rounding it.
         yield SampleInput(make((4, 4)), make((4, 4)), make((4, 4)), value=0.5)
     yield from _fused_samples(make)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of one operand in the torch language that are made of others."""
+"""Unary functions of the torch language that are composed of other operations."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _no_complex(name: str, x: Any) -> None:
 
 @torchsymbol(torch.deg2rad, tags=ELEMENTWISE)
 def deg2rad(input: Any) -> Any:
-    """Degrees to radians."""
+    """Convert degrees to radians."""
     _no_complex("deg2rad", input)
     return clang.mul(input, math.pi / 180)
 
 
 @torchsymbol(torch.rad2deg, tags=ELEMENTWISE)
 def rad2deg(input: Any) -> Any:
-    """Radians to degrees."""
+    """Convert radians to degrees."""
     _no_complex("rad2deg", input)
     return clang.mul(input, 180 / math.pi)
 
@@ -72,7 +72,7 @@ for _conversion in (deg2rad, rad2deg):
 @torchsymbol(torch.sinc, torch.special.sinc, tags=ELEMENTWISE)
 @in_float32
 def sinc(input: Any) -> Any:
-    """Compute sin(pi * input) / (pi * input), and 1 at 0."""
+    """Compute sin(pi * input) / (pi * input), or 1 where `input` is 0."""
     input = to_inexact(input)
     angle = input * math.pi
     at_zero = clang.eq(input, 0)

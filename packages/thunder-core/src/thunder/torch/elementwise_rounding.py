@@ -20,7 +20,7 @@ from thunder.torch.elementwise_base import ELEMENTWISE, in_float32
 
 @torchsymbol(torch.positive, tags=ELEMENTWISE, executed_by_torch=False)
 def positive(input: Any) -> Any:
-    """Return input itself."""
+    """Return `input` unchanged."""
     check(input.dtype is not bool8, lambda: "The `+` operator, on a bool tensor is not supported.")
     return input
 
@@ -35,16 +35,18 @@ positive.errors(_bool_errors)
 
 @torchsymbol(torch.round, torch.special.round, tags=ELEMENTWISE)
 def round(input: Any, *, decimals: int = 0) -> Any:
-    """Return the number of `decimals` digits after the point next to input; of two that are as near, the even one."""
+    """Round `input` to `decimals` digits after the decimal point. Ties are rounded to the even digit."""
     if decimals == 0:
         return clang.round(input)
     if not input.dtype.is_floating_point:
-        raise NotImplementedError(f'"round" with decimals not implemented for {input.dtype}: it takes floats')
+        raise NotImplementedError(
+            f'"round" with decimals not implemented for {input.dtype}: it requires floating point tensors'
+        )
     return in_float32(_round)(input, decimals)
 
 
 def _round(x: Any, decimals: int) -> Any:
-    # Multiplying with a power of ten and dividing by it: its inverse would not be exact.
+    # Multiply and divide by a power of ten, because the inverse of the power would not be exact.
     power = 10.0 ** (decimals if decimals > 0 else -decimals)
     if decimals > 0:
         return prims.div(prims.round(prims.mul(x, power)), power)
@@ -72,9 +74,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.frac, tags=ELEMENTWISE)
 def frac(input: Any) -> Any:
-    """Return the fraction of input, with its sign."""
+    """Return the fractional part of `input`, with the sign of `input`."""
     if input.dtype.category <= INTEGER:
-        raise NotImplementedError(f'"frac" not implemented for {input.dtype}: it takes floating point tensors')
+        raise NotImplementedError(f'"frac" not implemented for {input.dtype}: it requires floating point tensors')
     return clang.sub(input, clang.trunc(input))
 
 
@@ -93,7 +95,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.frexp, tags=ELEMENTWISE)
 def frexp(input: Any) -> Any:
-    """Fractions in [0.5, 1) and the powers of two that make input of them."""
+    """Return mantissas in [0.5, 1) and exponents, such that mantissa * 2**exponent = input."""
     return torch.return_types.frexp(prims.frexp(input))
 
 

@@ -27,9 +27,9 @@ def _binary(a: Any, b: Any, prim: Any) -> Any:
 @torchsymbol(torch.special.ndtr, id="torch.special.ndtr", tags=ELEMENTWISE)
 @in_float32
 def ndtr(input: Any) -> Any:
-    """Return the normal distribution's share below input."""
+    """Compute the cumulative distribution function of the standard normal distribution."""
     x = to_inexact(input) * math.sqrt(0.5)
-    # Below -1 through erfc, which keeps its precision there.
+    # Use erfc below -1, where it is more precise.
     return clang.where(x < -1, 0.5 * clang.erfc(clang.abs(x)), 0.5 * (1 + clang.erf(x)))
 
 
@@ -45,11 +45,11 @@ ndtr.samples(unary_samples())
 @torchsymbol(torch.special.entr, id="torch.special.entr", tags=ELEMENTWISE)
 @in_float32
 def entr(input: Any) -> Any:
-    """Compute -input * log(input): 0 at 0, -inf below."""
+    """Compute -input * log(input): 0 at 0, and -inf below 0."""
     input = to_inexact(input)
     positive = -input * clang.log(input)
     rest = clang.where(clang.eq(input, 0), 0.0, -math.inf)
-    # NaN is not positive, nor is it anything else.
+    # NaN must remain NaN: it is not positive, and it is not equal to zero.
     return clang.where(input > 0, positive, clang.where(clang.isnan(input), input, rest))
 
 
@@ -64,7 +64,7 @@ entr.samples(unary_samples(low=0))
 
 @torchsymbol(torch.polygamma, torch.special.polygamma, is_method=False, tags=ELEMENTWISE)
 def polygamma(n: int, input: Any) -> Any:
-    """Return the `n`-th derivative of digamma at input."""
+    """Return the `n`-th derivative of digamma at `input`."""
     return prims.polygamma(n, to_inexact(input))
 
 
@@ -80,7 +80,7 @@ language.add_method("polygamma", _polygamma_method)
 
 @torchsymbol(torch.mvlgamma, torch.special.multigammaln, tags=ELEMENTWISE)
 def mvlgamma(input: Any, p: int) -> Any:
-    """Return the logarithm of the multivariate gamma function with dimension `p`."""
+    """Compute the logarithm of the multivariate gamma function with dimension `p`."""
     check(p >= 1, lambda: f"p has to be greater than or equal to 1, but it is {p}")
     input = to_inexact(input)
     out = clang.lgamma(input)
@@ -103,7 +103,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.xlogy, torch.special.xlogy, tags=ELEMENTWISE)
 def xlogy(input: Any, other: Any) -> Any:
-    """Compute input * log(other): 0 where input is 0, NaN where other is."""
+    """Compute input * log(other): 0 where `input` is 0, but NaN where `other` is NaN."""
     return _binary(input, other, in_float32(_xlogy))
 
 
@@ -115,7 +115,7 @@ def _xlogy(a: Any, b: Any) -> Any:
 
 @torchsymbol(torch.special.xlog1py, id="torch.special.xlog1py", tags=ELEMENTWISE)
 def xlog1py(input: Any, other: Any) -> Any:
-    """Compute input * log1p(other): 0 where input is 0, NaN where other is."""
+    """Compute input * log1p(other): 0 where `input` is 0, but NaN where `other` is NaN."""
     return _binary(input, other, in_float32(_xlog1py))
 
 
@@ -133,7 +133,7 @@ def _zero_unless_nan(a: Any, b: Any, product: Any) -> Any:
 
 
 def _not_above(x: Any, bound: int) -> Any:
-    """Return where the logarithm has no gradient: of a number that is NaN too, as in torch."""
+    """Return whether the logarithm has no gradient, elementwise. As in torch, this includes a number that is NaN."""
     return clang.le(x, bound) if isinstance(x, TensorProxy) else not x > bound
 
 
@@ -173,7 +173,7 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.logit, torch.special.logit, tags=ELEMENTWISE)
 @in_float32
 def logit(input: Any, eps: float | None = None) -> Any:
-    """Compute log(input / (1 - input)); with `eps` of input clamped to [eps, 1 - eps]."""
+    """Compute log(input / (1 - input)). If `eps` is given, clamp `input` to [eps, 1 - eps] first."""
     input = to_inexact(input)
     if eps is not None:
         input = clang.where(input < eps, eps, clang.where(input > 1 - eps, 1 - eps, input))
@@ -196,25 +196,25 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.logaddexp, tags=ELEMENTWISE)
 def logaddexp(input: Any, other: Any) -> Any:
-    """Compute log(exp(input) + exp(other)), without overflow."""
+    """Compute log(exp(input) + exp(other)) without overflow."""
     return clang.base.elementwise_binary(input, other, prim=in_float32(_logaddexp))
 
 
 @torchsymbol(torch.logaddexp2, tags=ELEMENTWISE)
 def logaddexp2(input: Any, other: Any) -> Any:
-    """Compute log2(2**input + 2**other), without overflow."""
+    """Compute log2(2**input + 2**other) without overflow."""
     return clang.base.elementwise_binary(input, other, prim=in_float32(_logaddexp2))
 
 
 def _check_floats(name: str, a: Any, complex_too: bool) -> None:
     if not (a.dtype.is_floating_point or (complex_too and a.dtype.is_complex)):
-        raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: it takes floating point tensors')
+        raise NotImplementedError(f'"{name}" not implemented for {a.dtype}: it requires floating point tensors')
 
 
 def _logaddexp(a: Any, b: Any) -> Any:
     _check_floats("logaddexp", a, True)
     if a.dtype.is_complex:
-        # Out of the number with the larger real part; infinite parts are nobody's.
+        # Factor out the number with the larger real part. Infinite parts have no special handling.
         a_larger = clang.ge(prims.real(a), prims.real(b))
         high, low = clang.where(a_larger, a, b), clang.where(a_larger, b, a)
         return high + clang.log1p(clang.exp(low - high))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of vectors, and class numbers written as vectors."""
+"""Embedding tables, and one-hot encodings of class indices."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
-    """Return the row of `weight` for each number in `input`; the row `padding_idx` gets no gradient."""
+    """Return the row of `weight` for each index in `input`. The row `padding_idx` receives no gradient."""
     if max_norm is not None:
         raise UnsupportedError(
-            "embedding(max_norm=…) writes into the weight: shorten its rows before the traced function, for example "
-            "with "
-            "torch.renorm, and leave max_norm out"
+            "embedding(max_norm=…) writes to the weight. Leave max_norm out, and normalize the rows before the traced "
+            "function, e.g. with torch.renorm"
         )
     check(weight.ndim == 2, lambda: "'weight' must be 2-D")
     if sparse:
         raise UnsupportedError(
-            "embedding(sparse=True) has a sparse gradient, which traced programs cannot: leave it out"
+            "embedding(sparse=True) has a sparse gradient, which traced programs do not support. Leave sparse out"
         )
     return prims.embedding(weight, input, _padding_row(padding_idx, weight.shape[0]), scale_grad_by_freq)
 
@@ -89,13 +88,12 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.one_hot, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def one_hot(input: Any, num_classes: int = -1) -> Any:
-    """Return zeros, with a one at each number of `input`: a dimension of `num_classes` more."""
+    """Return zeros with a one at each index in `input`, in a new last dimension of size `num_classes`."""
     check(input.dtype is dtypes.int64, lambda: "one_hot is only applicable to index tensor of type LongTensor.")
     if not is_unbacked(num_classes) and num_classes == -1:
         raise UnsupportedError(
-            "one_hot without num_classes asks for the largest number in the tensor, which is not known while tracing: "
-            "give "
-            "num_classes"
+            "one_hot without num_classes depends on the largest index in the tensor, which is not known while tracing. "
+            "Pass num_classes"
         )
     if 0 in input.shape:
         clang.base.demand(num_classes, ">=", 1, lambda: "Can not infer total number of classes from empty tensor.")

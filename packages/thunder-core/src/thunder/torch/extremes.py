@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extremes of the torch language: the largest, smallest and middle elements over dimensions, and where they are.
+"""Largest, smallest and median elements over dimensions, and their positions, in the torch language.
 
-The overloads of `max` and `min` (of a tensor, along a dimension, of two tensors) are told apart by the type of the
-second argument, as torch does.
+`max` and `min` have overloads: of a tensor, along a dimension, and of two tensors. As in torch, the type of the second
+argument selects the overload.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDEX = (OpTags.REDUCTION_OP, NON_DIFFERENTIABLE)
 
 
 def _shared_by_equals(g: Any, mask: Any, dim: Any, keepdim: bool, like: Any) -> Any:
-    """Return a gradient spread over the elements of `mask`, in equal parts."""
+    """Return a gradient distributed in equal parts over the elements of `mask`."""
     dims = clang.reductions.reduction_dims(like, all_dims(dim))
     count = mask.sum(dims, True) if dims else 1
     return (unreduced(g, like, dim, keepdim) / count) * mask
@@ -36,13 +36,13 @@ def _shared_by_equals(g: Any, mask: Any, dim: Any, keepdim: bool, like: Any) -> 
 
 @torchsymbol(torch.amax, tags=_TAGS)
 def amax(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    """Return the largest element over `dim`; equal ones share its gradient."""
+    """Return the largest element over `dim`. Equal elements share the gradient."""
     return clang.amax(input, dim, keepdim)
 
 
 @torchsymbol(torch.amin, tags=_TAGS)
 def amin(input: Any, dim: Any = (), keepdim: bool = False) -> Any:
-    """Return the smallest element over `dim`; equal ones share its gradient."""
+    """Return the smallest element over `dim`. Equal elements share the gradient."""
     return clang.amin(input, dim, keepdim)
 
 
@@ -77,7 +77,7 @@ for _sym in (amax, amin):
 
 @torchsymbol(torch.aminmax, tags=_TAGS)
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the smallest and the largest element along `dim`, or of all."""
+    """Return the smallest and the largest element, along `dim` or of all elements."""
     check(
         dim is not None or 0 not in input.shape,
         lambda: "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity.",
@@ -94,7 +94,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, Any], of_two: Any) -> Any:
-    """Compute `max` and `min`: of all elements, of two tensors, or along a dimension together with where."""
+    """Compute `max` or `min`: of all elements, of two tensors, or along a dimension together with the positions."""
     reduce, where = ends
     if dim is None:
         check(
@@ -110,8 +110,8 @@ def _extremum(name: str, input: Any, dim: Any, keepdim: bool, ends: tuple[Any, A
     check(
         isinstance(dim, int),
         lambda: (
-            f"{name}() takes one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
-            f"(a{name} takes several dimensions)"
+            f"{name}() requires one dimension as an int or another tensor, but got {type(dim).__name__}: {dim} "
+            f"(a{name} accepts several dimensions)"
         ),
         TypeError,
     )
@@ -124,7 +124,7 @@ def _extremum_vjp(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool =
     if dim is None:
         mask = (input == out) | (ltorch.isnan(input) & ltorch.isnan(out))
         shared = _shared_by_equals(g, mask, None, False, input)
-        # On the CPU, unlike amax's, what is not the largest gets nothing of a gradient that is NaN.
+        # On the CPU, unlike in amax, a NaN gradient only flows to the largest elements.
         return ltorch.where(mask, shared, 0.0) if input.device.type == "cpu" else shared
     if isinstance(dim, TensorProxy):
         return _of_two_vjp(g, out, input, dim)
@@ -132,7 +132,7 @@ def _extremum_vjp(g: Any, out: Any, input: Any, dim: Any = None, keepdim: bool =
 
 
 def _selected(g: Any, index: Any, input: Any, dim: int, keepdim: bool) -> Any:
-    """Return the gradient of the elements that `index` selects along `dim`."""
+    """Return the gradient of a tensor from which `index` selects elements along `dim`."""
     if input.ndim == 0:
         return g
     if not keepdim:
@@ -149,22 +149,24 @@ def _of_two_vjp(g: Any, out: Any, input: Any, other: Any) -> Any:
 
 
 def _reduced_to(g: Any, like: Any) -> Any:
-    """Return the gradient of a tensor that was broadcast, in its own shape and type."""
+    """Return the gradient of a tensor that was broadcast, with the tensor's shape and dtype."""
     return ltorch.sum_to_size(g, like.shape).to(like.dtype)
 
 
 @torchsymbol(torch.max, tags=_TAGS)
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the largest element; along `dim` also where it is; with a tensor (torch's `other`) the larger of each
-    pair.
+    """Return the largest element, or along `dim` the largest elements and their positions.
+
+    `dim` may also be a tensor (torch's `other`). Then return the larger elements of both tensors.
     """
     return _extremum("max", input, dim, keepdim, (clang.amax, clang.argmax), ltorch.maximum)
 
 
 @torchsymbol(torch.min, tags=_TAGS)
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the smallest element; along `dim` also where it is; with a tensor (torch's `other`) the smaller of each
-    pair.
+    """Return the smallest element, or along `dim` the smallest elements and their positions.
+
+    `dim` may also be a tensor (torch's `other`). Then return the smaller elements of both tensors.
     """
     return _extremum("min", input, dim, keepdim, (clang.amin, clang.argmin), ltorch.minimum)
 
@@ -196,13 +198,13 @@ for _sym in (max, min):
 
 @torchsymbol(torch.argmax, tags=_INDEX)
 def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return where along `dim`, or in the flattened tensor, the largest element is."""
+    """Return the position of the largest element, along `dim` or in the flattened tensor."""
     return clang.argmax(input, dim, keepdim)
 
 
 @torchsymbol(torch.argmin, tags=_INDEX)
 def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return where along `dim`, or in the flattened tensor, the smallest element is."""
+    """Return the position of the smallest element, along `dim` or in the flattened tensor."""
     return clang.argmin(input, dim, keepdim)
 
 
@@ -220,8 +222,9 @@ for _sym in (argmax, argmin):
 
 @torchsymbol(torch.median, tags=_TAGS)
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
-    """Return the lower of the middle elements along `dim`, with its index, or of all elements; NaN where there is
-    one.
+    """Return the median, or along `dim` the medians and their positions. The result is NaN if any element is NaN.
+
+    Of two middle elements, the median is the smaller one.
     """
     if dim is None:
         flat = ltorch.reshape(input, (-1,))
@@ -244,7 +247,7 @@ def _median_along(input: Any, dim: int) -> tuple[Any, Any]:
     value, index = (ltorch.select(x, dim, (n - 1) // 2) for x in (values, indices))
     if not dtypes.is_float_dtype(input.dtype):
         return value, index
-    # NaN is sorted to the end.
+    # Sorting moves NaN to the end.
     last = ltorch.select(values, dim, n - 1)
     has_nan = ltorch.isnan(last)
     first_nan = clang.argmax(clang.maybe_convert_to_dtype(ltorch.isnan(input), dtypes.uint8), dim)
@@ -260,7 +263,7 @@ def _(g: Any, out: Any, input: Any, dim: int | None = None, keepdim: bool = Fals
 def _(make: MakeTensor) -> Any:
     for shape in ((5, 5), (), (2, 3, 5)):
         yield SampleInput(make(shape))
-    # Which of two equal elements is meant is not defined.
+    # The position is undefined if elements are equal.
     yield SampleInput(distinct_values(make, 4, 5), 1)
     yield SampleInput(distinct_values(make, 2, 3, 4), -2, True)
     yield SampleInput(make(()), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that read and write elements by position: `a[key]`, index_*, take, masked_* …"""
+"""Operations of the torch language that read and write by position: e.g. `a[key]`, index_*, take and masked_*."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 # -- a[key] -----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.Tensor.__getitem__, is_method=True, tags=VIEW)
 def getitem(input: TensorProxy, key: Any) -> TensorProxy:
-    """Compute `input[key]`: a view where the key has only integers, slices, None and Ellipsis, a copy otherwise."""
+    """Return `input[key]`: a view if the key has only integers, slices, None and Ellipsis, otherwise a copy."""
     out = clang.getitem(input, key)
     return out if is_basic_index(key) else own_memory(out, input)
 
@@ -45,7 +45,7 @@ def _(base: Any, new: Any, key: Any) -> Any:
 
 @torchsymbol(tags=_SHAPE)
 def setitem(input: TensorProxy, key: Any, value: Any) -> TensorProxy:
-    """Compute `input` after `input[key] = value`."""
+    """Return `input` after `input[key] = value`."""
     return own_memory(clang.setitem(input, key, value), input)
 
 
@@ -91,7 +91,7 @@ def _(make: MakeTensor) -> Any:
 @setitem.samples
 def _(make: MakeTensor) -> Any:
     for key in _keys(make):
-        # What overwrites everything leaves nothing of the input that a gradient could flow to.
+        # A key that overwrites all elements leaves no gradient for the input.
         if key not in (None, ..., (), True) if not isinstance(key, torch.Tensor) else True:
             yield SampleInput(make((4, 3, 5)), key, 2)
     index = distinct_positions(make, (4,), 0)
@@ -121,7 +121,7 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> TensorProxy:
-    """Compute `input` with `src` in the place of `input[start:end:step]` along `dim`."""
+    """Return a copy of `input` in which `src` replaces `input[start:end:step]` along `dim`."""
     dim = canonicalize_dim(input.ndim, dim)
     check(step > 0, lambda: "slice step must be positive")
     first, last, _ = slice(start, end).indices(input.shape[dim])
@@ -152,7 +152,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.select_scatter, tags=_SHAPE)
 def select_scatter(input: TensorProxy, src: TensorProxy, dim: int, index: int) -> TensorProxy:
-    """Compute `input` with `src` in the place of the slice at `index` along `dim`."""
+    """Return a copy of `input` in which `src` replaces the slice at `index` along `dim`."""
     check(input.ndim > 0, lambda: "select() cannot be applied to a 0-dim tensor.", IndexError)
     dim = canonicalize_dim(input.ndim, dim)
     n, i = input.shape[dim], index_of(number_value(index))
@@ -193,7 +193,7 @@ def _(make: MakeTensor) -> Any:
 def index_put(
     input: TensorProxy, indices: Sequence[TensorProxy], values: TensorProxy, accumulate: bool = False
 ) -> TensorProxy:
-    """Compute `input` with `values` written (or added) at tensors of positions, or where a mask is true."""
+    """Return a copy of `input` with `values` written (or added) at `indices`, which are positions or masks."""
     check(
         input.dtype is values.dtype,
         lambda: (
@@ -201,7 +201,7 @@ def index_put(
             f"{values.dtype} for the source."
         ),
     )
-    # torch.index_put takes a 0-d tensor of positions for one of one element.
+    # torch.index_put treats a 0-dimensional tensor of positions as a vector with one element.
     key = [i.reshape((1,)) if i is not None and i.ndim == 0 and i.dtype is not dtypes.bool8 else i for i in indices]
     whole = tuple([slice(None) if i is None else i for i in key])
     return own_memory(clang.setitem(input, whole, values, bool(accumulate)), input)
@@ -227,7 +227,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.index_select, tags=_SHAPE)
 def index_select(input: TensorProxy, dim: int, index: TensorProxy) -> TensorProxy:
-    """Return the slices of `input` along `dim` that the vector `index` names."""
+    """Return the slices of `input` along `dim` at the positions in the vector `index`."""
     return prims.take(input, dim, index)
 
 
@@ -249,9 +249,7 @@ index_select.errors(_vector_errors)
 
 @torchsymbol(torch.index_add, tags=_SHAPE)
 def index_add(input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy, *, alpha: Any = 1) -> TensorProxy:
-    """Compute `input` with `alpha` times the slices of `source` along `dim` added to those that the vector `index`
-    names.
-    """
+    """Add `alpha` times the slices of `source` along `dim` to the slices of `input` at the positions in `index`."""
     if type(alpha) is not int or alpha != 1:
         source = clang.maybe_convert_to_dtype(clang.mul(source, alpha), source.dtype)
     return prims.index_add(input, dim, index, source)
@@ -282,7 +280,7 @@ def _at(dim: int, index: TensorProxy) -> tuple[Any, ...]:
 
 @torchsymbol(torch.index_copy, tags=_SHAPE, autocast={"cpu": "widest"})
 def index_copy(input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy) -> TensorProxy:
-    """Compute `input` with the slices of `source` along `dim` written to those that the vector `index` names."""
+    """Return a copy of `input` with the slices of `source` along `dim` written to the positions in `index`."""
     dim = canonicalize_dim(input.ndim, dim)
     check(
         index.dtype is dtypes.int64, lambda: f"index_copy_(): Expected a long tensor for index, but got {index.dtype}"
@@ -325,7 +323,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.index_fill, tags=_SHAPE)
 def index_fill(input: TensorProxy, dim: int, index: TensorProxy, value: Any) -> TensorProxy:
-    """Compute `input` with `value` in the slices along `dim` that the vector `index` names."""
+    """Return a copy of `input` with `value` in the slices along `dim` at the positions in `index`."""
     dim = canonicalize_dim(input.ndim, dim)
     check(index.dtype is dtypes.int64, lambda: "index_fill_(): Expected dtype int64 for index.", IndexError)
     check(
@@ -342,7 +340,7 @@ def index_fill(input: TensorProxy, dim: int, index: TensorProxy, value: Any) -> 
 
 @index_fill.vjp
 def _(g: Any, out: Any, input: Any, dim: Any, index: Any, value: Any) -> Any:
-    # A position that is named several times is written once.
+    # A repeated position is written only once.
     kept = g.index_fill(dim, index, 0)
     return kept, None, None, (g - kept).sum() if isinstance(value, TensorProxy) else None
 
@@ -363,7 +361,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.take, tags=_SHAPE)
 def take(input: TensorProxy, index: TensorProxy) -> TensorProxy:
-    """Return the elements of `input`, read as if it had one dimension, at `index`."""
+    """Return the elements of the flattened `input` at the positions in `index`."""
     check(index.dtype is dtypes.int64, lambda: f"take(): Expected a long tensor for index, but got {index.dtype}")
     flat = clang.reshape(input, (numel(input.shape),))
     return prims.index(flat, (index,))
@@ -388,7 +386,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.take_along_dim, tags=_SHAPE)
 def take_along_dim(input: TensorProxy, indices: TensorProxy, dim: int | None = None) -> TensorProxy:
-    """Compute `gather` with the other dimensions broadcast; without `dim`, `take` of all elements."""
+    """Compute `gather` with broadcasting of the other dimensions. Without `dim`, flatten both tensors first."""
     check(
         indices.dtype in (dtypes.int64, dtypes.int32),
         lambda: f"torch.take_along_dim(): dtype of indices should be Long but got {indices.dtype}",
@@ -419,7 +417,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.put, tags=_SHAPE)
 def put(input: TensorProxy, index: TensorProxy, source: TensorProxy, accumulate: bool = False) -> TensorProxy:
-    """Compute `input`, read as if it had one dimension, with `source` written (or added) at `index`."""
+    """Return a copy of `input` with `source` written (or added) at the positions `index` in the flattened tensor."""
     check(index.dtype is dtypes.int64, lambda: f"put_(): Expected a long tensor for index, but got {index.dtype}")
     check(
         input.dtype is source.dtype,
@@ -457,7 +455,7 @@ def _(make: MakeTensor) -> Any:
 # -- by masks ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.masked_scatter, tags=_SHAPE)
 def masked_scatter(input: TensorProxy, mask: TensorProxy, source: TensorProxy) -> TensorProxy:
-    """Compute `input` with the elements of `source`, in order, where `mask` is true."""
+    """Return a copy of `input` in which the elements of `source` are written, in order, where `mask` is true."""
     check(
         mask.dtype is dtypes.bool8,
         lambda: f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}",
@@ -473,7 +471,7 @@ def masked_scatter(input: TensorProxy, mask: TensorProxy, source: TensorProxy) -
     if count == 0 or numel(input.shape) == 0:
         return prims.clone(input)
     flat = clang.reshape(mask, (numel(mask.shape),))
-    # The n-th true place takes the n-th element; what the others take does not matter.
+    # The n-th true position receives the n-th element. The values at other positions do not matter.
     order = prims.cumsum(clang.maybe_convert_to_dtype(flat, dtypes.int64), 0) - 1
     order = clang.maybe_convert_to_dtype(flat, dtypes.int64) * order
     dealt = prims.take(clang.reshape(source, (count,)), 0, order)

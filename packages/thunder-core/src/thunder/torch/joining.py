@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that put tensors together (cat, stack, meshgrid …) or repeat them (tile …)."""
+"""Operations of the torch language that join tensors (e.g. cat, stack, meshgrid) or repeat them (e.g. tile)."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def _cat(tensors: Sequence[TensorProxy], dim: int) -> TensorProxy:
         if t.ndim == 0:
             raise RuntimeError(f"zero-dimensional tensor (at position {i}) cannot be concatenated")
     dtype = result_type(*tensors)
-    # A tensor of shape (0,) goes along with any: it was torch's only empty one once.
+    # For historical reasons, a tensor of shape (0,) can be concatenated with any other tensor.
     kept = [t for t in tensors if not equal_shapes(t.shape, (0,))] or [tensors[0]]
     return prims.cat([clang.maybe_convert_to_dtype(t, dtype) for t in kept], canonicalize_dim(kept[0].ndim, dim))
 
 
 @torchsymbol(torch.cat, is_method=False, tags=_SHAPE, autocast="widest")
 def cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """Return the tensors one after the other along `dim`."""
+    """Concatenate tensors along `dim`."""
     return _cat(tensors, dim)
 
 
 @torchsymbol(torch.concat, is_method=False, tags=_SHAPE)
 def concat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """Compute `cat` under another name."""
+    """Concatenate tensors along `dim`: an alias of `cat`."""
     return _cat(tensors, dim)
 
 
 @torchsymbol(torch.concatenate, is_method=False, tags=_SHAPE)
 def concatenate(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """Compute `cat` under NumPy's name."""
+    """Concatenate tensors along `dim`: an alias of `cat`, as in NumPy."""
     return _cat(tensors, dim)
 
 
@@ -81,7 +81,7 @@ for _sym in (cat, concat, concatenate):
 
 @torchsymbol(torch.stack, is_method=False, tags=_SHAPE, autocast="widest")
 def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
-    """Return the tensors, which have one shape, side by side along a new dimension."""
+    """Join tensors of the same shape along a new dimension."""
     check(len(tensors) > 0, lambda: "stack expects a non-empty TensorList")
     dtype = result_type(*tensors)
     return clang.stack([clang.maybe_convert_to_dtype(t, dtype) for t in tensors], dim)
@@ -110,32 +110,32 @@ def _at_least(rank: int, tensors: Sequence[TensorProxy], name: str) -> list[Tens
 
 @torchsymbol(torch.hstack, is_method=False, tags=_SHAPE)
 def hstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """Return the tensors one after the other along their second dimension; vectors along their only one."""
+    """Concatenate tensors along their second dimension, or vectors along their only one."""
     tensors = _at_least(1, tensors, "hstack")
     return _cat(tensors, 0 if tensors[0].ndim == 1 else 1)
 
 
 @torchsymbol(torch.vstack, is_method=False, tags=_SHAPE)
 def vstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """Return the tensors below one another; vectors are rows."""
+    """Concatenate tensors along their first dimension. Vectors are rows."""
     return _cat(_at_least(2, tensors, "vstack"), 0)
 
 
 @torchsymbol(torch.row_stack, is_method=False, tags=_SHAPE)
 def row_stack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """Compute `vstack` under another name."""
+    """Concatenate tensors along their first dimension: an alias of `vstack`."""
     return _cat(_at_least(2, tensors, "row_stack"), 0)
 
 
 @torchsymbol(torch.dstack, is_method=False, tags=_SHAPE)
 def dstack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """Return the tensors behind one another, along the third dimension."""
+    """Concatenate tensors along their third dimension."""
     return _cat(_at_least(3, tensors, "dstack"), 2)
 
 
 @torchsymbol(torch.column_stack, is_method=False, tags=_SHAPE)
 def column_stack(tensors: Sequence[TensorProxy]) -> TensorProxy:
-    """Return the tensors side by side; vectors are columns."""
+    """Concatenate tensors along their second dimension. Vectors are columns."""
     check(len(tensors) > 0, lambda: "column_stack expects a non-empty TensorList")
     return _cat([clang.reshape(x, (numel(x.shape), 1)) if x.ndim <= 1 else x for x in tensors], 1)
 
@@ -162,7 +162,7 @@ for _sym in (hstack, vstack, row_stack, dstack, column_stack):
 
 @torchsymbol(torch.block_diag, is_method=False, tags=_SHAPE)
 def block_diag(*tensors: TensorProxy) -> TensorProxy:
-    """Return the matrices along the diagonal of a larger one, zeros around them."""
+    """Return a matrix with the given matrices on its diagonal and zeros elsewhere."""
     check(len(tensors) > 0, lambda: "torch.block_diag(): expected at least one tensor", ValueError)
     dtype = result_type(*tensors)
     blocks = []
@@ -195,7 +195,7 @@ def _(make: MakeTensor) -> Any:
 # -- again and again --------------------------------------------------------------------------------------------------
 def _repeated(a: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
     sizes = (1,) * (len(repeats) - a.ndim) + a.shape
-    # Each dimension becomes two, (repeats, size), and the two become one.
+    # Expand each dimension to (repeats, size), and then merge the two.
     spread = [n for pair in zip(repeats, sizes) for n in pair]
     kept = tuple([2 * d + 1 for d in range(len(repeats) - a.ndim, len(repeats))])
     wide = prims.broadcast_in_dim(a, spread, kept)
@@ -205,7 +205,7 @@ def _repeated(a: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
 @flexible(one_by_one="repeats", size="repeats", sizes="repeats")
 @torchsymbol(torch.Tensor.repeat, tags=_SHAPE)
 def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
-    """Compute `input` repeated along each dimension; more repeats than dimensions put new ones in front."""
+    """Repeat `input` along each dimension. Additional repeats add leading dimensions."""
     counts = [index(n) for n in repeats]
     check(
         len(counts) >= input.ndim,
@@ -221,7 +221,7 @@ def repeat(input: TensorProxy, repeats: Sequence[int]) -> TensorProxy:
 @flexible(one_by_one="dims")
 @torchsymbol(torch.tile, tags=_SHAPE)
 def tile(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """Compute `input` repeated along its last dimensions; missing repeats are ones."""
+    """Repeat `input` along its last dimensions. Missing repeats are ones."""
     counts = [index(n) for n in dims]
     return _repeated(input, [1] * (input.ndim - len(counts)) + counts)
 
@@ -252,8 +252,8 @@ def _(make: MakeTensor) -> Any:
 
 def _unknown_count() -> TracingError:
     return TracingError(
-        "repeat_interleave with a tensor of counts gives as many elements as they add up to, which is not known while "
-        "tracing. Give output_size=, or a Python number of repeats"
+        "the size of the result of repeat_interleave with a tensor of counts is the sum of the counts, which is not "
+        "known while tracing. Pass output_size=, or a Python number of repeats"
     )
 
 
@@ -261,8 +261,8 @@ def _unknown_count() -> TracingError:
 def repeat_interleave(
     input: TensorProxy, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> TensorProxy:
-    """Return each element of `input` (or slice along `dim`) `repeats` times, one after the other."""
-    if repeats is None:  # torch.repeat_interleave(counts): the positions, each as often as it says
+    """Return each element of `input` (or each slice along `dim`) `repeats` times in a row."""
+    if repeats is None:  # torch.repeat_interleave(counts): repeat each position
         if output_size is None:
             raise _unknown_count()
         positions = prims.iota(input.shape[0], start=0, step=1, device=input.device, dtype=dtypes.int64)
@@ -282,7 +282,7 @@ def repeat_interleave(
 
 
 def _dealt(counts: TensorProxy, total: int) -> TensorProxy:
-    """Return the position that each of `total` places belongs to when each takes as many places as its count."""
+    """Return an index for each of `total` elements: index i occurs `counts[i]` times in a row."""
     ends = prims.cumsum(clang.maybe_convert_to_dtype(counts, dtypes.int64), 0)
     places = prims.iota(total, start=0, step=1, device=counts.device, dtype=dtypes.int64)
     return prims.searchsorted(ends, places, right=True)
@@ -329,9 +329,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.meshgrid, is_method=False, tags=_SHAPE)
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[TensorProxy, ...]:
-    """Return the coordinates of the points of a grid, one tensor for each axis; `indexing` is "ij" (the default) or
-    "xy".
-    """
+    """Return the coordinates of the points of a grid, with one tensor for each axis. `indexing` is "ij" or "xy"."""
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tuple(tensors[0])
     check(len(tensors) > 0, lambda: "meshgrid expects a non-empty TensorList")
@@ -374,7 +372,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.cartesian_prod, is_method=False, tags=_SHAPE)
 def cartesian_prod(*tensors: TensorProxy) -> TensorProxy:
-    """Return all combinations of the tensors' elements, as rows."""
+    """Return all combinations of elements of the tensors, as rows."""
     check(all(x.ndim == 1 for x in tensors), lambda: "Expect a 1D vector, but got a tensor of another rank")
     if len(tensors) == 1:
         return tensors[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's losses share: how the result is reduced, in today's spelling and in the old one."""
+"""Arguments that torch's losses share: the reduction, in the current spelling and the deprecated one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Flag = bool | None
 
 
 def reduction_of(reduction: str, size_average: Flag = None, reduce: Flag = None) -> str:
-    """Return the reduction that `reduction=`, or the older `size_average=` and `reduce=`, ask for."""
+    """Return the reduction for `reduction`, or for the deprecated arguments `size_average` and `reduce`."""
     if size_average is not None or reduce is not None:
         by_size, at_all = (True if x is None else x for x in (size_average, reduce))
         reduction = "none" if not at_all else "mean" if by_size else "sum"
@@ -31,7 +31,7 @@ def reduction_of(reduction: str, size_average: Flag = None, reduce: Flag = None)
 
 
 def reduced(loss: TensorProxy, reduction: str, dtype: dtypes.dtype | None = None) -> Any:
-    """Return the losses of all elements, their mean or their sum, in `dtype`."""
+    """Return the losses of all elements, their mean, or their sum, in `dtype`."""
     if reduction == "mean":
         loss = clang.mean(loss)
     elif reduction == "sum":
@@ -40,14 +40,14 @@ def reduced(loss: TensorProxy, reduction: str, dtype: dtypes.dtype | None = None
 
 
 def upcast(*tensors: Any) -> tuple[Any, ...]:
-    """Return the tensors in the type that losses are computed in; None stays None."""
+    """Return the tensors in the dtype that losses are computed in. None stays None."""
     return tuple(
         None if x is None else clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in tensors
     )
 
 
 def warn_of_sizes(input: TensorProxy, target: TensorProxy) -> None:
-    """Give torch's warning for a loss of tensors of two shapes."""
+    """Emit torch's warning for a loss of tensors with different shapes."""
     if not equal_shapes(input.shape, target.shape):
         warnings.warn(
             f"Using a target size (torch.Size({list(target.shape)})) that is different to the input size "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's kernels for losses of the difference of two tensors, and their gradients.
 
-torch's functions call these with the reduction as a number; what the user wrote comes down to them, so that forward and
-backward run as eager runs them.
+torch's functions call these kernels, with the reduction as a number. The operations in `losses.py` decompose into them,
+so that forward and backward run as in eager mode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from thunder.torch.base import torchsymbol
 from thunder.torch.loss_arguments import reduced
 
 _TAGS = (OpTags.REDUCTION_OP,)
-# torch's numbers for reductions are the positions here.
+# The index of a reduction is its number in torch.
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -33,7 +33,7 @@ def _check_float(name: str, x: Any) -> None:
 
 
 def pair(input: Any, target: Any) -> tuple[Any, Any, dtypes.dtype]:
-    """Return both tensors in the type that is computed in, and the type of the result."""
+    """Return both tensors in the dtype of the computation, and the dtype of the result."""
     kind = dtypes.to_dtype(result_type(input, target))
     assert kind is not None
     wide = clang.reductions.compute_dtype(kind)
@@ -42,14 +42,14 @@ def pair(input: Any, target: Any) -> tuple[Any, Any, dtypes.dtype]:
 
 
 def own_gradient(grad: Any, like: Any) -> Any:
-    """Return a gradient in the shape and type of the tensor that it is of."""
+    """Return a gradient with the shape and dtype of its tensor `like`."""
     if not dtypes.is_inexact_dtype(like.dtype):
         return None
     return clang.maybe_convert_to_dtype(ltorch.sum_to_size(grad, like.shape), like.dtype)
 
 
 def _shared(grad: Any, x: Any, reduction: int) -> Any:
-    """Return the gradient of each element's loss."""
+    """Return the gradient of the loss of each element."""
     wide = clang.maybe_convert_to_dtype(grad, clang.reductions.compute_dtype(grad.dtype))
     return wide / max(math.prod(x.shape), 1) if REDUCTIONS[reduction] == "mean" else wide
 
@@ -93,7 +93,7 @@ def mse_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
 
 @torchsymbol(id="torch.mse_loss_backward")
 def mse_loss_backward(grad: Any, self: Any, target: Any, reduction: int) -> Any:
-    """Return the gradient of mse_loss's first tensor; the second one's is its negative."""
+    """Return the gradient of the first tensor of mse_loss. The gradient of the second one is its negative."""
     _check_float("mse_backward", self)
     a, b, kind = pair(self, target)
     return clang.maybe_convert_to_dtype((a - b) * (_shared(grad, a, reduction) * 2), kind)
@@ -107,7 +107,7 @@ def _(g: Any, out: Any, self: Any, target: Any, reduction: int) -> Any:
 # -- absolute values ---------------------------------------------------------------------------------------------------
 @torchsymbol(torch._C._nn.l1_loss, is_method=False, tags=_TAGS)
 def l1_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
-    """|self - target|, reduced."""
+    """Compute |self - target|, reduced."""
     a, b, kind = pair(self, target)
     result = dtypes.corresponding_real_dtype(kind) if dtypes.is_inexact_dtype(kind) else None
     return reduced(ltorch.abs(a - b), REDUCTIONS[reduction], result)
@@ -122,7 +122,7 @@ def _(g: Any, out: Any, self: Any, target: Any, reduction: int) -> Any:
 # -- squares near zero, absolute values elsewhere ----------------------------------------------------------------------
 @torchsymbol(torch._C._nn.smooth_l1_loss, is_method=False, tags=_TAGS)
 def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -> Any:
-    """Return a square of the difference below `beta`, its size above, reduced."""
+    """Compute a squared difference where it is below `beta`, and an absolute difference elsewhere, reduced."""
     check(beta >= 0, lambda: "smooth_l1_loss does not support negative values for beta.")
     _check_float("smooth_l1", self)
     a, b, kind = pair(self, target)
@@ -133,7 +133,7 @@ def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -
 
 @torchsymbol(id="torch.smooth_l1_loss_backward")
 def smooth_l1_loss_backward(grad: Any, self: Any, target: Any, reduction: int, beta: float) -> Any:
-    """Return the gradient of smooth_l1_loss's first tensor; the second one's is its negative."""
+    """Return the gradient of the first tensor of smooth_l1_loss. The gradient of the second one is its negative."""
 
     def slope(difference: Any) -> Any:
         far = ltorch.sign(difference)
@@ -149,7 +149,7 @@ def _(g: Any, out: Any, self: Any, target: Any, reduction: int, beta: float) -> 
 
 @torchsymbol(torch._C._nn.huber_loss, is_method=False, tags=_TAGS)
 def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> Any:
-    """Return a square of the difference up to `delta`, `delta` times its size above, reduced."""
+    """Compute a squared difference where it is at most `delta`, and a scaled absolute difference elsewhere, reduced."""
     check(delta > 0, lambda: "huber_loss does not support non-positive values for delta.")
     _check_float("huber", self)
     a, b, kind = pair(self, target)
@@ -160,7 +160,7 @@ def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> A
 
 @torchsymbol(id="torch.huber_loss_backward")
 def huber_loss_backward(grad: Any, self: Any, target: Any, reduction: int, delta: float) -> Any:
-    """Return the gradient of huber_loss's first tensor; the second one's is its negative."""
+    """Return the gradient of the first tensor of huber_loss. The gradient of the second one is its negative."""
 
     def slope(difference: Any) -> Any:
         return ltorch.where(ltorch.abs(difference) < delta, difference, ltorch.sign(difference) * delta)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses that compare two tensors element by element: of regression, of probabilities, of distributions."""
+"""Losses that compare two tensors element by element: for regression, probabilities and distributions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _weighted(loss: Any, input: Any, weight: Any, reduction: str, *, by_weight: 
 
 
 def pair_samples(make: MakeTensor, **options: Any) -> Any:
-    """Samples of a loss of two tensors."""
+    """Yield samples of a loss of two tensors."""
     for shape in ((4, 4), (), (2, 3, 5)):
         for reduction in ("mean", "sum", "none"):
             yield SampleInput(make(shape), make(shape), reduction=reduction, **options)
@@ -55,7 +55,7 @@ def pair_samples(make: MakeTensor, **options: Any) -> Any:
 
 
 def bad_reduction(make: MakeTensor) -> Any:
-    """Yield the error that every loss has."""
+    """Yield the error that all losses raise for an unknown reduction."""
     yield SampleInput(make((3,)), make((3,)), reduction="x"), ValueError, "x is not a valid value for reduction"
 
 
@@ -76,7 +76,7 @@ def mse_loss(
 def l1_loss(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", weight: Any = None
 ) -> Any:
-    """|input - target|."""
+    """Compute |input - target|."""
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
     if weight is not None:
@@ -88,7 +88,7 @@ def l1_loss(
 def smooth_l1_loss(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean", beta: float = 1.0
 ) -> Any:
-    """Return a square of the difference below `beta`, its size above."""
+    """Compute a squared difference where it is below `beta`, and an absolute difference elsewhere."""
     reduction = reduction_of(reduction, size_average, reduce)
     warn_of_sizes(input, target)
     both = clang.maybe_broadcast(input, target)
@@ -99,7 +99,7 @@ def smooth_l1_loss(
 
 @torchsymbol(torch.nn.functional.huber_loss, is_method=False, tags=_TAGS, autocast="float32")
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None) -> Any:
-    """Return a square of the difference up to `delta`, `delta` times its size above."""
+    """Compute a squared difference where it is at most `delta`, and an absolute difference times `delta` elsewhere."""
     reduction = reduction_of(reduction)
     warn_of_sizes(input, target)
     if weight is not None:
@@ -137,7 +137,7 @@ def _(make: MakeTensor) -> Any:
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
-    """Minus the log-probability of a target between 0 and 1 under the probability `input`; logarithms end at -100."""
+    """Compute minus the log-likelihood of targets in [0, 1] for probabilities `input`. Logarithms are at least -100."""
     reduction = reduction_of(reduction, size_average, reduce)
     _sizes_match(
         input,
@@ -189,9 +189,7 @@ def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean", pos_weight: Any = None,
 ) -> Any:  # fmt: skip
-    """Return binary_cross_entropy of sigmoid(input), so that nothing overflows; `pos_weight` weighs positive
-    targets.
-    """
+    """Compute binary_cross_entropy of sigmoid(input) without overflow. `pos_weight` weights positive targets."""
     reduction = reduction_of(reduction, size_average, reduce)
     _sizes_match(
         input,
@@ -257,7 +255,7 @@ def kl_div(
     input: Any, target: Any, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
     log_target: bool = False,
 ) -> Any:  # fmt: skip
-    """Return the Kullback-Leibler divergence of log-probabilities `input` from probabilities `target`."""
+    """Compute the Kullback-Leibler divergence of probabilities `target` and log-probabilities `input`."""
     batchmean = reduction == "batchmean" and size_average is None and reduce is None
     reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
     check(
@@ -297,7 +295,7 @@ def poisson_nll_loss(
     input: Any, target: Any, log_input: bool = True, full: bool = False, size_average: Flag = None,
     eps: float = 1e-8, reduce: Flag = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Minus the log-likelihood of `target` under a Poisson distribution with rate exp(input), or `input`."""
+    """Compute minus the log-likelihood of `target` for a Poisson distribution with rate exp(input), or rate `input`."""
     reduction = reduction_of(reduction, size_average, reduce)
     x, y, kind = pair(input, target)
     loss = ltorch.exp(x) - y * x if log_input else x - y * ltorch.log(x + eps)
@@ -319,7 +317,7 @@ poisson_nll_loss.errors(bad_reduction)
 
 
 def _variance(input: Any, var: Any) -> Any:
-    """Return the variance of gaussian_nll_loss, shaped to go with the input."""
+    """Return the variance of gaussian_nll_loss, with a shape that broadcasts to the input."""
     if not isinstance(var, TensorProxy):
         check(var >= 0, lambda: "var has negative entry/entries", ValueError)
         return ltorch.ones_like(input) * var
@@ -336,13 +334,13 @@ def _variance(input: Any, var: Any) -> Any:
 def gaussian_nll_loss(
     input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Any:
-    """Minus the log-likelihood of `target` under a normal distribution with mean `input` and variance `var`.
+    """Compute minus the log-likelihood of `target` for a normal distribution with mean `input` and variance `var`.
 
-    torch looks at the values of `var` to refuse negative ones; here they become `eps`.
+    torch reads the values of `var` to reject negative variances. Here, they become `eps`.
     """
     check(reduction in ("none", "mean", "sum"), lambda: reduction + " is not valid", ValueError)
     var = _variance(input, var)
-    # Held at eps from below; torch lets the gradient through all the same.
+    # `eps` is the lower bound of the variance, but as in torch, the gradient flows through unchanged.
     var = ltorch.where(var < eps, var - var.detach() + eps, var)
     loss = 0.5 * (ltorch.log(var) + (input - target) ** 2 / var)
     if full:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses that ask for a margin: between classes, between pairs, between near and far."""
+"""Losses with a margin: between classes, between pairs, and between near and far vectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TAGS = (OpTags.REDUCTION_OP,)
 
 
 def _signs(make: MakeTensor, *shape: int) -> Any:
-    """Targets that are 1 or -1."""
+    """Return targets that are 1 or -1."""
     return make(shape, low=0, high=2, dtype=torch.int64) * 2 - 1
 
 
@@ -53,7 +53,7 @@ def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Compute `input` where the target is 1, how far it is below the margin where it is -1."""
+    """Return `input` where the target is 1, and max(0, margin - input) where it is -1."""
     reduction = reduction_of(reduction, size_average, reduce)
     below = ltorch.clamp_min((int(margin) if dtypes.is_exact_dtype(input.dtype) else margin) - input, 0)
     loss = ltorch.where(target != 1, below, 0) + ltorch.where(target != -1, input, 0)
@@ -74,7 +74,7 @@ def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Return how far `input1` is from being a margin above `input2` (target 1), or below it (target -1)."""
+    """Compute max(0, -target * (input1 - input2) + margin)."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(
         input1.ndim == input2.ndim == target.ndim,
@@ -103,7 +103,7 @@ def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0, size_average: Flag = None, reduce: Flag = None,
     reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Compute 1 - the cosine of the angle between the inputs (target 1), how far it is above the margin (target -1)."""
+    """Compute 1 - cos (target 1), or max(0, cos - margin) (target -1), with the cosine between the inputs."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(target.ndim <= 1, lambda: "0D or 1D target tensor expected, multi-target not supported")
     check(
@@ -138,7 +138,7 @@ def triplet_margin_loss(
     anchor: Any, positive: Any, negative: Any, margin: float = 1.0, p: float = 2, eps: float = 1e-6,
     swap: bool = False, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Return how far the positive is from being nearer to the anchor than the negative, by a margin."""
+    """Compute max(0, d(anchor, positive) - d(anchor, negative) + margin) for the distance d."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(margin > 0, lambda: f"margin must be greater than 0, got {margin}", ValueError)
     check(
@@ -173,7 +173,7 @@ def _(make: MakeTensor) -> Any:
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean"
 ) -> Any:
-    """Return the mean over classes of binary cross-entropies of sigmoid(input)."""
+    """Compute the mean over classes of the binary cross-entropy of sigmoid(input)."""
     reduction = reduction_of(reduction, size_average, reduce)
     loss = -(target * ltorch.logsigmoid(input) + (1 - target) * ltorch.logsigmoid(-input))
     if weight is not None:
@@ -196,9 +196,7 @@ def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, size_average: Flag = None,
     reduce: Flag = None, reduction: str = "mean",
 ) -> Any:  # fmt: skip
-    """Return how far the target's class is from being a margin above each other, to the power `p`, averaged over
-    classes.
-    """
+    """Sum max(0, margin - input[target] + input[class]) ** p over the other classes, and divide by the class count."""
     reduction = reduction_of(reduction, size_average, reduce)
     check(p in (1, 2), lambda: "only p == 1 and p == 2 supported", ValueError)
     x = ltorch.unsqueeze(input, 0) if input.ndim <= 1 else input

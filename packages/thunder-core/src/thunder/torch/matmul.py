@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products of the torch language: `matmul` and its kin by number of dimensions, contractions and layers.
+"""Matrix multiplications of the torch language: `matmul`, its variants by number of dimensions, and contractions.
 
-Each checks what its torch function checks and comes down to the `matmul` or `linear` primitive. They have gradient
-rules of their own, so that a differentiated program still shows, and an executor can still claim, what the user wrote.
+Each operation has the same checks as its torch function, and decomposes into the `matmul` or `linear` primitive. Each
+has its own gradient rule, so that a differentiated program still contains the operation of user code, and an executor
+can still claim it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _dtype_error(make: MakeTensor, *shapes: tuple[int, ...]) -> Any:
 # -- products ----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.matmul, torch.linalg.matmul, torch.Tensor.__matmul__, tags=_TAGS, autocast="lower")
 def matmul(input: Any, other: Any) -> Any:
-    """Return the matrix product of tensors of any number of dimensions from one on."""
+    """Multiply matrices, vectors or batches of matrices: tensors with at least one dimension."""
     return clang.matmul(input, other)
 
 
@@ -71,7 +72,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.mm, tags=_TAGS, autocast="lower", layout="contiguous")
 def mm(input: Any, mat2: Any) -> Any:
-    """Return the product of two matrices."""
+    """Multiply two matrices."""
     check(input.ndim == 2, lambda: "self must be a matrix")
     check(mat2.ndim == 2, lambda: "mat2 must be a matrix")
     return clang.matmul(input, mat2)
@@ -109,7 +110,7 @@ def _check_batches(batch1: Any, batch2: Any) -> None:
 
 @torchsymbol(torch.bmm, tags=_TAGS, autocast="lower", layout="contiguous")
 def bmm(input: Any, mat2: Any) -> Any:
-    """Return the products of two batches of matrices."""
+    """Multiply two batches of matrices."""
     _check_batches(input, mat2)
     return clang.matmul(input, mat2)
 
@@ -137,7 +138,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.mv, tags=_TAGS, autocast={"cuda": "lower"})
 def mv(input: Any, vec: Any) -> Any:
-    """Return the product of a matrix and a vector."""
+    """Multiply a matrix and a vector."""
     check(
         input.ndim == 2 and vec.ndim == 1, lambda: f"vector + matrix @ vector expected, got 1, {input.ndim}, {vec.ndim}"
     )
@@ -169,7 +170,7 @@ def _check_vectors(a: Any, b: Any, name: str) -> None:
 
 @torchsymbol(torch.dot, tags=_TAGS, autocast={"cuda": "widest"})
 def dot(input: Any, tensor: Any) -> Any:
-    """Return the inner product of two vectors."""
+    """Compute the inner product of two vectors."""
     _check_vectors(input, tensor, "dot")
     return clang.matmul(input, tensor)
 
@@ -179,7 +180,7 @@ dot.vjp(_grads)
 
 @torchsymbol(torch.vdot, tags=_TAGS, autocast={"cuda": "widest"})
 def vdot(input: Any, other: Any) -> Any:
-    """Return the inner product of two vectors, the first one conjugated."""
+    """Compute the inner product of two vectors, with the first one conjugated."""
     _check_vectors(input, other, "vdot")
     return clang.matmul(ltorch.conj(input) if dtypes.is_complex_dtype(input.dtype) else input, other)
 
@@ -206,7 +207,7 @@ for _sym in (dot, vdot):
 
 @torchsymbol(torch.linalg.vecdot, is_method=False, tags=_TAGS, autocast="lower")
 def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
-    """Return the inner products of vectors along `dim`, the first ones conjugated."""
+    """Compute the inner products of vectors along `dim`, with the first ones conjugated."""
     return clang.sum(ltorch.mul(ltorch.conj(x) if dtypes.is_complex_dtype(x.dtype) else x, y), dim)
 
 
@@ -219,8 +220,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.inner, tags=_TAGS, autocast="lower")
 def inner(input: Any, other: Any) -> Any:
-    """Return the inner products of the vectors along both tensors' last dimension; the product where one is a
-    number.
+    """Compute the inner products of vectors along the last dimension of both tensors.
+
+    If one of them has 0 dimensions, multiply element by element.
     """
     if input.ndim == 0 or other.ndim == 0:
         return input * other
@@ -247,7 +249,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.outer, torch.ger, tags=_TAGS)
 def outer(input: Any, vec2: Any) -> Any:
-    """Return the products of every element of one vector with every element of another."""
+    """Compute the product of each element of one vector with each element of the other."""
     for name, x in (("self", input), ("vec2", vec2)):
         check(x.ndim == 1, lambda: f"outer: Expected 1-D argument {name}, but got {x.ndim}-D")
     return input.unsqueeze(1) * vec2
@@ -298,7 +300,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nn.functional.bilinear, torch.bilinear, tags=_TAGS, autocast={"cuda": "widest"})
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
-    """Return input1 @ weight[k] @ input2 for each output k, + bias."""
+    """Compute input1 @ weight[k] @ input2 + bias[k] for each output k."""
     check(
         input1.shape[:-1] == input2.shape[:-1],
         lambda: (
@@ -354,8 +356,10 @@ def _contracted_dims(input: Any, other: Any, dims: Any) -> tuple[list[int], list
 
 @torchsymbol(torch.tensordot, tags=_TAGS, autocast={"cuda": "lower"})
 def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
-    """Return the sum of products over `dims`: the last of `input` with the first of `other`, or two lists of
-    dimensions.
+    """Compute sums of products over `dims`.
+
+    A number sums over the last dimensions of `input` and the first dimensions of `other`. Two lists name the dimensions
+    of each tensor.
     """
     ours, theirs = _contracted_dims(input, other, dims)
     check(len(ours) == len(theirs), lambda: "both dimension lists should have same length")
@@ -399,7 +403,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.kron, tags=_TAGS)
 def kron(input: Any, other: Any) -> Any:
-    """Return the Kronecker product: every element of `input` times the whole of `other`."""
+    """Compute the Kronecker product: each element of `input` times the whole of `other`."""
     rank = max(input.ndim, other.ndim)
     a, b = ((1,) * (rank - x.ndim) + x.shape for x in (input, other))
     left = ltorch.reshape(input, tuple(n for m in a for n in (m, 1)))
@@ -414,7 +418,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _best_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Return where to split each run of a chain of matrices (given by their sizes) so that the least is multiplied."""
+    """Return where to split each part of a chain of matrices with the given sizes, for the fewest multiplications."""
     n = len(sizes) - 1
     cost = {(i, i): 0 for i in range(n)}
     split: dict[tuple[int, int], int] = {}
@@ -457,7 +461,7 @@ def _chain(name: str, tensors: Sequence[Any]) -> Any:
 
 @torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS, autocast="lower")
 def multi_dot(tensors: Any) -> Any:
-    """Return the product of a chain of matrices, in the order that multiplies least."""
+    """Multiply a chain of matrices in the order that needs the fewest multiplications."""
     return _chain("multi_dot", tensors)
 
 
@@ -475,7 +479,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.chain_matmul, tags=_TAGS, autocast="lower")
 def chain_matmul(*matrices: Any) -> Any:
-    """Return the product of a chain of matrices; torch's older name for `torch.linalg.multi_dot`."""
+    """Multiply a chain of matrices: the deprecated name of `torch.linalg.multi_dot`."""
     return matrices[0] if len(matrices) == 1 else _chain("chain_matmul", matrices)
 
 

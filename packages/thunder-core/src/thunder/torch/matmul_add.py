@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products added to a tensor: `beta * input + alpha * (product)`, one function of torch for each rank.
+"""Matrix products plus a tensor: `beta * input + alpha * (product)`, with one torch function per number of dimensions.
 
-A `beta` of zero means that `input` is not read, so NaN in it does not spread.
+If `beta` is zero, `input` is not read, so that its NaN values do not spread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TAGS = (OpTags.MATMUL_OP,)
 
 def _scaled(x: Any, factor: Any) -> Any:
     if dtypes.is_exact_dtype(x.dtype):
-        factor = int(factor)  # torch computes integers with the factor cut to one
+        factor = int(factor)  # for integers, torch truncates the factor
     return x if factor == 1 else x * factor
 
 
@@ -44,7 +44,7 @@ def _added(input: Any, product: Any, beta: Any, alpha: Any) -> Any:
         input.dtype is product.dtype,
         lambda: f"self and mat2 must have the same dtype, but got {input.dtype} and {product.dtype}",
     )
-    # In float32 until the end, as the kernels of torch do it.
+    # Compute in float32 until the end, as torch's kernels do.
     kind = clang.reductions.compute_dtype(product.dtype)
     out = _scaled(clang.maybe_convert_to_dtype(product, kind), alpha)
     if beta != 0:

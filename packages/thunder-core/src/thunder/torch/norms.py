@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalization of each sample by itself: layer, root mean square, group and local response normalization.
+"""Normalization of each sample: layer, root mean square, group and local response normalization.
 
-Each comes with a `_forward` operation that also gives the statistics, which is all that is saved besides the input, and
-a `_backward` operation; an executor can take either whole. Statistics of 16-bit floats are float32.
+The first three have a `_forward` operation, which also returns the statistics, and a `_backward` operation. Only the
+input and the statistics are saved for backward. An executor can claim either operation. Statistics of 16-bit floats are
+float32.
 """
 
 from __future__ import annotations
@@ -61,21 +62,21 @@ def _check_normalized(input: Any, normalized_shape: Any, separator: str) -> tupl
 
 
 def check_floating(name: str, input: Any, *, complex: bool = False) -> None:
-    """Check that the dtype is floating point, as torch's kernel asks."""
+    """Raise torch's error unless the dtype is floating point."""
     fits = dtypes.is_inexact_dtype(input.dtype) if complex else dtypes.is_float_dtype(input.dtype)
     if not fits:
         raise NotImplementedError(f'"{name}" not implemented for {input.dtype}')
 
 
 def wide(x: Any) -> Any:
-    """Return a tensor in the type that its operation computes in; None stays None."""
+    """Return a tensor in the dtype that its operation computes in. None stays None."""
     return None if x is None else clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype))
 
 
 # -- layer normalization -----------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.layer_norm, is_method=False, autocast={"cuda": "float32"}, layout="contiguous")
 def layer_norm(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Compute `input` with mean 0 and variance 1 over its last dimensions, then times weight plus bias."""
+    """Normalize `input` to mean 0 and variance 1 over its last dimensions, then multiply by weight and add bias."""
     return _layer_norm(input, normalized_shape, weight, bias, eps)[0]
 
 
@@ -98,7 +99,7 @@ def _layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: 
 
 @torchsymbol(id="torch.layer_norm_forward", layout="contiguous on gpu")
 def layer_norm_forward(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """Return layer_norm's result, and the mean and 1 / standard deviation that it normalized with."""
+    """Return the result of layer_norm, and its statistics: the mean and 1 / standard deviation."""
     return _layer_norm(input, normalized_shape, weight, bias, eps)
 
 
@@ -106,7 +107,7 @@ def layer_norm_forward(input: Any, normalized_shape: Any, weight: Any, bias: Any
 def layer_norm_backward(
     grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any
 ) -> Any:
-    """Return the gradients of layer_norm's input, weight and bias."""
+    """Return the gradients of the input, weight and bias of layer_norm."""
     g, x = wide(grad), wide(input)
     first = input.ndim - len(normalized_shape)
     dims, rows = tuple(range(first, input.ndim)), tuple(range(first))
@@ -123,7 +124,7 @@ def _summed(x: Any, dims: Any, like: Any) -> Any:
 
 
 def _with_shared_parameters(op: Symbol) -> Any:
-    """Return the batch rule of a normalization whose parameters are the same for all examples."""
+    """Return the batching rule of a normalization whose parameters are the same for all examples."""
 
     def rule(b: Any, input: Any, normalized_shape: Any, *parameters: Any, **options: Any) -> Any:
         if any(p in b for p in (*parameters, *options.values())):
@@ -165,7 +166,7 @@ def _(make: MakeTensor) -> Any:
 
 
 def _forward_samples(make: MakeTensor) -> Any:
-    # torch's kernels give the statistics no gradient; the decomposition does, which differentiating twice relies on.
+    # torch's kernels give the statistics no gradient. The decomposition does, because second derivatives need it.
     fixed: Any = functools.partial(make, requires_grad=False)
     yield SampleInput(fixed((3, 4)), (4,), fixed((4,)), fixed((4,)), 1e-5)
     yield SampleInput(fixed((2, 3, 4)), (3, 4), None, None, 1e-5)
@@ -176,8 +177,8 @@ layer_norm_forward.samples(_forward_samples)
 
 @layer_norm_backward.samples
 def _(make: MakeTensor) -> Any:
-    # torch differentiates the statistics as functions of the input, here they are arguments like others: so only what
-    # depends on neither is compared. Gradients of layer_norm's gradients are, with layer_norm.
+    # Here, the statistics are arguments, but torch differentiates them as functions of the input. So the test only
+    # compares gradients that depend on neither. The tests of layer_norm cover the other second derivatives.
     fixed: Any = functools.partial(make, requires_grad=False)
     kind = _statistics(make)
     mean, rstd = fixed((3, 1), dtype=kind), fixed((3, 1), low=0.1, dtype=kind)
@@ -215,19 +216,19 @@ def _rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float | None)
     layout="contiguous on gpu",
 )
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
-    """Compute `input` divided by the root of the mean of its squares over its last dimensions, then times weight."""
+    """Divide `input` by the root mean square over its last dimensions, then multiply by weight."""
     return _rms_norm(input, normalized_shape, weight, eps)[0]
 
 
 @torchsymbol(id="torch.rms_norm_forward", layout="contiguous on gpu")
 def rms_norm_forward(input: Any, normalized_shape: Any, weight: Any, eps: float | None) -> Any:
-    """Return rms_norm's result, and 1 / the root of the mean square that it normalized with."""
+    """Return the result of rms_norm, and 1 / the root mean square."""
     return _rms_norm(input, normalized_shape, weight, eps)
 
 
 @torchsymbol(id="torch.rms_norm_backward", layout="contiguous on gpu")
 def rms_norm_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any) -> Any:
-    """Return the gradients of rms_norm's input and weight."""
+    """Return the gradients of the input and weight of rms_norm."""
     g, x, r, w = wide(grad), wide(input), rstd, wide(weight)
     if dtypes.is_complex_dtype(input.dtype):
         x, r, w = (None if t is None else ltorch.conj(t) for t in (x, r, w))
@@ -310,7 +311,7 @@ def _check_group_norm(input: Any, num_groups: int, weight: Any, bias: Any) -> No
 
 
 def by_channel(x: Any, rank: int) -> Any:
-    """Return a vector with one number a channel, shaped to go with `(batch, channels, …)`."""
+    """Return a vector with one number per channel, with a shape that broadcasts to `(batch, channels, …)`."""
     return ltorch.reshape(x, (1, x.shape[0], *([1] * (rank - 2))))
 
 
@@ -338,21 +339,19 @@ def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float)
     layout="contiguous on gpu",
 )
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    """Compute `input` with mean 0 and variance 1 over groups of its channels, then times weight plus bias for each
-    channel.
-    """
+    """Normalize groups of channels to mean 0 and variance 1, then multiply each channel by weight and add bias."""
     return _group_norm(input, num_groups, weight, bias, eps)[0]
 
 
 @torchsymbol(id="torch.group_norm_forward", layout="contiguous on gpu")
 def group_norm_forward(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    """Return group_norm's result, and the mean and 1 / standard deviation of each group."""
+    """Return the result of group_norm, and the mean and 1 / standard deviation of each group."""
     return _group_norm(input, num_groups, weight, bias, eps)
 
 
 @torchsymbol(id="torch.group_norm_backward", layout="contiguous on gpu")
 def group_norm_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any) -> Any:
-    """Return the gradients of group_norm's input, weight and bias."""
+    """Return the gradients of the input, weight and bias of group_norm."""
     n, c, *spatial = input.shape
     grouped = (n, num_groups, c // num_groups * math.prod(spatial))
     g, rstd = wide(grad), ltorch.unsqueeze(rstd, 2)
@@ -406,7 +405,7 @@ def _(make: MakeTensor) -> Any:
 # -- local response normalization --------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.local_response_norm, is_method=False)
 def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
-    """Compute `input` divided by (k + alpha * the mean square of `size` neighbouring channels) ** beta."""
+    """Divide `input` by (k + alpha * the mean square of `size` neighboring channels) ** beta."""
     check(
         input.ndim >= 3,
         lambda: f"Expected 3D or higher dimensionality                          input (got {input.ndim} dimensions)",

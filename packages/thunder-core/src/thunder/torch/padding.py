@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`torch.nn.functional.pad` in all its modes.
 
-`pad` is `(before, after)` for the last dimension, then for the one before it, and so on; negative numbers take elements
-away.
+`pad` is `(before, after)` for the last dimension, then for the second to last one, and so on. Negative numbers remove
+elements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 
 def _widths(a: TensorProxy, pad: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """Compute `(dimension, before, after)` for each padded dimension, the last one first."""
+    """Return `(dimension, before, after)` for each padded dimension, from the last one to the first one."""
     pad = [index(number_value(n)) for n in pad]
     check(len(pad) % 2 == 0, lambda: "Padding length must be divisible by 2")
     check(
@@ -40,7 +40,7 @@ def _widths(a: TensorProxy, pad: Sequence[Any]) -> list[tuple[int, int, int]]:
 
 
 def _value(value: Any, dtype: dtypes.dtype) -> Any:
-    """Return the number that a tensor of `dtype` takes for `value`."""
+    """Return `value` as a number of `dtype`."""
     value = 0 if value is None else value
     check(
         dtypes.category(number_type(value)) < dtypes.COMPLEX or dtype.category == dtypes.COMPLEX,
@@ -56,7 +56,10 @@ def _constant(a: TensorProxy, pad: Sequence[Any], value: Any) -> TensorProxy:
         for n in (before, after):
             if is_unbacked(n):
                 clang.base.demand(
-                    n, ">=", 0, lambda: f"the padding {n} of dimension {d} is negative: give a number for it"
+                    n,
+                    ">=",
+                    0,
+                    lambda: f"the padding {n} of dimension {d} is data-dependent and negative. Pass a constant instead",
                 )
         clang.base.demand(
             new,
@@ -104,7 +107,7 @@ def _replicated(a: TensorProxy, d: int, before: int, after: int) -> list[TensorP
 def _wrapped(a: TensorProxy, d: int, before: int, after: int) -> list[TensorProxy]:
     n = a.shape[d]
     check(max(before, after) <= n, lambda: "Padding value causes wrapping around more than once.")
-    # Unlike the other modes this one repeats what is left after elements are taken away.
+    # Unlike other modes, this one first removes elements and then repeats the remaining ones.
     a = _part(a, d, max(-before, 0), n - max(-after, 0))
     n = a.shape[d]
     check(n > 0, lambda: "Negative padding value is resulting in an empty dimension.")
@@ -146,16 +149,14 @@ def _by_mode(a: TensorProxy, pad: Sequence[Any], mode: str) -> TensorProxy:
         if mode != "circular":
             size = a.shape[d] + min(before, 0) + min(after, 0)
             if size <= 0:
-                raise RuntimeError(f"{mode} padding takes all elements of dimension {d} of the input away")
+                raise RuntimeError(f"{mode} padding removes all elements of dimension {d} of the input")
             a = _part(a, d, max(-before, 0), a.shape[d] - max(-after, 0))
     return a
 
 
 @torchsymbol(torch.nn.functional.pad, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL))
 def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: Any = None) -> TensorProxy:
-    """Compute `input` with a margin: a constant, or its own elements reflected, replicated or taken from the other
-    end.
-    """
+    """Pad `input` with a constant, or with its own elements: reflected, replicated or from the opposite end."""
     if mode == "constant":
         return own_memory(_constant(input, pad, value), input)
     check(
@@ -168,7 +169,7 @@ def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: A
 
 @torchsymbol(torch.constant_pad_nd, is_method=False, tags=_SHAPE)
 def constant_pad_nd(input: TensorProxy, pad: Sequence[int], value: Any = 0) -> TensorProxy:
-    """Compute `input` with a margin of a constant."""
+    """Pad `input` with a constant."""
     return own_memory(_constant(input, pad, value), input)
 
 

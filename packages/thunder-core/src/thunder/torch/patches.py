@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torch.nn.functional.unfold` and `fold`: images as columns of patches, and back.
+"""`torch.nn.functional.unfold` and `fold`: convert images to columns of patches, and back.
 
-The operations are called `im2col` and `col2im`, as torch calls them inside: `unfold` is the method of tensors.
+The operations have torch's internal names `im2col` and `col2im`, because `unfold` is another method of tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _pair(x: Any) -> tuple[int, int]:
 
 
 class _Geometry:
-    """Where the patches of an image lie: for each of the two dimensions."""
+    """The geometry of the patches of an image, in two dimensions."""
 
     def __init__(self, size: Sequence[int], kernel_size: Any, dilation: Any, padding: Any, stride: Any):
         self.kernel, self.dilation = _pair(kernel_size), _pair(dilation)
@@ -51,11 +51,11 @@ class _Geometry:
         self.counts = tuple([(n - r) // s + 1 for n, r, s in zip(self.padded, self.reach, self.stride)])
 
     def margins(self, batch: int, sign: int) -> tuple[tuple[int, int, int], ...]:
-        """Return the configuration for `prims.pad` that puts the padding on (or, with -1, takes it off)."""
+        """Return the arguments of `prims.pad` that add the padding (or remove it, if `sign` is -1)."""
         return (*((0, 0, 0),) * batch, *[(sign * p, sign * p, 0) for p in self.padding])
 
     def says(self) -> str:
-        """Return the words that both errors share."""
+        """Return the part that two error messages share."""
         return (
             f"kernel_size={self.kernel}, dilation={self.dilation}, padding={self.padding}, calculated shape of the "
             f"array of sliding blocks as {self.counts}"
@@ -84,7 +84,7 @@ def im2col(input: TensorProxy, kernel_size: Any, dilation: Any = 1, padding: Any
     a = prims.pad(input, _zero(input), geometry.margins(batch, 1)) if any(geometry.padding) else input
     for d in (0, 1):
         a = prims.unfold(a, batch + d, geometry.reach[d], geometry.stride[d])
-    # (…, c, patches down, patches across, reach down, reach across): of each patch every dilation-th element.
+    # (…, c, patches down, patches across, reach down, reach across): select every dilation-th element of each patch.
     for d in (0, 1):
         a = clang.slice_in_dim(a, 0, geometry.reach[d], geometry.dilation[d], dim=a.ndim - 2 + d)
     rank = a.ndim
@@ -106,7 +106,7 @@ def _(g: Any, out: Any, input: Any, kernel_size: Any, dilation: Any = 1, padding
 def col2im(
     input: TensorProxy, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
 ) -> TensorProxy:
-    """Images put together from columns of patches, which add up where they overlap: the transpose of `im2col`."""
+    """Sum columns of patches into images, the transpose of `im2col`. Overlapping elements are added."""
     check(
         input.ndim in (2, 3),
         lambda: f"Expected 2D or 3D (batch mode) tensor for input, but got: {list(input.shape)}",
@@ -131,7 +131,7 @@ def col2im(
     )
     channels = rows // elements
     width = geometry.padded[1]
-    # Where element (i, j) of patch (y, x) lies in the padded image.
+    # Compute the position of element (i, j) of patch (y, x) in the padded image.
     where = prims.arithmetic_index(
         (*geometry.kernel, *geometry.counts),
         (geometry.dilation[0] * width, geometry.dilation[1], geometry.stride[0] * width, geometry.stride[1]),

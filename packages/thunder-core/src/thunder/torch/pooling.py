@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pooling of the torch language: maxima, means and p-norms of windows, given or chosen for an output size."""
+"""Pooling of the torch language: maxima, means and p-norms of windows, also for a given output size."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import for_dims, torchsymbol
 from thunder.torch.base import operations as ltorch
 
-_PLACES = ("torch.nn.functional", "torch", "torch._C._nn")  # where torch has one function under several names
+_PLACES = ("torch.nn.functional", "torch", "torch._C._nn")  # modules in which torch has the same function
 _WORDS = {1: "one int", 2: "two ints", 3: "three ints"}
 
 
 def _numbers(name: str, what: str, value: Any, spatial: int) -> tuple[int, ...]:
-    """Return a number for each pooled dimension, where one number may stand for all."""
+    """Return one number for each pooled dimension. A single number is used for all dimensions."""
     if not isinstance(value, Sequence):
         return (value,) * spatial
     check(
@@ -54,7 +54,7 @@ def _max_pool_with_indices(
     spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """Return what max_pool{}d returns, and where the maxima are."""
+    """Return the result of max_pool{}d, and the positions of the maxima."""
     return _maxima(spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
@@ -66,7 +66,7 @@ def _max_pool(
     spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """Return the largest element of each window of `(batch, channels, {sizes})`."""
+    """Return the largest element of each window, for dimensions `(batch, channels, {sizes})`."""
     pair = _maxima(spatial, input, kernel_size, stride, padding, dilation, ceil_mode)
     return pair if return_indices else pair[0]
 
@@ -118,7 +118,7 @@ def avg_pool1d(
     input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Any:  # fmt: skip
-    """Return the mean of each window of `(batch, channels, length)`."""
+    """Return the mean of each window, for dimensions `(batch, channels, length)`."""
     _check_1d("avg_pool1d", input)
     windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
     return prims.avg_pool(input, *windows, ceil_mode, count_include_pad, None)
@@ -129,7 +129,7 @@ def _avg_pool(
     spatial: int, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Any:  # fmt: skip
-    """Return the mean of each window of `(batch, channels, {sizes})`."""
+    """Return the mean of each window, for dimensions `(batch, channels, {sizes})`."""
     windows = _windows(f"avg_pool{spatial}d", spatial, kernel_size, stride, padding)
     return prims.avg_pool(input, *windows, ceil_mode, count_include_pad, divisor_override)
 
@@ -165,7 +165,7 @@ avg_pool1d.errors(partial(_avg_errors, 1))
 
 # -- windows for an output size ----------------------------------------------------------------------------------------
 def _output_size(name: str, spatial: int, input: Any, size: Any) -> tuple[int, ...]:
-    """Return the output size with None read as the input's own."""
+    """Return the output size, with None replaced by the size of the input."""
     if isinstance(size, Sequence):
         size = tuple(size) * spatial if len(size) == 1 and spatial == 1 else tuple(size)
         check(len(size) == spatial, lambda: f"{name}: output_size must be {spatial}")
@@ -187,7 +187,7 @@ def _output_size(name: str, spatial: int, input: Any, size: Any) -> tuple[int, .
     torch=("torch.nn.functional.adaptive_avg_pool{}d", "torch._C._nn.adaptive_avg_pool{}d"),
 )
 def _adaptive_avg_pool(spatial: int, input: Any, output_size: Any) -> Any:
-    """Return the means of `output_size` windows of `(batch, channels, {sizes})`."""
+    """Return the means of `output_size` windows, for dimensions `(batch, channels, {sizes})`."""
     name = f"adaptive_avg_pool{spatial}d"
     size = _output_size(name, spatial, input, output_size)
     if spatial == 1:
@@ -216,7 +216,7 @@ def _adaptive_maxima(spatial: int, input: Any, output_size: Any) -> tuple[Any, A
     ),
 )
 def _adaptive_max_pool_with_indices(spatial: int, input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """Return what adaptive_max_pool{}d returns, and where the maxima are."""
+    """Return the result of adaptive_max_pool{}d, and the positions of the maxima."""
     return _adaptive_maxima(spatial, input, output_size)
 
 
@@ -227,7 +227,7 @@ adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max
 
 @for_dims(1, 2, 3, name="adaptive_max_pool{}d", torch="torch.nn.functional.adaptive_max_pool{}d")
 def _adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indices: bool = False) -> Any:
-    """Return the maxima of `output_size` windows of `(batch, channels, {sizes})`."""
+    """Return the maxima of `output_size` windows, for dimensions `(batch, channels, {sizes})`."""
     pair = _adaptive_maxima(spatial, input, output_size)
     return pair if return_indices else pair[0]
 
@@ -260,7 +260,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
 def _lp_pool(
     spatial: int, input: Any, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Any:
-    """Return the p-norm of each window of `(batch, channels, {sizes})`."""
+    """Return the p-norm of each window, for dimensions `(batch, channels, {sizes})`."""
     kernel_size = _numbers(f"lp_pool{spatial}d", "kernel_size", kernel_size, spatial)
     if norm_type in (math.inf, -math.inf):
         largest = _max_pool[spatial - 1]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's tensors tell of themselves: `a.size(0)`, `a.dim()`, `a.is_floating_point()` … on proxies.
+"""Properties and queries of torch's tensors, on proxies: e.g. `a.size(0)`, `a.dim()` and `a.is_floating_point()`.
 
-These are answered while tracing and leave nothing in the trace.
+They are computed while tracing and record no operation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _property(fn: F) -> F:
 
 @_method()
 def size(input: TensorProxy, dim: int | None = None) -> Any:
-    """Return the shape, or the length of dimension `dim`."""
+    """Return the shape, or the size of dimension `dim`."""
     return torch.Size(input.shape) if dim is None else input.shape[canonicalize_dim(input.ndim, dim, False)]
 
 
@@ -68,61 +68,61 @@ def is_complex(input: TensorProxy) -> bool:
 
 @_method()
 def is_signed(input: TensorProxy) -> bool:
-    """Check whether the dtype has negative values."""
+    """Check whether the dtype supports negative values."""
     return input.dtype.is_signed
 
 
 @_method()
 def is_same_size(input: TensorProxy, other: TensorProxy) -> bool:
-    """Check whether the two have one shape."""
+    """Check whether two tensors have the same shape."""
     return input.shape == other.shape
 
 
 @_method()
 def element_size(input: TensorProxy) -> int:
-    """Return bytes an element."""
+    """Return the number of bytes per element."""
     return input.dtype.bytes
 
 
 @_method()
 def get_device(input: TensorProxy) -> int:
-    """Return the index of the device; -1 for the CPU."""
+    """Return the index of the device, or -1 for the CPU."""
     return -1 if input.device.type == "cpu" else to_torch_device(input.device).index
 
 
 @_property
 def itemsize(input: TensorProxy) -> int:
-    """Bytes an element."""
+    """The number of bytes per element."""
     return input.dtype.bytes
 
 
 @_property
 def nbytes(input: TensorProxy) -> int:
-    """Bytes of all elements."""
+    """The number of bytes of all elements."""
     return _count(input.shape) * input.dtype.bytes
 
 
 @_property
 def is_cpu(input: TensorProxy) -> bool:
-    """Whether it is on the CPU."""
+    """Whether the tensor is on the CPU."""
     return input.device.type == "cpu"
 
 
 @_property
 def is_cuda(input: TensorProxy) -> bool:
-    """Whether it is on a CUDA device."""
+    """Whether the tensor is on a CUDA device."""
     return input.device.type == "cuda"
 
 
 @_property
 def is_meta(input: TensorProxy) -> bool:
-    """Whether it has no data at all."""
+    """Whether the tensor has no data."""
     return input.device.type == "meta"
 
 
 @_property
 def layout(input: TensorProxy) -> Any:
-    """Always strided: traces have no sparse tensors."""
+    """The layout, which is always strided, because traces do not support sparse tensors."""
     return torch.strided
 
 
@@ -137,7 +137,7 @@ for _name in ("is_sparse", "is_quantized", "is_nested", "is_mkldnn", "is_sparse_
 def _value_method(name: str) -> None:
     def refuse(input: TensorProxy, *args: Any) -> NoReturn:
         raise TracingError(
-            f"{name} asks for the value of the tensor {input.name}, which is not known while tracing. Compute with "
+            f"{name} needs the value of the tensor {input.name}, which is not known while tracing. Compute with "
             "tensors (torch.where, masks), or pass the number as an argument"
         )
 

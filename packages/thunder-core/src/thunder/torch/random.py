@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers in the torch language.
 
-Each operation draws as eager does, from the same generator and in the same order. The in-place methods (`x.normal_()`)
-are declared here by what they put into the tensor; the frontend writes it there.
+Each operation draws from the same generator and in the same order as in eager mode. An in-place method (e.g.
+`x.normal_()`) is declared here as an operation that returns the new values. The capture layer writes them to the
+tensor.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SHAPES = ((4, 4), (), (0, 3), (2, 3, 5))
 # -- by size ----------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.rand, tags=_TAGS)
 def rand(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return numbers drawn evenly from [0, 1)."""
+    """Draw numbers from the uniform distribution on [0, 1)."""
     shape = size_of("rand", sizes, size)
     where, kind = device_or_default(device), dtype_or_default(dtype)
     return prims.uniform(shape, 0.0, 1.0, device=where, dtype=kind, generator=generator)
@@ -37,7 +38,7 @@ def rand(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = None
 
 @torchsymbol(torch.randn, tags=_TAGS)
 def randn(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = None, device: Any = None) -> Any:
-    """Return numbers drawn from the standard normal distribution."""
+    """Draw numbers from the standard normal distribution."""
     shape = size_of("randn", sizes, size)
     where, kind = device_or_default(device), dtype_or_default(dtype)
     return prims.normal(shape, 0.0, 1.0, device=where, dtype=kind, generator=generator)
@@ -47,7 +48,7 @@ def randn(*sizes: Any, size: Any = None, generator: Any = None, dtype: Any = Non
 def randint(
     low: Any = None, high: Any = None, size: Any = None, *, generator: Any = None, dtype: Any = None, device: Any = None
 ) -> Any:
-    """Whole numbers drawn evenly from [low, high); with one bound it is the upper one."""
+    """Draw integers uniformly from [low, high). A single bound is the upper bound."""
     if isinstance(high, (tuple, list)):
         low, high, size = 0, low, high
     elif high is None:
@@ -55,7 +56,7 @@ def randint(
     elif low is None:
         low = 0
     if high is None:
-        raise TypeError("randint() misses its upper bound")
+        raise TypeError("randint() requires an upper bound: pass `high`")
     kind = int64 if dtype is None else dtypes.to_dtype(dtype)
     shape = size_of("randint", (), () if size is None else size)
     where = device_or_default(device)
@@ -91,12 +92,12 @@ def _(make: MakeTensor) -> Any:
 @randint.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(3, 3, (2,)), RuntimeError, "expects 'from' to be less than 'to'"
-    yield SampleInput(size=(2,)), TypeError, "misses its upper bound"
+    yield SampleInput(size=(2,)), TypeError, "requires an upper bound"
 
 
 @torchsymbol(torch.randperm, tags=_TAGS)
 def randperm(n: int, *, generator: Any = None, dtype: Any = int64, device: Any = None) -> Any:
-    """Return the numbers from 0 to n - 1 in an order drawn at random."""
+    """Return a random permutation of the numbers from 0 to n - 1."""
     return prims.randperm(n, device=device_or_default(device), dtype=dtypes.to_dtype(dtype), generator=generator)
 
 
@@ -122,7 +123,7 @@ def _place(input: TensorProxy, dtype: Any, device: Any, generator: Any = None) -
 def rand_like(
     input: TensorProxy, *, generator: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
-    """Return numbers drawn evenly from [0, 1), as many as input has."""
+    """Draw numbers from the uniform distribution on [0, 1), in the shape of `input`."""
     return prims.uniform(input.shape, 0.0, 1.0, **_place(input, dtype, device, generator))
 
 
@@ -130,7 +131,7 @@ def rand_like(
 def randn_like(
     input: TensorProxy, *, generator: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
-    """Return numbers drawn from the standard normal distribution, as many as input has."""
+    """Draw numbers from the standard normal distribution, in the shape of `input`."""
     return prims.normal(input.shape, 0.0, 1.0, **_place(input, dtype, device, generator))
 
 
@@ -145,7 +146,7 @@ def randint_like(
     device: Any = None,
     memory_format: Any = None,
 ) -> Any:
-    """Whole numbers drawn evenly from [low, high), as many as input has; with one bound it is the upper one."""
+    """Draw integers uniformly from [low, high), in the shape of `input`. A single bound is the upper bound."""
     if high is None:
         low, high = 0, low
     place = _place(input, dtype, device, generator)
@@ -174,10 +175,10 @@ def _(make: MakeTensor) -> Any:
 def normal(
     mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None, device: Any = None
 ) -> Any:
-    """Return numbers drawn from normal distributions with these means and standard deviations."""
+    """Draw numbers from normal distributions with the given means and standard deviations."""
     if not isinstance(mean, TensorProxy) and not isinstance(std, TensorProxy):
         if size is None:
-            raise TypeError("normal() of two numbers needs the size of its result")
+            raise TypeError("normal() with two numbers requires the size of its result: pass `size`")
         place = {"device": device_or_default(device), "dtype": dtype_or_default(dtype), "generator": generator}
         return prims.normal(size_of("normal", (), size), number_value(mean), number_value(std), **place)
     tensors = [x for x in (mean, std) if isinstance(x, TensorProxy)]
@@ -212,7 +213,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.bernoulli, tags=(OpTags.RANDOM_OP,))
 def bernoulli(input: TensorProxy, p: Any = None, *, generator: Any = None) -> Any:
-    """Return ones drawn with the probabilities in input, or with probability `p` whatever is in input, and zeros."""
+    """Draw ones with the probabilities in `input`, or with probability `p` if it is given, and zeros otherwise."""
     if p is None:
         return prims.bernoulli_tensor(input, dtype=input.dtype, generator=generator)
     if isinstance(p, TensorProxy):
@@ -238,7 +239,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.multinomial, tags=_TAGS)
 def multinomial(input: TensorProxy, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """Return indices drawn with the weights in (each row of) input."""
+    """Draw indices with the weights in `input`, or in each of its rows."""
     return prims.multinomial(input, num_samples, replacement, generator=generator)
 
 
@@ -246,31 +247,31 @@ multinomial.samples_of(prims.multinomial)
 
 
 # -- what the in-place methods put into a tensor ----------------------------------------------------------------------
-# Their results require grad where the tensor did, as torch's do; what flows back is zero.
+# As in torch, the results require grad if the tensor does. The gradient that flows back is zero.
 _FILL = (OpTags.RANDOM_OP,)
 
 
 @torchsymbol(id="torch.Tensor.uniform_", method_name="uniform_", tags=_FILL)
 def uniform(input: TensorProxy, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Any:
-    """Return numbers drawn evenly from [from, to)."""
+    """Draw numbers from the uniform distribution on [from, to), in the shape of `input`."""
     return prims.uniform(input.shape, number_value(from_), number_value(to), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.normal_", method_name="normal_", tags=_FILL)
 def normal_values(input: TensorProxy, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
-    """Return numbers drawn from the normal distribution with that mean and standard deviation."""
+    """Draw numbers from the normal distribution with the given mean and standard deviation, in the shape of `input`."""
     return prims.normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.exponential_", method_name="exponential_", tags=_FILL)
 def exponential(input: TensorProxy, lambd: float = 1.0, *, generator: Any = None) -> Any:
-    """Return numbers drawn from the exponential distribution with that rate."""
+    """Draw numbers from the exponential distribution with the rate `lambd`, in the shape of `input`."""
     return prims.exponential(input.shape, number_value(lambd), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.bernoulli_", method_name="bernoulli_", tags=_FILL)
 def bernoulli_values(input: TensorProxy, p: Any = 0.5, *, generator: Any = None) -> Any:
-    """Return ones drawn with probability `p`, and zeros."""
+    """Draw ones with probability `p` and zeros otherwise, in the shape of `input`."""
     if isinstance(p, TensorProxy):
         shape = clang.base.compute_broadcast_shape(p.shape, input.shape)
         check(shape == input.shape, lambda: f"bernoulli_: probabilities of shape {p.shape} do not fit {input.shape}")
@@ -280,7 +281,7 @@ def bernoulli_values(input: TensorProxy, p: Any = 0.5, *, generator: Any = None)
 
 @torchsymbol(id="torch.Tensor.random_", method_name="random_", tags=_FILL)
 def random_values(input: TensorProxy, from_: Any = None, to: Any = None, *, generator: Any = None) -> Any:
-    """Whole numbers drawn evenly from [from, to); with one bound it is the upper one, with none the dtype's own."""
+    """Draw integers uniformly from [from, to). A single bound is the upper one. The default depends on the dtype."""
     if to is None and from_ is not None:
         from_, to = 0, from_
     low, high = number_value(from_), number_value(to)
@@ -289,19 +290,19 @@ def random_values(input: TensorProxy, from_: Any = None, to: Any = None, *, gene
 
 @torchsymbol(id="torch.Tensor.geometric_", method_name="geometric_", tags=_FILL)
 def geometric(input: TensorProxy, p: float, *, generator: Any = None) -> Any:
-    """Return how many draws with probability `p` it takes until one succeeds."""
+    """Draw the number of trials, each with success probability `p`, until the first success."""
     return prims.geometric(input.shape, number_value(p), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.cauchy_", method_name="cauchy_", tags=_FILL)
 def cauchy(input: TensorProxy, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Any:
-    """Return numbers drawn from the Cauchy distribution with that median and half width."""
+    """Draw numbers from the Cauchy distribution with the given median and scale, in the shape of `input`."""
     return prims.cauchy(input.shape, number_value(median), number_value(sigma), **_place(input, None, None, generator))
 
 
 @torchsymbol(id="torch.Tensor.log_normal_", method_name="log_normal_", tags=_FILL)
 def log_normal(input: TensorProxy, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Any:
-    """Return numbers whose logarithms are drawn from the normal distribution with that mean and standard deviation."""
+    """Draw numbers whose logarithms have a normal distribution with the given mean and standard deviation."""
     return prims.log_normal(input.shape, number_value(mean), number_value(std), **_place(input, None, None, generator))
 
 
@@ -324,7 +325,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.poisson, tags=(OpTags.RANDOM_OP,))
 def poisson(input: TensorProxy, generator: Any = None) -> Any:
-    """Return numbers of events, drawn from Poisson distributions with the rates in input."""
+    """Draw numbers from Poisson distributions with the rates in `input`."""
     return prims.poisson(input, generator=generator)
 
 
@@ -338,11 +339,11 @@ poisson.samples_of(prims.poisson)
 def rrelu(
     input: TensorProxy, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
 ) -> Any:
-    """Return input where it is above zero, else input times a slope, which in training is drawn from [lower, upper)."""
+    """Return `input` where it is positive, otherwise input * slope. Training draws slopes from [lower, upper)."""
     if training:
         return clang.mul(input, prims.rrelu_noise(input, lower, upper))
     if not input.dtype.is_floating_point:
-        raise NotImplementedError(f'"rrelu" not implemented for {input.dtype}: it takes floating point tensors')
+        raise NotImplementedError(f'"rrelu" not implemented for {input.dtype}: it requires floating point tensors')
     return clang.where(clang.gt(input, 0), input, clang.mul(input, (lower + upper) / 2))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of the torch language: sums, means, moments and truth over dimensions."""
+"""Reductions of the torch language over dimensions: sums, means, moments, any and all."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _INDEX = (OpTags.REDUCTION_OP, NON_DIFFERENTIABLE)
 
 
 def all_dims(dim: Any) -> Any:
-    """Return torch reads an empty tuple of dimensions as all of them."""
+    """Return None (all dimensions) for an empty tuple, as torch does, otherwise `dim`."""
     return None if isinstance(dim, (tuple, list)) and not dim else dim
 
 
 def unreduced(x: Any, like: Any, dim: Any, keepdim: bool) -> Any:
-    """Return a reduced tensor with the dimensions that were reduced put back at length one."""
+    """Return a reduced tensor in which the reduced dimensions have length 1."""
     if keepdim or like.ndim == 0:
         return x
     for d in sorted(clang.reductions.reduction_dims(like, all_dims(dim))):
@@ -37,7 +37,7 @@ def unreduced(x: Any, like: Any, dim: Any, keepdim: bool) -> Any:
 
 
 def along(make: MakeTensor, **options: Any) -> Any:
-    """Samples with one dimension."""
+    """Yield samples with one dimension."""
     for shape, dim, keepdim in (((4, 4), 1, False), ((2, 3, 4), -2, True), ((), 0, False), ((0, 3), 1, False)):
         yield SampleInput(make(shape), dim, keepdim, **options)
     yield SampleInput(make((5, 3)).mT, 0, **options)
@@ -53,7 +53,7 @@ def _bad_dims(make: MakeTensor) -> Any:
 
 
 def _write_dim(bsym: BoundSymbol) -> None:
-    # torch takes `keepdim` only after `dim`.
+    # torch accepts `keepdim` only after `dim`.
     if len(bsym.args) == 1 and "keepdim" in bsym.kwargs and "dim" not in bsym.kwargs:
         bsym.args = (*bsym.args, None)
 
@@ -61,7 +61,7 @@ def _write_dim(bsym: BoundSymbol) -> None:
 # -- sums and products -------------------------------------------------------------------------------------------------
 @torchsymbol(torch.sum, tags=_TAGS, autocast={"cuda": "float32"})
 def sum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the sum over `dim`, or of all elements; of integers and truth values as int64."""
+    """Return the sum over `dim`, or of all elements. Integers and booleans are summed as int64."""
     return clang.sum(input, dim, keepdim, dtype=dtype)
 
 
@@ -83,7 +83,7 @@ sum.errors(_bad_dims)
 
 @torchsymbol(torch.nansum, tags=_TAGS)
 def nansum(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the sum over `dim` with NaN counted as zero."""
+    """Return the sum over `dim`, with NaN replaced by zero."""
     check(
         not input.dtype.is_complex or input.device.type != "cpu",
         lambda: "nansum on CPU does not support complex inputs",
@@ -109,13 +109,13 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.prod, tags=_TAGS, autocast="float32")
 def prod(input: Any, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the product along `dim`, or of all elements; of integers and truth values as int64."""
+    """Return the product along `dim`, or of all elements. Integers and booleans are multiplied as int64."""
     check(
         dim is None or isinstance(dim, int),
-        lambda: f"prod() takes one dimension as an int, but got {type(dim).__name__}: {dim}",
+        lambda: f"prod() requires one dimension as an int, but got {type(dim).__name__}: {dim}",
         TypeError,
     )
-    check(dim is not None or not keepdim, lambda: "prod() takes keepdim only together with a dimension", TypeError)
+    check(dim is not None or not keepdim, lambda: "prod() accepts keepdim only together with a dimension", TypeError)
     return clang.prod(input, dim, keepdim, dtype=dtype)
 
 
@@ -173,7 +173,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nanmean, tags=_TAGS)
 def nanmean(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the mean over `dim` of what is not NaN."""
+    """Return the mean over `dim` of the elements that are not NaN."""
     check(
         dtypes.is_inexact_dtype(input.dtype),
         lambda: f"nanmean(): expected input to have floating point or complex dtype but got {input.dtype}",
@@ -191,7 +191,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.count_nonzero, tags=_INDEX)
 def count_nonzero(input: Any, dim: Any = None) -> Any:
-    """Return how many elements over `dim` are not zero."""
+    """Return the number of nonzero elements over `dim`."""
     return clang.sum(ltorch.ne(input, 0), all_dims(dim))
 
 
@@ -203,7 +203,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.Tensor.sum_to_size, tags=_TAGS)
 def sum_to_size(input: Any, *size: Any) -> Any:
-    """Compute `input` summed over the dimensions along which a tensor of that size would be broadcast to it."""
+    """Sum `input` to the given size, from which it could have been broadcast."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     extra = input.ndim - len(shape)
     check(
@@ -232,7 +232,7 @@ def _(make: MakeTensor) -> Any:
 # -- truth -------------------------------------------------------------------------------------------------------------
 def _truth(fn: Any, input: Any, dim: Any, keepdim: bool) -> Any:
     out = fn(input, dim, keepdim)
-    # torch answers in uint8 for uint8, a relic of the time when that was its bool.
+    # For uint8, torch returns uint8, which used to be its boolean dtype.
     return clang.maybe_convert_to_dtype(out, dtypes.uint8) if input.dtype is dtypes.uint8 else out
 
 
@@ -273,7 +273,7 @@ all.errors(_bad_dims)
 def _moment_arguments(
     dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> tuple[Any, bool, float]:
-    """Return dim, keepdim and correction of a call that may be spelt `(dim, unbiased)` or `(unbiased)`."""
+    """Return dim, keepdim and correction, also for the spellings `(dim, unbiased)` and `(unbiased)`."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     check(
@@ -311,7 +311,7 @@ def _mean_grad(g: Any, input: Any, dim: Any, keepdim: bool) -> Any:
 def var(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
-    """Return the variance over `dim`, with `correction` taken off the number of elements that it is divided by."""
+    """Return the variance over `dim`. The divisor is the number of elements minus `correction`."""
     dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     return clang.var(input, dim, keepdim, correction=correction)
 
@@ -325,7 +325,7 @@ def _(g: Any, out: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
 def std(
     input: Any, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
 ) -> Any:
-    """Return the standard deviation over `dim`: the square root of the variance."""
+    """Return the standard deviation over `dim`, the square root of the variance."""
     dim, keepdim, correction = _moment_arguments(dim, unbiased, keepdim, correction=correction)
     kind = input.dtype
     wide = clang.maybe_convert_to_dtype(input, clang.reductions.compute_dtype(kind))
@@ -400,7 +400,7 @@ for _sym in (var, std, var_mean, std_mean):
 # -- logsumexp ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.logsumexp, torch.special.logsumexp, tags=_TAGS, autocast={"cuda": "float32"})
 def logsumexp(input: Any, dim: Any, keepdim: bool = False) -> Any:
-    """Return the logarithm of the sum of exponentials over `dim`, computed so that nothing overflows."""
+    """Return the logarithm of the sum of exponentials over `dim`, computed without overflow."""
     dims = clang.reductions.reduction_dims(input, dim)
     if dtypes.is_exact_dtype(input.dtype):
         input = input.to(torch.get_default_dtype())

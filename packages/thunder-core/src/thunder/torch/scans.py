@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language along a dimension: cumulative sums, products and extremes, differences."""
+"""Operations of the torch language along a dimension: cumulative sums, products and extremes, and differences."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ _TAGS = (OpTags.REDUCTION_OP,)
 
 
 def _promoted(a: TensorProxy, dtype: Any) -> TensorProxy:
-    """Compute `a` in `dtype`, or, if none is given, in what torch adds and multiplies in: int64 for integers and
-    bools.
-    """
+    """Return `a` in `dtype`. By default, integers and booleans become int64, as in torch."""
     if dtype is not None:
         return clang.maybe_convert_to_dtype(a, dtypes.to_dtype(dtype))
     return clang.maybe_convert_to_dtype(a, dtypes.int64) if dtypes.is_exact_dtype(a.dtype) else a
@@ -34,37 +32,37 @@ def _promoted(a: TensorProxy, dtype: Any) -> TensorProxy:
 
 @torchsymbol(torch.cumsum, tags=_TAGS, autocast={"cuda": "float32"})
 def cumsum(input: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
-    """Return the sums of the elements up to each one along `dim`."""
+    """Return the cumulative sums along `dim`."""
     return prims.cumsum(_promoted(input, dtype), dim)
 
 
 @torchsymbol(torch.cumprod, tags=_TAGS, autocast={"cuda": "float32"})
 def cumprod(input: TensorProxy, dim: int, *, dtype: Any = None) -> TensorProxy:
-    """Return the products of the elements up to each one along `dim`."""
+    """Return the cumulative products along `dim`."""
     return prims.cumprod(_promoted(input, dtype), dim)
 
 
 @torchsymbol(torch.logcumsumexp, tags=_TAGS)
 def logcumsumexp(input: TensorProxy, dim: int) -> TensorProxy:
-    """Return the logarithms of the sums of the exponentials of the elements up to each one along `dim`."""
+    """Return the cumulative logsumexp along `dim`: the logarithms of the cumulative sums of exponentials."""
     if not dtypes.is_inexact_dtype(input.dtype):
         if input.ndim == 0 and input.device.type != "cpu":
-            return prims.clone(input)  # where there is nothing to sum, torch's kernels for GPUs do not ask
+            return prims.clone(input)  # torch's GPU kernels do not check the dtype if there is nothing to sum
         raise NotImplementedError(
-            f"logcumsumexp is not implemented for {input.dtype}: convert to a floating point type"
+            f"logcumsumexp is not implemented for {input.dtype}. Convert the input to a floating point dtype"
         )
     return prims.logcumsumexp(input, dim)
 
 
 @torchsymbol(torch.cummax, tags=_TAGS)
 def cummax(input: TensorProxy, dim: int) -> Any:
-    """Return the largest of the elements up to each one along `dim`, and its position."""
+    """Return the cumulative maxima along `dim`, and their positions."""
     return torch.return_types.cummax(prims.cummax(input, dim))
 
 
 @torchsymbol(torch.cummin, tags=_TAGS)
 def cummin(input: TensorProxy, dim: int) -> Any:
-    """Return the smallest of the elements up to each one along `dim`, and its position."""
+    """Return the cumulative minima along `dim`, and their positions."""
     return torch.return_types.cummin(prims.cummin(input, dim))
 
 
@@ -77,7 +75,7 @@ def _(make: MakeTensor) -> Any:
 @cumprod.samples
 def _(make: MakeTensor) -> Any:
     yield from scan_samples(make, low=0, high=2)
-    # Of a complex input in a real dtype torch's own gradient is wrong: it takes the product of the complex numbers.
+    # torch's gradient is wrong for a complex input with a real dtype: it multiplies the complex numbers.
     wide = torch.complex128 if make(()).is_complex() else torch.float64
     yield SampleInput(make((4, 3), low=0, high=2), 0, dtype=wide)
 
@@ -99,7 +97,7 @@ def diff(
     prepend: TensorProxy | None = None,
     append: TensorProxy | None = None,
 ) -> TensorProxy:
-    """Return the differences of neighbours along `dim`, `n` times over."""
+    """Return the differences between neighbors along `dim`, applied `n` times."""
     check(input.ndim > 0, lambda: "diff expects input to be at least one-dimensional")
     n = operator.index(n)
     check(n >= 0, lambda: f"order must be non-negative but got {n}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that read or write one element of each line: gather and the scatters."""
+"""Operations of the torch language that read or write single elements along a dimension: gather and the scatters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 @torchsymbol(torch.gather, tags=_SHAPE)
 def gather(input: TensorProxy, dim: int, index: TensorProxy, *, sparse_grad: bool = False) -> TensorProxy:
-    """Gather, for each position of `index`, the element of `input` there, with `index`'s value along `dim`."""
+    """Return the element of `input` for each element of `index`: the same position, but `index`'s value along `dim`."""
     return prims.gather(input, dim, index)
 
 
@@ -45,11 +45,9 @@ _OLD_REDUCTIONS = {"add": "sum", "multiply": "prod"}
 def scatter(
     input: TensorProxy, dim: int, index: TensorProxy, src: Any = None, *, value: Any = None, reduce: str | None = None
 ) -> TensorProxy:
-    """Compute `input` with the elements of `src` (or one number) written where `index` says, the reverse of
-    `gather`.
-    """
+    """Return a copy of `input` with `src` (a tensor or number) written at `index`, the reverse of `gather`."""
     src = value if src is None else src
-    check(src is not None, lambda: "scatter() needs src, a tensor, or value, a number", TypeError)
+    check(src is not None, lambda: "scatter() requires a tensor `src` or a number `value`", TypeError)
     if not isinstance(src, TensorProxy):
         src = _as_number(src, input)
     if reduce is None:
@@ -95,7 +93,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.scatter_add, tags=_SHAPE, autocast={"cuda": "widest"})
 def scatter_add(input: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy) -> TensorProxy:
-    """Compute `input` with the elements of `src` added where `index` says."""
+    """Return a copy of `input` with the elements of `src` added at the positions in `index`."""
     return prims.scatter_add(input, dim, index, src)
 
 
@@ -113,9 +111,7 @@ def _(make: MakeTensor) -> Any:
 def scatter_reduce(
     input: TensorProxy, dim: int, index: TensorProxy, src: TensorProxy, reduce: str, *, include_self: bool = True
 ) -> TensorProxy:
-    """Compute `input` with the elements of `src` that `index` sends to one place reduced there: sum, prod, mean, amax,
-    amin.
-    """
+    """Reduce the elements of `src` with the same position in `index`: by sum, prod, mean, amax or amin."""
     return prims.scatter_reduce(input, dim, index, src, reduce, include_self=bool(include_self))
 
 
@@ -126,7 +122,7 @@ scatter_reduce.samples_of(prims.scatter_reduce)
 def index_reduce(
     input: TensorProxy, dim: int, index: TensorProxy, source: TensorProxy, reduce: str, *, include_self: bool = True
 ) -> TensorProxy:
-    """Compute `input` with the slices of `source` that the vector `index` sends to one place reduced there."""
+    """Reduce the slices of `source` with the same position in the vector `index`."""
     dim = canonicalize_dim(input.ndim, dim)
     check(
         reduce in ("prod", "mean", "amax", "amin"),

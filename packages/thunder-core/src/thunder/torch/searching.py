@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that answer with positions: searchsorted, bucketize, nonzero_static."""
+"""Operations of the torch language that return positions: searchsorted, bucketize and nonzero_static."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def searchsorted(
     side: str | None = None,
     sorter: TensorProxy | None = None,
 ) -> TensorProxy:
-    """Return where each of `input` would have to be put in to keep the last dimension of `sorted_sequence` in order."""
+    """Return where to insert each element of `input` to keep the last dimension of `sorted_sequence` sorted."""
     check(
         side in (None, "left", "right"),
         lambda: f"torch.searchsorted(): side can only be 'left' or 'right' but got {side}",
@@ -79,7 +79,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.bucketize, tags=(NON_DIFFERENTIABLE,))
 def bucketize(input: Any, boundaries: TensorProxy, *, out_int32: bool = False, right: bool = False) -> TensorProxy:
-    """Return which of the intervals between `boundaries`, a vector in order, each of `input` lies in."""
+    """Return the index of the interval between the sorted `boundaries` that contains each element of `input`."""
     check(boundaries.ndim == 1, lambda: f"boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return prims.searchsorted(boundaries, _as_value(input, boundaries), out_int32=bool(out_int32), right=bool(right))
 
@@ -104,7 +104,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.nonzero_static, tags=(NON_DIFFERENTIABLE,))
 def nonzero_static(input: TensorProxy, *, size: int, fill_value: int = -1) -> TensorProxy:
-    """Return the positions of the first `size` nonzero elements, as rows; `fill_value` where there are fewer."""
+    """Return the positions of the first `size` nonzero elements, as rows. Missing rows contain `fill_value`."""
     size, count = operator.index(number_value(size)), numel(input.shape)
     check(size >= 0, lambda: "nonzero_static: 'size' must be an non-negative integer")
 
@@ -115,7 +115,7 @@ def nonzero_static(input: TensorProxy, *, size: int, fill_value: int = -1) -> Te
         return whole((size, input.ndim), fill_value)
     flat = clang.maybe_convert_to_dtype(clang.reshape(clang.ne(input, 0), (count,)), dtypes.int64)
     seen = prims.cumsum(flat, 0)
-    # The n-th nonzero element goes to place n; all others go to one place more than there is room for.
+    # The n-th nonzero element is written to row n, and all other elements to one additional row.
     wanted = clang.logical_and(clang.ne(flat, 0), clang.le(seen, size))
     place = prims.where(wanted, seen - 1, size)
     order = prims.iota(count, start=0, step=1, device=input.device, dtype=dtypes.int64)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that give a tensor another shape: reshape, squeeze, expand and their relatives.
+"""Operations of the torch language that change the shape of a tensor, e.g. reshape, squeeze and expand.
 
-Each view says with `view_scatter` how a write to it reaches the tensor that it is a view of.
+The `view_scatter` rule of each view defines how a write to the view changes the tensor that it is a view of.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ VIEW = (OpTags.SHAPE_OP, OpTags.VIEW_OP)
 
 
 def reshaped_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return how a write reaches the base of a view that holds the same elements in the same order."""
+    """Return the base of a view after a write. The view has the elements of the base in the same order."""
     return clang.reshape(new, base.shape)
 
 
 def own_memory(out: TensorProxy, input: TensorProxy) -> TensorProxy:
-    """Compute `out`, or a copy where it is `input` itself: for what torch answers by a copy, which is written to
-    alone.
-    """
+    """Return `out`, or a copy if it is `input` itself, for operations whose result in torch is always a copy."""
     return prims.clone(input) if out is input else out
 
 
@@ -42,7 +40,7 @@ def own_memory(out: TensorProxy, input: TensorProxy) -> TensorProxy:
 @flexible(one_by_one="shape", size="shape")
 @torchsymbol(torch.reshape, tags=VIEW, view="maybe", keeps_order=True)
 def reshape(input: TensorProxy, shape: Sequence[int]) -> TensorProxy:
-    """Return the elements of `input`, in order, in `shape`, of which one size may be -1."""
+    """Return the elements of `input`, in the same order, in `shape`. One size may be -1."""
     return clang.reshape(input, shape)
 
 
@@ -72,7 +70,7 @@ def _(make: MakeTensor) -> Any:
 @flexible(one_by_one="shape", size="shape", dtype="shape")
 @torchsymbol(torch.Tensor.view, tags=VIEW, keeps_order=True)
 def view(input: TensorProxy, shape: Any) -> TensorProxy:
-    """Compute `input` in another shape, or, given a dtype, its memory read as elements of that dtype."""
+    """Return `input` in another shape. Given a dtype, reinterpret its memory as elements of that dtype."""
     if isinstance(shape, Sequence):
         return clang.reshape(input, shape)
     return prims.bitcast(input, dtypes.to_dtype(shape))
@@ -92,13 +90,13 @@ def _(base: Any, new: Any, shape: Any) -> Any:
 
 @torchsymbol(torch.Tensor.view_as, tags=VIEW, keeps_order=True)
 def view_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """Compute `input` in the shape of `other`."""
+    """Return `input` in the shape of `other`."""
     return clang.reshape(input, other.shape)
 
 
 @torchsymbol(torch.Tensor.reshape_as, tags=VIEW, view="maybe", keeps_order=True)
 def reshape_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """Compute `input` in the shape of `other`."""
+    """Return `input` in the shape of `other`."""
     return clang.reshape(input, other.shape)
 
 
@@ -114,7 +112,7 @@ def _reshape_as_errors(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.flatten, tags=VIEW, view="maybe", returns_input=True, keeps_order=True)
 def flatten(input: TensorProxy, start_dim: int = 0, end_dim: int = -1) -> TensorProxy:
-    """Compute `input` with the dimensions from `start_dim` to `end_dim` made one."""
+    """Merge the dimensions of `input` from `start_dim` to `end_dim`."""
     return clang.flatten(input, start_dim, end_dim)
 
 
@@ -149,7 +147,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.unflatten, tags=VIEW, keeps_order=True)
 def unflatten(input: TensorProxy, dim: int, sizes: Sequence[int]) -> TensorProxy:
-    """Compute `input` with dimension `dim` split into dimensions of `sizes`, of which one may be -1."""
+    """Split dimension `dim` of `input` into dimensions of `sizes`. One size may be -1."""
     check(len(sizes) > 0, lambda: "unflatten: sizes must be non-empty")
     dim = canonicalize_dim(input.ndim, dim, False)
     length = input.shape[dim]
@@ -187,7 +185,7 @@ def _(make: MakeTensor) -> Any:
 @flexible(several="dim")
 @torchsymbol(torch.squeeze, tags=VIEW, keeps_order=True)
 def squeeze(input: TensorProxy, dim: int | Sequence[int] | None = None) -> TensorProxy:
-    """Compute `input` without those of its dimensions (or of `dim`) that have one element."""
+    """Remove the dimensions of length 1, or those of them that `dim` names."""
     return clang.squeeze(input, tuple(range(input.ndim)) if dim is None else dim)
 
 
@@ -210,7 +208,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.unsqueeze, tags=VIEW, keeps_order=True)
 def unsqueeze(input: TensorProxy, dim: int) -> TensorProxy:
-    """Compute `input` with a dimension of one element put in at `dim`."""
+    """Insert a dimension of length 1 at `dim`."""
     return clang.unsqueeze(input, dim)
 
 
@@ -265,7 +263,7 @@ def _atleast_samples(make: MakeTensor) -> Any:
 
 # -- broadcasting -----------------------------------------------------------------------------------------------------
 def _check_unknown(n: Any, old: Any) -> None:
-    """Check, when the program runs, that a dimension can be expanded to a data-dependent length."""
+    """Check at run time that a dimension can be expanded to a data-dependent length."""
     clang.base.demand(n, ">=", 0, lambda: f"The expanded size of the tensor ({n}) must not be negative here")
     if old is not None and old != 1:
         clang.base.demand(
@@ -274,7 +272,7 @@ def _check_unknown(n: Any, old: Any) -> None:
 
 
 def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
-    """Compute `size` with the lengths of `a` for -1; torch's errors where `a` does not expand to it."""
+    """Return `size` with -1 replaced by the sizes of `a`. Raise torch's errors if `a` cannot be expanded."""
     sizes = [index(n) for n in size]
     new = len(sizes) - a.ndim
     check(
@@ -305,26 +303,26 @@ def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
 @flexible(one_by_one="size")
 @torchsymbol(torch.Tensor.expand, tags=VIEW)
 def expand(input: TensorProxy, size: Sequence[int], *, implicit: bool = False) -> TensorProxy:
-    """Compute `input` with its dimensions of one element spread to `size`; -1 keeps a length."""
+    """Expand dimensions of length 1 to the lengths in `size`. -1 keeps a length."""
     shape = _expanded_shape(input, size)
     return prims.broadcast_in_dim(input, shape, tuple(range(len(shape) - input.ndim, len(shape))))
 
 
 @torchsymbol(torch.Tensor.expand_as, tags=VIEW)
 def expand_as(input: TensorProxy, other: TensorProxy) -> TensorProxy:
-    """Compute `input` spread to the shape of `other`."""
+    """Expand `input` to the shape of `other`."""
     return clang.base.expand(input, _expanded_shape(input, other.shape))
 
 
 @flexible(one_by_one="size")
 @torchsymbol(torch.broadcast_to, tags=VIEW)
 def broadcast_to(input: TensorProxy, size: Sequence[int]) -> TensorProxy:
-    """Compute `input` spread to `size`."""
+    """Expand `input` to `size`."""
     return clang.base.expand(input, _expanded_shape(input, size))
 
 
 def expanded_back(base: Any, new: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a write to an expanded tensor: torch refuses it where elements share memory, and so do we."""
+    """Return the base of an expanded tensor after a write. As in torch, it is an error if elements share memory."""
     check(
         numel(new.shape) in (numel(base.shape), 0),
         lambda: (
@@ -374,7 +372,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.broadcast_tensors, is_method=False, tags=(OpTags.SHAPE_OP,))
 def broadcast_tensors(*tensors: TensorProxy) -> tuple[TensorProxy, ...]:
-    """Return the tensors spread to one shape."""
+    """Expand tensors to a common shape."""
     wrong = [(i, type(x).__name__) for i, x in enumerate(tensors) if not isinstance(x, TensorProxy)]
     check(
         not wrong,
@@ -412,7 +410,7 @@ for _sym in (expand, expand_as, broadcast_to):
 
 # -- memory -----------------------------------------------------------------------------------------------------------
 def strides_order(rank: int, memory_format: Any) -> tuple[int, ...]:
-    """Return the order of strides that a memory format asks for: see `prims.stride_order`."""
+    """Return the order of strides of a memory format (see `prims.stride_order`)."""
     if memory_format in (torch.channels_last, torch.channels_last_3d):
         wanted = 4 if memory_format is torch.channels_last else 5
         name = "channels_last" if wanted == 4 else "channels_last_3d"
@@ -431,7 +429,7 @@ def strides_order(rank: int, memory_format: Any) -> tuple[int, ...]:
     layout="contiguous",
 )
 def contiguous(input: TensorProxy, *, memory_format: Any = torch.contiguous_format) -> TensorProxy:
-    """Compute `input` laid out in memory as `memory_format` says; itself where it is so already."""
+    """Return `input` in `memory_format`, or `input` itself if it already has that format."""
     check(
         memory_format is not torch.preserve_format,
         lambda: "preserve memory format is unsupported by the contiguous operator",
@@ -464,7 +462,7 @@ def _(make: MakeTensor) -> Any:
 def as_strided(
     input: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> TensorProxy:
-    """Return the memory of `input`, which is contiguous and starts at its beginning, read at other strides."""
+    """Return a view of the memory of `input` with other strides. `input` must be contiguous, without an offset."""
     return prims.as_strided(input, tuple(size), tuple(stride), storage_offset)
 
 
@@ -495,7 +493,7 @@ def _(make: MakeTensor) -> Any:
 def as_strided_scatter(
     input: TensorProxy, src: TensorProxy, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> TensorProxy:
-    """Compute `input` with `src` in the place of what `as_strided` would give."""
+    """Return a copy of `input` in which `src` replaces the elements that `as_strided` would return."""
     check(
         src.shape == tuple(size),
         lambda: (
@@ -511,7 +509,7 @@ def as_strided_scatter(
 
 @as_strided_scatter.samples
 def _(make: MakeTensor) -> Any:
-    # torch's own gradient of the input is wrong: it is zero where the input stays, instead of where it is overwritten.
+    # torch's gradient of the input is wrong: zero for the kept elements, instead of for the overwritten ones.
     for a, size, stride, offset in _as_strided_samples(make):
         yield SampleInput(a.detach(), make(size), size, stride, offset)
 

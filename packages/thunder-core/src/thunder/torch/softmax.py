@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and its logarithm, and what is scaled to unit length: normalize, cosine similarity, distances.
+"""Softmax and log-softmax, and operations on normalized vectors: normalize, cosine similarity and distances.
 
-The softmaxes save their result for the backward program, which is one operation (`softmax_backward`) that executors can
-take whole.
+The softmaxes save their result for the backward program, which is one operation (e.g. `softmax_backward`) that
+executors can claim.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _implicit_dim(name: str, ndim: int) -> int:
 
 
 def _arguments(name: str, input: Any, dim: Any, dtype: Any, _stacklevel: Any) -> tuple[int, Any]:
-    """Compute `dim` and `dtype` of torch's `(input, dim, dtype)` or functional's `(input, dim, _stacklevel, dtype)`."""
+    """Return `dim` and `dtype` for both signatures: `(input, dim, dtype)` and `(input, dim, _stacklevel, dtype)`."""
     if isinstance(dtype, int):
         dtype = None if isinstance(_stacklevel, int) else _stacklevel
     return (_implicit_dim(name, input.ndim) if dim is None else dim), dtype
@@ -56,13 +56,13 @@ def _write_canonically(bsym: BoundSymbol) -> None:
 
 
 def _prepared(name: str, input: Any, dtype: Any) -> tuple[Any, dtypes.dtype]:
-    """Return the input in the type that is computed in, and the type of the result."""
+    """Return the input in the dtype of the computation, and the dtype of the result."""
     kind = to_dtype(dtype) or input.dtype
     if not dtypes.is_float_dtype(kind) and 0 not in input.shape:
         raise NotImplementedError(
-            f'"{name}_lastdim_kernel_impl" not implemented for {kind}: give a floating point dtype='
+            f'"{name}_lastdim_kernel_impl" not implemented for {kind}. Pass a floating point dtype='
         )
-    # torch rounds to the asked type first and computes on that.
+    # torch first rounds to the requested dtype, and then computes on the rounded numbers.
     x = clang.maybe_convert_to_dtype(input, kind)
     return clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(kind)), kind
 
@@ -81,7 +81,7 @@ def softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3
 
 @torchsymbol(tags=_TAGS, id="torch.softmax_backward", layout="contiguous on gpu")
 def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
-    """Return the gradient of softmax's input, from its output."""
+    """Return the gradient of the input of softmax, given its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     product = g * y
     return clang.maybe_convert_to_dtype(product - y * clang.sum(product, dim, True), output.dtype)
@@ -89,7 +89,7 @@ def softmax_backward(grad: Any, output: Any, dim: int) -> Any:
 
 @torchsymbol(torch.log_softmax, torch.special.log_softmax, torch.nn.functional.log_softmax, **_FACTS)
 def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any = 3) -> Any:
-    """Return the logarithm of softmax, computed so that nothing overflows."""
+    """Return the logarithm of softmax, computed without overflow."""
     dim, dtype = _arguments("log_softmax", input, dim, dtype, _stacklevel)
     dim = canonicalize_dim(input.ndim, dim)
     x, kind = _prepared("log_softmax", input, dtype)
@@ -101,7 +101,7 @@ def log_softmax(input: Any, dim: Any = None, dtype: Any = None, _stacklevel: Any
 
 @torchsymbol(tags=_TAGS, id="torch.log_softmax_backward", layout="contiguous on gpu")
 def log_softmax_backward(grad: Any, output: Any, dim: int) -> Any:
-    """Return the gradient of log_softmax's input, from its output."""
+    """Return the gradient of the input of log_softmax, given its output."""
     g, y = (clang.maybe_convert_to_dtype(x, clang.reductions.compute_dtype(x.dtype)) for x in (grad, output))
     return clang.maybe_convert_to_dtype(g - ltorch.exp(y) * clang.sum(g, dim, True), output.dtype)
 
@@ -126,7 +126,7 @@ def _backward_samples(make: MakeTensor) -> Any:
 
 
 def _join(forward: Symbol, backward: Symbol) -> None:
-    """Add what both softmaxes have in common: the gradient from the result, batching, samples."""
+    """Add the common parts of both softmaxes: the gradient computed from the result, batching and samples."""
     forward.bind_postprocess = _write_canonically
     forward.samples(_softmax_samples)
     forward.errors(_softmax_errors)
@@ -164,7 +164,7 @@ softmin.samples(_softmax_samples)
 # -- unit length -------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.nn.functional.normalize, is_method=False, autocast={"cuda": "float32"})
 def normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Any:
-    """Compute `input` divided by its p-norm over `dim`, which is taken as `eps` where it is less."""
+    """Divide `input` by its p-norm over `dim`, or by `eps` if that is larger."""
     length = ltorch.clamp_min(ltorch.vector_norm(input, p, dim, True), eps)
     return input / length
 
@@ -186,14 +186,14 @@ def _(make: MakeTensor) -> Any:
 
 
 def _at_least(length: Any, eps: float) -> Any:
-    """Compute `length`, or `eps` where that is more; torch lets the gradient through either way."""
+    """Return the larger of `length` and `eps`. As in torch, the gradient flows to `length` in both cases."""
     through = length - length.detach()
     return ltorch.where(length < eps, through + eps, length)
 
 
 @torchsymbol(torch.nn.functional.cosine_similarity, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
-    """Return the cosine of the angle between vectors along `dim`; lengths less than `eps` are taken as `eps`."""
+    """Return the cosine of the angle between vectors along `dim`. Lengths below `eps` are replaced by `eps`."""
     kind = result_type(x1, x2)
     kind = to_dtype(kind)
     check(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that order the elements of each line along a dimension."""
+"""Operations of the torch language that sort the elements along a dimension."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 
 class _StableBinder(Binder):
-    """torch takes `stable` only when everything else is given by name."""
+    """A binder for a parameter `stable`, which torch accepts only if all other arguments are keywords."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args, kwargs = super().__call__(args, kwargs)
@@ -50,19 +50,19 @@ def _sort_errors(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.sort, tags=_SHAPE)
 def sort(input: TensorProxy, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Any:
-    """Return the elements in order along `dim`, and the position that each one had."""
+    """Return the elements sorted along `dim`, and their original positions."""
     return torch.return_types.sort(prims.sort(input, dim, bool(descending), bool(stable)))
 
 
 @torchsymbol(torch.argsort, tags=_SHAPE)
 def argsort(input: TensorProxy, dim: int = -1, descending: bool = False, *, stable: bool = False) -> TensorProxy:
-    """Return the positions of the elements in order along `dim`."""
+    """Return the positions that sort the elements along `dim`."""
     return prims.sort(input, dim, bool(descending), bool(stable))[1]
 
 
 @torchsymbol(torch.msort, tags=_SHAPE)
 def msort(input: TensorProxy) -> TensorProxy:
-    """Return the elements in order along the first dimension."""
+    """Return the elements sorted along the first dimension."""
     return prims.sort(input, 0)[0]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that take a tensor apart along a dimension: split, chunk, unbind, select, narrow."""
+"""Operations of the torch language that split a tensor along a dimension: split, chunk, unbind, select and narrow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 
 
 def _write_part(base: TensorProxy, new: TensorProxy, dim: int, start: int) -> TensorProxy:
-    """Compute `base` with `new` along `dim` from `start` on."""
+    """Return `base` with `new` written along `dim`, beginning at `start`."""
     starts, ends = [0] * base.ndim, list(base.shape)
     starts[dim], ends[dim] = start, start + new.shape[dim]
     return prims.slice_scatter(base, new, tuple(starts), tuple(ends))
@@ -66,7 +66,7 @@ def _split_sizes(length: int, dim: int, sections: Any) -> list[int]:
 
 
 def _parts_of(length: int, size: int) -> list[int]:
-    """Return how `length` falls into parts of `size`, of which the last may be smaller."""
+    """Return the sizes of the parts of `length` with the given size. The last part may be smaller."""
     sizes: list[int] = []
     start = 0
     while start < length:
@@ -82,7 +82,7 @@ def _check_has_dims(name: str, a: TensorProxy) -> None:
 @flexible(split_size="split_size_or_sections", split_sizes="split_size_or_sections")
 @torchsymbol(torch.split, torch.functional.split, torch._VF.split, tags=VIEW)
 def split(tensor: TensorProxy, split_size_or_sections: Any, dim: int = 0) -> tuple[TensorProxy, ...]:
-    """Parts of `tensor` along `dim`, each of one size (the last may be smaller), or of the sizes in a list."""
+    """Split `tensor` along `dim` into parts of one size (the last may be smaller), or of the sizes in a list."""
     _check_has_dims("split", tensor)
     dim = canonicalize_dim(tensor.ndim, dim)
     return _parts(tensor, dim, _split_sizes(tensor.shape[dim], dim, split_size_or_sections))
@@ -90,7 +90,7 @@ def split(tensor: TensorProxy, split_size_or_sections: Any, dim: int = 0) -> tup
 
 @torchsymbol(torch.split_with_sizes, tags=VIEW)
 def split_with_sizes(input: TensorProxy, split_sizes: Sequence[int], dim: int = 0) -> tuple[TensorProxy, ...]:
-    """Parts of `input` along `dim` of the sizes in a list."""
+    """Split `input` along `dim` into parts of the given sizes."""
     _check_has_dims("split", input)
     dim = canonicalize_dim(input.ndim, dim)
     return _parts(input, dim, _split_sizes(input.shape[dim], dim, tuple(split_sizes)))
@@ -102,7 +102,7 @@ def _split_back(base: Any, new: Any, sections: Any, dim: int = 0, *, index: int)
 
 
 def _joined(g: Any, out: Any, input: TensorProxy, how: Any, dim: int = 0) -> TensorProxy:
-    """Return the gradient of what was cut along a dimension: those of its parts, put together again."""
+    """Return the gradient of a tensor that was split: the concatenated gradients of its parts."""
     return prims.cat(list(g), canonicalize_dim(input.ndim, dim))  # type: ignore[no-any-return]
 
 
@@ -144,7 +144,7 @@ def _chunk_sizes(length: int, chunks: int) -> list[int]:
 
 @torchsymbol(torch.chunk, tags=VIEW)
 def chunk(input: TensorProxy, chunks: int, dim: int = 0) -> tuple[TensorProxy, ...]:
-    """Split `input` into at most `chunks` parts along `dim`, all of one size but the last."""
+    """Split `input` along `dim` into at most `chunks` parts of equal size. The last part may be smaller."""
     _check_has_dims("chunk", input)
     dim = canonicalize_dim(input.ndim, dim)
     return _parts(input, dim, _chunk_sizes(input.shape[dim], operator.index(chunks)))
@@ -178,7 +178,7 @@ def _(make: MakeTensor) -> Any:
 def _tensor_split_bounds(length: int, where: Any) -> list[tuple[int, int]]:
     if isinstance(where, TensorProxy):
         raise TracingError(
-            "tensor_split at positions in a tensor gives parts whose sizes are not known while tracing. Give the "
+            "tensor_split at positions in a tensor returns parts whose sizes are not known while tracing. Pass the "
             "positions as a Python number, list or tuple"
         )
     if isinstance(where, Sequence):
@@ -205,7 +205,7 @@ def _split_at(a: TensorProxy, where: Any, dim: int) -> tuple[TensorProxy, ...]:
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.tensor_split, tags=VIEW)
 def tensor_split(input: TensorProxy, indices_or_sections: Any, dim: int = 0) -> tuple[TensorProxy, ...]:
-    """Compute `input` cut along `dim` into a number of parts, or before the positions in a list."""
+    """Split `input` along `dim` into a number of parts, or before the positions in a list."""
     check(
         input.ndim > 0,
         lambda: "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims",
@@ -255,7 +255,7 @@ def _hsplit_dim(a: TensorProxy) -> int:
 def _split_along(
     name: str, input: TensorProxy, indices_or_sections: Any, dim: int, *, least: int = 1
 ) -> tuple[TensorProxy, ...]:
-    """Split a tensor of at least so many dimensions into parts that must be equal if only their number is given."""
+    """Split a tensor with at least `least` dimensions. A given number of parts must divide the length."""
     check(
         input.ndim >= least,
         lambda: (
@@ -270,21 +270,21 @@ def _split_along(
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.hsplit, tags=VIEW)
 def hsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
-    """Compute `tensor_split` into equal parts along the second dimension, or the only one."""
+    """Split `input` along its second dimension, or along its only one. A number of parts must divide the length."""
     return _split_along("hsplit", input, indices_or_sections, _hsplit_dim(input))
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.vsplit, tags=VIEW)
 def vsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
-    """Compute `tensor_split` into equal parts along the first dimension."""
+    """Split `input` along its first dimension. A number of parts must divide the length."""
     return _split_along("vsplit", input, indices_or_sections, 0, least=2)
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")
 @torchsymbol(torch.dsplit, tags=VIEW)
 def dsplit(input: TensorProxy, indices_or_sections: Any) -> tuple[TensorProxy, ...]:
-    """Compute `tensor_split` into equal parts along the third dimension."""
+    """Split `input` along its third dimension. A number of parts must divide the length."""
     return _split_along("dsplit", input, indices_or_sections, 2, least=3)
 
 
@@ -371,7 +371,7 @@ def select(input: TensorProxy, dim: int, index: int) -> TensorProxy:
     """Return the slice of `input` at `index` along `dim`, without that dimension."""
     check(input.ndim > 0, lambda: "select() cannot be applied to a 0-dim tensor.", IndexError)
     dim = canonicalize_dim(input.ndim, dim)
-    if isinstance(index, TensorProxy):  # torch reads its value; a position in a tensor does as well
+    if isinstance(index, TensorProxy):  # torch reads the value; here it remains a tensor
         return clang.getitem(input, (*(slice(None),) * dim, index))
     return _selected(input, dim, _select_position(input, dim, index_of(index)))
 
@@ -401,7 +401,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.narrow, tags=VIEW)
 def narrow(input: TensorProxy, dim: int, start: Any, length: int) -> TensorProxy:
-    """Compute `length` elements of `input` along `dim` from `start` on."""
+    """Return `length` elements of `input` along `dim`, beginning at `start`."""
     check(input.ndim > 0, lambda: "narrow() cannot be applied to a 0-dim tensor.")
     dim = canonicalize_dim(input.ndim, dim)
     length = index_of(number_value(length))
@@ -450,7 +450,7 @@ def _(base: Any, new: Any, dim: int, start: Any, length: int) -> Any:
 
 @torchsymbol(torch.narrow_copy, tags=_SHAPE)
 def narrow_copy(input: TensorProxy, dim: int, start: int, length: int) -> TensorProxy:
-    """Compute `narrow` in memory of its own."""
+    """Return a copy of the result of `narrow`."""
     return prims.clone(narrow.meta(input, dim, start, length))
 
 
@@ -474,9 +474,7 @@ for _sym in (narrow, narrow_copy):
 
 @torchsymbol(torch.Tensor.unfold, id="torch.Tensor.unfold", tags=VIEW)
 def unfold(input: TensorProxy, dimension: int, size: int, step: int) -> TensorProxy:
-    """Return all windows of `size` elements along `dimension`, `step` apart; the windows' elements are the last
-    dimension.
-    """
+    """Return windows of `size` elements along `dimension`, every `step` elements. The last dimension is the window."""
     return clang.unfold(input, dimension, size, step)
 
 

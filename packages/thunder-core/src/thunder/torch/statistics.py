@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language on samples of random variables: covariance, correlation."""
+"""Operations of the torch language on samples of random variables: covariance and correlation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _check_weights(name: str, weights: Any, observations: int, *, integers: bool
 
 @torchsymbol(torch.cov)
 def cov(input: TensorProxy, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """Return how variables, the rows of `input`, vary together over their observations, its columns."""
+    """Return the covariance matrix of variables (the rows of `input`) over observations (its columns)."""
     check(
         input.ndim <= 2,
         lambda: f"cov(): expected input to have two or fewer dimensions but got an input with {input.ndim} dimensions",
@@ -60,7 +60,7 @@ def cov(input: TensorProxy, *, correction: int = 1, fweights: Any = None, aweigh
     x = x - ltorch.unsqueeze(mean, 1)
     weighted = x if weights is None else x * weights
     products = ltorch.matmul(x, ltorch.conj(ltorch.mT(weighted)))
-    # With fewer observations than are corrected for, torch divides by zero.
+    # If `correction` is larger than the number of observations, torch divides by zero.
     factor = max(factor, 0) if isinstance(factor, int) else ltorch.where(factor > 0, factor, 0)
     return ltorch.squeeze(ltorch.true_divide(products, factor))
 
@@ -91,7 +91,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.corrcoef)
 def corrcoef(input: TensorProxy) -> Any:
-    """Return how alike variables, the rows of `input`, vary over their observations: between -1 and 1."""
+    """Return the correlation matrix of variables (the rows of `input`), with elements in [-1, 1]."""
     check(
         input.ndim <= 2,
         lambda: (

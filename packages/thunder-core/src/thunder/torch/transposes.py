@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language that reorder dimensions, or elements along them: permute, transpose, flip, roll …"""
+"""Operations of the torch language that reorder dimensions or elements: e.g. permute, transpose, flip and roll."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHAPE = (OpTags.SHAPE_OP,)
 @flexible(one_by_one="dims")
 @torchsymbol(torch.permute, tags=VIEW)
 def permute(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """Compute `input` with its dimensions in the order of `dims`."""
+    """Return `input` with its dimensions in the order of `dims`."""
     check(
         len(dims) == input.ndim,
         lambda: (
@@ -71,19 +71,19 @@ def _exchange(a: TensorProxy, dim0: int, dim1: int) -> TensorProxy:
 
 @torchsymbol(torch.transpose, tags=VIEW)
 def transpose(input: TensorProxy, dim0: int, dim1: int) -> TensorProxy:
-    """Compute `input` with two dimensions exchanged."""
+    """Exchange two dimensions of `input`."""
     return _exchange(input, dim0, dim1)
 
 
 @torchsymbol(torch.swapaxes, tags=VIEW)
 def swapaxes(input: TensorProxy, axis0: int, axis1: int) -> TensorProxy:
-    """Compute `input` with two dimensions exchanged, under NumPy's name."""
+    """Exchange two dimensions of `input`: an alias of `transpose`, as in NumPy."""
     return _exchange(input, axis0, axis1)
 
 
 @torchsymbol(torch.swapdims, tags=VIEW)
 def swapdims(input: TensorProxy, dim0: int, dim1: int) -> TensorProxy:
-    """Compute `input` with two dimensions exchanged, under another name."""
+    """Exchange two dimensions of `input`: an alias of `transpose`."""
     return _exchange(input, dim0, dim1)
 
 
@@ -105,13 +105,13 @@ for _sym in (transpose, swapaxes, swapdims):
 
 @torchsymbol(torch.movedim, tags=VIEW)
 def movedim(input: TensorProxy, source: int | Sequence[int], destination: int | Sequence[int]) -> TensorProxy:
-    """Compute `input` with the dimensions `source` at the places `destination`; the others keep their order."""
+    """Move the dimensions `source` to the positions `destination`. The others keep their order."""
     return clang.movedim(input, source, destination)
 
 
 @torchsymbol(torch.moveaxis, tags=VIEW)
 def moveaxis(input: TensorProxy, source: int | Sequence[int], destination: int | Sequence[int]) -> TensorProxy:
-    """Compute `movedim` under NumPy's name."""
+    """Move dimensions: an alias of `movedim`, as in NumPy."""
     return clang.movedim(input, source, destination)
 
 
@@ -137,7 +137,7 @@ for _sym in (movedim, moveaxis):
 # -- matrices ---------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.t, tags=VIEW)
 def t(input: TensorProxy) -> TensorProxy:
-    """Return the transpose of a matrix; a vector or number as it is."""
+    """Return the transpose of a matrix. Return vectors and numbers unchanged."""
     check(input.ndim <= 2, lambda: f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
     return _exchange(input, 0, -1) if input.ndim == 2 else input
 
@@ -191,7 +191,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(is_property=True, tags=VIEW)
 def T(input: TensorProxy) -> TensorProxy:
-    """`input` with its dimensions in the opposite order."""
+    """`input` with its dimensions in reverse order."""
     return clang.transpose(input, tuple(reversed(range(input.ndim))))
 
 
@@ -265,7 +265,7 @@ for _sym in (mT, H, mH):
 @flexible(one_by_one="dims")
 @torchsymbol(torch.flip, tags=_SHAPE)
 def flip(input: TensorProxy, dims: Sequence[int]) -> TensorProxy:
-    """Compute `input` with the order of its elements along `dims` reversed."""
+    """Reverse the order of the elements of `input` along `dims`."""
     return own_memory(clang.flip(input, tuple(dims)), input)
 
 
@@ -286,14 +286,14 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.fliplr, tags=_SHAPE)
 def fliplr(input: TensorProxy) -> TensorProxy:
-    """Compute `input` with the order of its columns reversed."""
+    """Reverse the order of the columns of `input`."""
     check(input.ndim >= 2, lambda: "Input must be >= 2-d.")
     return clang.flip(input, (1,))
 
 
 @torchsymbol(torch.flipud, tags=_SHAPE)
 def flipud(input: TensorProxy) -> TensorProxy:
-    """Compute `input` with the order of its rows reversed."""
+    """Reverse the order of the rows of `input`."""
     check(input.ndim >= 1, lambda: "Input must be >= 1-d.")
     return clang.flip(input, (0,))
 
@@ -319,9 +319,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.roll, tags=_SHAPE)
 def roll(input: TensorProxy, shifts: int | Sequence[int], dims: int | Sequence[int] = ()) -> TensorProxy:
-    """Compute `input` with its elements moved along `dims` by `shifts`; what leaves at the end comes in at the
-    beginning.
-    """
+    """Move the elements of `input` along `dims` by `shifts`. Elements moved past the end return at the beginning."""
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     check(len(shifts) > 0, lambda: "`shifts` required")
@@ -365,7 +363,7 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.rot90, tags=_SHAPE)
 def rot90(input: TensorProxy, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorProxy:
-    """Compute `input` turned by 90 degrees `k` times, from the first of `dims` towards the second."""
+    """Rotate `input` `k` times by 90 degrees, from the first of `dims` towards the second."""
     check(len(dims) == 2, lambda: f"expected total rotation dims == 2, but got dims = {len(dims)}")
     check(input.ndim >= 2, lambda: f"expected total dims >= 2, but got total dims = {input.ndim}")
     first, second = [canonicalize_dim(input.ndim, d) for d in dims]
@@ -408,7 +406,7 @@ def _check_channels(name: str, a: TensorProxy, factor: int, factor_name: str) ->
     torch.nn.functional.pixel_shuffle, torch.pixel_shuffle, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL)
 )
 def pixel_shuffle(input: TensorProxy, upscale_factor: int) -> TensorProxy:
-    """Channels spread over pixels: `(…, c * r * r, h, w)` becomes `(…, c, h * r, w * r)`."""
+    """Move channels to pixels: `(…, c * r * r, h, w)` becomes `(…, c, h * r, w * r)`."""
     r = upscale_factor
     _check_channels("pixel_shuffle", input, r, "upscale_factor")
     *batch, c, h, w = input.shape
@@ -427,7 +425,7 @@ def pixel_shuffle(input: TensorProxy, upscale_factor: int) -> TensorProxy:
 
 @torchsymbol(torch.nn.functional.pixel_unshuffle, torch.pixel_unshuffle, is_method=False, tags=_SHAPE)
 def pixel_unshuffle(input: TensorProxy, downscale_factor: int) -> TensorProxy:
-    """Pixels gathered into channels: `(…, c, h * r, w * r)` becomes `(…, c * r * r, h, w)`."""
+    """Move pixels to channels: `(…, c, h * r, w * r)` becomes `(…, c * r * r, h, w)`."""
     r = downscale_factor
     _check_channels("pixel_unshuffle", input, r, "downscale_factor")
     *batch, c, h, w = input.shape
@@ -447,7 +445,7 @@ def pixel_unshuffle(input: TensorProxy, downscale_factor: int) -> TensorProxy:
     torch.nn.functional.channel_shuffle, torch.channel_shuffle, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL)
 )
 def channel_shuffle(input: TensorProxy, groups: int) -> TensorProxy:
-    """Return the channels in the second dimension dealt out: one of each group after the other."""
+    """Reorder the channels (the second dimension): the first channel of each group, then the second ones, and so on."""
     check(
         input.ndim > 2,
         lambda: f"channel_shuffle expects input with > 2 dims, but got input with sizes {list(input.shape)}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of vectors in the torch language: p-norms over dimensions, and the distances made of them."""
+"""Vector norms in the torch language: p-norms over dimensions, and distances computed from them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _check_identity(x: Any, ord: float, dims: Any, given: bool) -> None:
 
 
 def _norm_of_lengths(a: Any, ord: float, dims: Any, keepdim: bool) -> Any:
-    """Return the norm of nonnegative numbers."""
+    """Return the norm of nonnegative numbers over `dims`."""
     if ord == math.inf:
         return clang.amax(a, dims, keepdim) if dims else a
     if ord == -math.inf:
@@ -78,8 +78,9 @@ def _norm_of_lengths(a: Any, ord: float, dims: Any, keepdim: bool) -> Any:
 
 @torchsymbol(torch.linalg.vector_norm, is_method=False, tags=_TAGS, autocast={"cuda": "float32"})
 def vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the p-norm over `dim`, with p as `ord`: (|x1|^p + |x2|^p + …)^(1/p); ±inf for the extremes, 0 for a
-    count.
+    """Return the p-norm over `dim` for p = `ord`: (|x1|^p + |x2|^p + …)^(1/p).
+
+    For inf and -inf, return the largest and smallest absolute value. For 0, return the number of nonzero elements.
     """
     check(
         isinstance(ord, (int, float)),
@@ -107,7 +108,7 @@ def _(g: Any, out: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = F
 
 
 def _norm_grad(g: Any, norm: Any, a: Any, ord: float, dim: Any) -> Any:
-    # Where the norm is zero it has no gradient: torch takes zero, so nothing is divided by it.
+    # Where the norm is zero, torch defines the gradient as zero. The code must not divide by the norm there.
     if ord == 1:
         return ltorch.sgn(a) * g
     if ord == 2:
@@ -154,9 +155,9 @@ def _(make: MakeTensor) -> Any:
 
 @torchsymbol(torch.norm, tags=_TAGS, autocast={"cuda": "float32"})
 def norm(input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """Return the p-norm over `dim`, or of all elements; "fro" is the 2-norm."""
+    """Return the p-norm over `dim`, or of all elements. "fro" is the 2-norm."""
     if p == "nuc":
-        raise UnsupportedError('torch.norm(p="nuc"): use torch.linalg.matrix_norm(input, "nuc"), which torch computes')
+        raise UnsupportedError('torch.norm(p="nuc") is not supported: use torch.linalg.matrix_norm(input, "nuc")')
     check(
         p is None or p == "fro" or not isinstance(p, str),
         lambda: f"linalg.matrix_norm: Order {p} not supported.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of the torch language on vectors in space, and on sets of numbers: cross products, membership."""
+"""Operations of the torch language on three-dimensional vectors, and on sets of numbers (`isin`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thunder.torch.base import torchsymbol
 # -- cross products ---------------------------------------------------------------------------------------------------
 @torchsymbol(torch.linalg.cross, id="torch.linalg.cross", is_method=False)
 def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> TensorProxy:
-    """Return the cross products of vectors of three components along `dim`."""
+    """Return the cross products of vectors with three components along `dim`."""
     check(input.ndim == other.ndim, lambda: "linalg.cross: inputs must have the same number of dimensions.")
     dim = canonicalize_dim(input.ndim, dim)
     lengths = [x.shape[dim] if x.ndim else 1 for x in (input, other)]
@@ -32,13 +32,13 @@ def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> Te
     a, b = clang.maybe_broadcast(input, other)
     first, second = ltorch.roll(a, -1, dim) * ltorch.roll(b, -2, dim), ltorch.roll(a, -2, dim) * ltorch.roll(b, -1, dim)
     if dtypes.is_boolean_dtype(first.dtype) and first.device.type != "cpu":
-        return ltorch.logical_xor(first, second)  # what a difference of truth values is to torch's kernel for GPUs
+        return ltorch.logical_xor(first, second)  # torch's GPU kernel computes a difference of booleans like this
     return first - second
 
 
 @torchsymbol(torch.cross, autocast={"cuda": "widest"})
 def cross(input: TensorProxy, other: TensorProxy, dim: int | None = None) -> TensorProxy:
-    """Return the cross products of vectors along `dim`, or along the first dimension of length three."""
+    """Return the cross products of vectors along `dim`. The default is the first dimension of length 3."""
     if dim is None:
         found = [d for d, n in enumerate(input.shape) if n == 3]
         check(bool(found), lambda: "no dimension of size 3 in input")
@@ -81,7 +81,7 @@ def _(make: MakeTensor) -> Any:
 # -- membership -------------------------------------------------------------------------------------------------------
 @torchsymbol(torch.isin, is_method=False, tags=(NON_DIFFERENTIABLE,))
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> TensorProxy:
-    """Return which of `elements` are among `test_elements`, or are not, with `invert`."""
+    """Return a mask of the `elements` that are in `test_elements`, or with `invert` of those that are not."""
     for x in (elements, test_elements):
         if isinstance(x, TensorProxy):
             check(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of another size: `interpolate` in all its modes."""
+"""Resizing of images: `interpolate` in all its modes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODES = "nearest | linear | bilinear | bicubic | trilinear | lanczos | area | n
 
 
 def _size_and_scales(input: Any, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """Return the output size, and the factors where those were given instead."""
+    """Return the output size, and the scale factors if the caller passed these instead."""
     spatial = input.ndim - 2
     check(
         size is None or scale_factor is None, lambda: "only one of size or scale_factor should be defined", ValueError
@@ -87,7 +87,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Any:
-    """Compute `(batch, channels, *spatial)` resampled to `size`, or by `scale_factor`."""
+    """Resample `(batch, channels, *spatial)` to `size`, or by `scale_factor`."""
     output_size, scales = _size_and_scales(input, size, scale_factor)
     _check_mode(input, mode, align_corners, antialias)
     check(

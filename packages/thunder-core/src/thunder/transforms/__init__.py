@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes and transforms, one per file: a pass is a function from trace to trace, a transform an object with hooks."""
+"""Passes (functions from trace to trace) and transforms (objects with hooks), one per file."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# name -> module that has it
+# name -> module that defines it
 _HOMES = {
     "AutocastTransform": "autocasting",
     "CUDAGraphTransform": "cuda_graphs",
@@ -59,7 +59,7 @@ else:
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_HOMES)}")
-        # Imported on access: a program that uses one transform does not load the others.
+        # Import on access, so that a program that uses one transform does not load the others.
         value = getattr(importlib.import_module(f"thunder.transforms.{_HOMES[name]}"), name)
         globals()[name] = value
         return value

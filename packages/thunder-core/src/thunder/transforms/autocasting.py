@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`autocast(dtype)`: run the program as if under `torch.autocast`.
 
-Contract: the casts are those that torch makes, by its own lists (matmuls and convolutions in `dtype`, losses and norms
-in float32, promoting operations in the widest dtype of their inputs), as operations of the program.
-Parameters and their gradients keep their dtype. A context that the program enters itself takes precedence.
-It is active while the program is traced, so that casts that are no-ops without autocast (`x.float()`) are recorded too.
+Contract: the casts are the same as those of torch, which keeps lists of operations: matmuls and convolutions run in
+`dtype`, losses and norms in float32, and promoting operations in the widest dtype of their inputs. The casts are
+operations of the program. Parameters and their gradients keep their dtype. An autocast context that the program itself
+enters takes precedence.
+
+The transform is active while the program is traced. Casts that are no-ops without autocast (e.g. `x.float()`) are
+therefore recorded too.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ __all__ = ["AutocastTransform", "autocast"]
 
 
 class AutocastTransform(Transform):
-    """Runs matmuls and convolutions in a lower precision."""
+    """Run matmuls and convolutions in a lower precision."""
 
     def __init__(self, dtype: torch.dtype = torch.bfloat16):
         if dtype not in (torch.bfloat16, torch.float16):
-            raise ValueError(f"autocast takes torch.bfloat16 or torch.float16, not {dtype!r}")
+            raise ValueError(f"autocast requires torch.bfloat16 or torch.float16, not {dtype!r}")
         self.dtype = dtype
 
     @contextlib.contextmanager
@@ -43,5 +46,5 @@ class AutocastTransform(Transform):
 
 
 def autocast(dtype: torch.dtype = torch.bfloat16) -> AutocastTransform:
-    """Return the transform that runs a program like `torch.autocast` with this dtype, on the CPU and on GPUs."""
+    """Return a transform that runs a program as under `torch.autocast` with `dtype`, on CPUs and GPUs."""
     return AutocastTransform(dtype)

@@ -10,9 +10,9 @@
 
     thunder.jit(model, transforms=[Doubled()])
 
-A hook that is not overridden does nothing. Those that take a trace return a new one, or the same one where nothing
-changes; traces are immutable. Transforms run in the order of the list, at each stage. Passes registered by plugins
-have the same stages (`PHASES`), and run in the same loop.
+A hook that is not overridden does nothing. A hook that receives a trace returns a new one, or the same one if nothing
+changes. Traces are immutable. At each stage, transforms run in the order of the list. Passes registered by plugins have
+the same stages (`PHASES`), and run in the same loop.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ TraceInto = Callable[..., "tuple[list[BoundSymbol], Any]"]
 
 @dataclass(frozen=True)
 class PassContext:
-    """What a pass may know about the compilation. Later versions may add attributes; none will be removed.
+    """Information about the compilation for a pass. Later versions may add attributes, but will not remove any.
 
-    options: the user's compile options, of all plugins. executors: those of the compilation, in order.
-    trace_into: `trace_into(trace, fn, arguments)` traces a user's function on values of a trace and returns the
-    operations, without adding them to the trace, and the function's result.
+    options: the user's compile options, including those of plugins. executors: the executors, in order of priority.
+    trace_into: `trace_into(trace, fn, arguments)` traces a user's function on values of `trace`. It returns the
+    operations, which it does not add to the trace, and the result of the function.
     """
 
     phase: str
@@ -71,32 +71,32 @@ class PassContext:
 
 
 class Transform:
-    """Base class of all transforms. Override the hooks that are needed; `__init__` takes the options."""
+    """Base class of all transforms. Override the hooks that you need; `__init__` receives the options."""
 
-    #: Whether the program's results depend on it. If False, it is skipped where it cannot be applied: in
-    #: calls from another traced program, which inlines the function, and in calls that run eagerly.
+    #: Whether the results of the program depend on this transform. If False, the transform is skipped where it cannot
+    #: be applied: in calls from another traced program (which inlines the function), and in calls that run eagerly.
     changes_results = True
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Reject a misspelt hook, which would never be called, when its class is defined."""
+        """Reject misspelled hooks when the class is defined, because they would never be called."""
         super().__init_subclass__(**options)
         for name in vars(cls):
             if name.startswith("transform_") and not hasattr(Transform, name):
                 hooks = [hook for hook in vars(Transform) if hook.startswith("transform_")]
                 close = difflib.get_close_matches(name, hooks, n=1)
-                hint = f", did you mean {close[0]}?" if close else ";"
-                raise TypeError(f"{cls.__name__}.{name} is no hook{hint} Hooks are {', '.join(hooks)}")
+                hint = f". Did you mean {close[0]}?" if close else "."
+                raise TypeError(f"{cls.__name__}.{name} is not a hook{hint} Hooks are {', '.join(hooks)}")
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The name of the transform in messages."""
         return type(self).__name__
 
     def transform_module(self, module: torch.nn.Module) -> torch.nn.Module | None:
         """Change a module once, when it is passed to `thunder.jit`: parameters, buffers, submodules.
 
-        `module` is a copy of the user's that shares its tensors: change it freely, but replace tensors instead of
-        writing to them. A returned module replaces it.
+        `module` is a copy of the user's module and shares its tensors. Change the copy freely, but replace tensors
+        instead of writing to them. To use another module instead of the copy, return it.
         """
         return None
 
@@ -109,7 +109,7 @@ class Transform:
         return trace
 
     def transform_execution(self, trace: Trace, context: PassContext) -> Trace:
-        """Change the forward program, then the backward program if there is one, before executors claim operations."""
+        """Change the forward program and the backward program (if there is one) before executors claim operations."""
         return trace
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
@@ -121,26 +121,26 @@ class Transform:
         return trace
 
     def transform_epilogue(self, trace: Trace, context: PassContext) -> Trace:
-        """Change the epilogue, which computes the user's result from the program's, if there is one."""
+        """Change the epilogue, which computes the user's result from the results of the program (if there is one)."""
         return trace
 
     def has(self, phase: str) -> bool:
-        """Check whether it overrides the hook of a stage."""
+        """Check whether the transform overrides the hook of `phase`."""
         method = _METHODS[phase]
         return getattr(type(self), method) is not getattr(Transform, method)
 
     @property
     def is_needed(self) -> bool:
-        """Whether a call that bypasses its hooks for traces would have a different result."""
+        """Whether a call that skips the trace hooks would have a different result."""
         return self.changes_results and any(map(self.has, PHASES))
 
     @property
     def changes_module(self) -> bool:
-        """Whether it needs a module."""
+        """Whether the transform overrides `transform_module`, and so requires a module."""
         return type(self).transform_module is not Transform.transform_module
 
     def apply(self, trace: Trace, context: PassContext) -> Trace:
-        """Run the hook for the stage of `context`. Errors are annotated with the transform's name."""
+        """Run the hook for the stage of `context`. Add the transform's name to errors."""
         try:
             result = getattr(self, _METHODS[context.phase])(trace, context)
         except ThunderError:
@@ -153,11 +153,11 @@ class Transform:
         return self.checked(result, context)
 
     def checked(self, result: Any, context: PassContext) -> Trace:
-        """Return `result` if it is a trace, else raise an error."""
+        """Return `result` if it is a trace. Otherwise raise an error."""
         if not hasattr(result, "bound_symbols"):
             raise ThunderError(
-                f"{self.name}.{_METHODS[context.phase]} returned {result!r:.80} instead of a trace: return the trace "
-                "that it was given where there is nothing to change"
+                f"{self.name}.{_METHODS[context.phase]} returned {result!r:.80} instead of a trace: if nothing "
+                "changes, return the trace that was passed in"
             )
         return result  # type: ignore[no-any-return]
 
@@ -166,7 +166,7 @@ class Transform:
 
 
 class FunctionTransform(Transform):
-    """A function `(trace, executors) -> trace` as a transform of the program before it is differentiated."""
+    """A function `(trace, executors) -> trace` as a transform, which runs before differentiation."""
 
     def __init__(self, fn: Callable[[Trace, Sequence[Any]], Trace]):
         self.fn = fn
@@ -180,13 +180,13 @@ class FunctionTransform(Transform):
 
 
 def check_option(transform: str, name: str, value: Any, good: bool, what: str) -> None:
-    """Reject a value of a transform's option unless it is `good`; `what` describes valid values."""
+    """Raise an error unless `good` is true. `what` describes valid values of the option."""
     if not good:
         raise ValueError(f"{transform}: {name} is {what}, not {value!r:.80}")
 
 
 def check_names(transform: str, name: str, value: Any) -> None:
-    """Reject a value that is not a list of names or patterns of modules."""
+    """Raise an error unless `value` is a list of names or patterns of modules."""
     good = not isinstance(value, str) and hasattr(value, "__iter__") and all(isinstance(x, str) for x in value)
     check_option(transform, name, value, good, "a list of names or patterns of modules")
 
@@ -195,7 +195,7 @@ def as_transforms(transforms: Any) -> tuple[Transform, ...]:
     """Check the transforms of `thunder.jit(…, transforms=…)` and return them as a tuple."""
     if isinstance(transforms, (Transform, str)) or not hasattr(transforms, "__iter__"):
         hint = f": write [{transforms!r}]" if isinstance(transforms, (Transform, str)) else ""
-        raise TypeError(f"thunder.jit(…, transforms=…) takes a list of transforms, not {transforms!r}{hint}")
+        raise TypeError(f"thunder.jit(…, transforms=…) requires a list of transforms, not {transforms!r}{hint}")
     return tuple(_as_transform(t) for t in transforms)
 
 
@@ -206,7 +206,7 @@ def _as_transform(x: Any) -> Transform:
         raise TypeError(f"transforms are objects: write {x.__name__}(…) instead of {x.__name__}")
     if isinstance(x, str) or not callable(x):
         raise TypeError(
-            f"{x!r} is no transform: give objects of subclasses of thunder.Transform (thunder.transforms has some), or "
+            f"{x!r} is not a transform: pass instances of subclasses of thunder.Transform (see thunder.transforms), or "
             "functions (trace, executors) -> trace"
         )
     return FunctionTransform(x)

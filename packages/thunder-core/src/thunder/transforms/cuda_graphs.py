@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CUDAGraphTransform`: capture parts of a program as CUDA graphs.
 
-Contract: results are unchanged, also while tensors that were passed in or returned earlier are still in use,
-and when the addresses of parameters and arguments change. Each specialization has graphs of its own, one for each of
-the first sizes that its symbolic sizes take. A stretch (a sequence of operations that can be captured) runs
-uncaptured in the first call and is captured in the second. Inputs with a constant address (parameters, a cache) are
-read in place; others are copied to static memory. Results are copied out of the graphs' memory pool, which all graphs
-of one transform share and which is freed with the last of them. Random numbers come from torch's generator, which each
-launch advances, and repeat under `manual_seed`. Writes to memory, operations on the CPU and those that synchronize
-with the device are not captured.
+A stretch is a sequence of operations that can be captured. It runs uncaptured in the first call, and is captured in the
+second call. Each specialization has its own graphs, one for each of the first combinations of symbolic sizes.
 
-If nothing can be captured, a comment in the trace gives the reason, and the program runs unchanged. A failed capture
-is a warning with the reason, which `thunder.explain` repeats; the stretch runs uncaptured from then on, and the
-state of generator, stream and memory is restored (`transforms/graph_capture.py`).
+Contract: the results stay the same, even if the addresses of parameters and arguments change. Tensors that were passed
+in or returned earlier stay valid. Inputs with a constant address (e.g. parameters, a cache)
+are read in place; other inputs are copied to static memory. Results are copied out of the graphs' memory pool. All
+graphs of a transform share this pool, which is freed with the last graph. Random numbers come from torch's generator:
+each launch advances the generator, and `manual_seed` repeats the numbers. Some operations are not captured: writes to
+memory, operations on the CPU, and operations that synchronize with the device.
+
+If nothing can be captured, the program runs unchanged, and a comment in the trace gives the reason. If a capture fails,
+a warning gives the reason, which `thunder.explain` repeats. The stretch then runs uncaptured in all later calls. The
+states of the generator, the stream and the memory are restored (`transforms/graph_capture.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LEFT_OUT = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.DEVICE_SYN
 
 
 class CUDAGraphTransform(Transform):
-    """Captures stretches of at least `min_operations` operations on a GPU."""
+    """Capture stretches of at least `min_operations` operations on a GPU."""
 
     changes_results = False
 
@@ -43,11 +44,12 @@ class CUDAGraphTransform(Transform):
         good = type(min_operations) is int and min_operations >= 1
         check_option("CUDAGraphTransform", "min_operations", min_operations, good, "a whole number, at least 1")
         self.min_operations = min_operations
-        self.reason: str | None = None  # why no part of the last program was captured
+        self.reason: str | None = None  # the reason if no part of the last program was captured
         self._memory: Any = None
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        from thunder.transforms.graph_capture import CapturedRegion, Memory  # imports torch, which is not needed before
+        # This module imports torch, which is not needed earlier.
+        from thunder.transforms.graph_capture import CapturedRegion, Memory
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
@@ -78,7 +80,7 @@ def _is_input(bsym: BoundSymbol) -> bool:
 
 
 def _why_not(bsym: BoundSymbol) -> str | None:
-    """Return why an operation cannot be part of a graph."""
+    """Return the reason why an operation cannot be part of a graph, or None."""
     if not runs(bsym) or not bsym.out_names:
         return "is not a computation"
     if _has_tag(bsym):
@@ -94,12 +96,12 @@ def _why_not(bsym: BoundSymbol) -> str | None:
 
 
 def _numbers(values: Iterable[Any]) -> list[Any]:
-    """Return the numbers among values and in the shapes of tensors."""
+    """Return the numbers among `values` and in the shapes of tensors."""
     return [n for p in values for n in (proxies_in(p.shape) if isinstance(p, TensorProxy) else [p])]
 
 
 def _is_known(number: Any) -> bool:
-    """Check whether a number is a constant or a size that selects a graph."""
+    """Check whether a number is a constant, or a size that selects a graph."""
     return isinstance(number, NumberProxy) and number.python_type is int and number.value is not None
 
 
@@ -108,7 +110,7 @@ def _has_tag(bsym: BoundSymbol) -> bool:
 
 
 def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:
-    """Check for torch's efficient attention, whose seed is on the CPU outside of capture."""
+    """Check for torch's efficient attention, which keeps its seed on the CPU except during capture."""
     is_it = bsym.sym in (prims.attention_dropout, prims.attention_dropout_backward)
     if is_it and any(isinstance(a, str) and a == "efficient" for a in bsym.args):
         return True
@@ -118,7 +120,7 @@ def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:
 def _why_nothing(trace: Trace, min_operations: int) -> str:
     reasons = dict.fromkeys(f"{op.sym.name} {why}" for op in trace.bound_symbols if runs(op) and (why := _why_not(op)))
     if not reasons:
-        return f"not captured, there are fewer than {min_operations} operations"
+        return f"not captured: there are fewer than {min_operations} operations"
     return f"not captured, {next(iter(reasons))}"
 
 
@@ -148,9 +150,9 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
 
 
 def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
-    """Return the values whose strides are the same in every call; None if all are.
+    """Return the values whose strides are the same in every call, or None if this holds for all values.
 
-    These are values computed from guarded inputs. Inputs of a backward program may have any strides.
+    These are the values computed from guarded inputs. The inputs of a backward program may have any strides.
     """
     if trace.name != "backward":
         return None
@@ -158,7 +160,7 @@ def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:
 
 
 def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str, tuple[int, ...]]:
-    """Return the inputs whose sizes a launch has to check, and those whose strides it has to check."""
+    """Return the inputs whose sizes must be checked at a launch, and those whose strides must be checked."""
     tensors = {i: p for i, p in enumerate(inputs) if isinstance(p, TensorProxy)}
     sizes = tuple(i for i, p in enumerate(inputs) if i not in tensors or _numbers([p]))
     strides = () if fixed is None else tuple(i for i, p in tensors.items() if p.name not in fixed)

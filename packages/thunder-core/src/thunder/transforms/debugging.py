@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`debug(callback)`: call a function after each line of the program, with the values of that line.
 
-Contract: `callback(operation, values)` is called right after each operation that runs, forward and backward, in order.
-`operation` is the bound symbol (its text is `str(operation)`, the user's line `operation.source`); `values` are its
-arguments and results, by name. Results are unchanged; values live one line longer.
+Contract: `callback(operation, values)` is called directly after each operation of the forward and backward programs.
+`operation` is the bound symbol: `str(operation)` is its text, and `operation.source` is the line of user code. `values`
+contains its arguments and results, by name. The results of the program stay the same. Values are deleted one line later
+than without the transform.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Callback = Callable[[BoundSymbol, dict[str, Any]], Any]
 
 
 class DebugTransform(RewritePass):
-    """Calls a function after each line."""
+    """Call a function after each line of the program."""
 
     pass_name = "Debug"
     phases = ("after_execution",)
@@ -29,9 +30,9 @@ class DebugTransform(RewritePass):
 
     def __init__(self, callback: Callback, only: Callable[[BoundSymbol], bool] | None = None):
         if not callable(callback):
-            raise TypeError(f"debug takes a function (operation, values), not {callback!r}")
+            raise TypeError(f"debug requires a function (operation, values), not {callback!r}")
         if only is not None and not callable(only):
-            raise TypeError(f"debug's only= is a function of an operation that says whether to call, not {only!r}")
+            raise TypeError(f"debug(only=…) requires a function that selects operations, not {only!r}")
         self.callback = callback
         self.only = only
 
@@ -56,10 +57,10 @@ class DebugTransform(RewritePass):
 
 
 def runs(bsym: BoundSymbol) -> bool:
-    """Check whether a line of a claimed program is a call."""
+    """Check whether a line of a claimed program calls a function."""
     return bsym.sym.printer is None and (bsym.sym.fn is not None or bsym.sym.module is not None)
 
 
 def debug(callback: Callback, *, only: Callable[[BoundSymbol], bool] | None = None) -> DebugTransform:
-    """Return a transform that calls `callback(operation, values)` after each operation, or those that `only` picks."""
+    """Return a transform that calls `callback(operation, values)` after each operation for which `only` is true."""
     return DebugTransform(callback, only)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constant folding: compute expressions of constants once, when the program is compiled.
 
-Contract: operations are folded if they read no input of the program and no random number (`torch.arange(…)`, a causal
-mask, the frequencies of a rotary embedding) and their results are at most `max_bytes` large. The program holds the
-results as constants; values that escape to the caller, or that are written to, are computed in each call.
+Contract: an operation is folded if it reads no input of the program and no random number, and its results are at most
+`max_bytes` large (e.g. `torch.arange(…)`, a causal mask, the frequencies of a rotary embedding). The program stores the
+results as constants. Values that escape to the caller, and values that are written to, are computed in each call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LITERALS = (
 
 
 def is_literal(x: Any) -> bool:
-    """Check whether arguments are the same in each call, except for proxies in them."""
+    """Check whether an argument is the same in each call, apart from proxies in it."""
     kind = type(x)
     if kind in (tuple, list, torch.Size):
         return all(is_literal(i) for i in x)
@@ -46,7 +46,7 @@ def is_literal(x: Any) -> bool:
 
 
 class ConstantFoldingTransform(RewritePass):
-    """Computes constants when the program is compiled; results of more than `max_bytes` are not folded."""
+    """Compute constants when the program is compiled. Results of more than `max_bytes` are not folded."""
 
     pass_name = "Constant Folding"
     phases = ("before_execution",)
@@ -70,7 +70,7 @@ class ConstantFoldingTransform(RewritePass):
         return op.output
 
     def _folded(self, trace: Trace, values: dict[str, Any]) -> set[str]:
-        """Return the names of the constants that the rest of the program reads, if they are small and not returned."""
+        """Return the names of small constants that the rest of the program reads and does not return."""
         read: set[str] = set()
         left = escaping_values(trace)
         for bsym in trace.bound_symbols:
@@ -122,7 +122,7 @@ def _bytes(x: torch.Tensor) -> int:
 
 
 def _constant(p: Proxy, value: torch.Tensor, executor: Any) -> BoundSymbol:
-    """Return the operation for a tensor that the program holds."""
+    """Return an operation that returns `value`, which the program stores."""
     value = value.detach().clone()
 
     def meta() -> Any:

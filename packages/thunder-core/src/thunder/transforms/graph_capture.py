@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Capture functions of tensors as CUDA graphs, for `CUDAGraphTransform`.
 
-A failed capture is undone completely. torch does not clean up after one that CUDA has invalidated: the
-generator counts as captured (every draw in the process raises "Offset increment outside graph capture encountered
-unexpectedly"), the allocator keeps querying a graph that no longer exists, the stream stays current. `capture` repairs
-all of that.
+A failed capture is undone completely. If CUDA invalidates a capture, torch does not clean up. The generator stays in
+capture mode: every draw in the process raises "Offset increment outside graph capture encountered unexpectedly". The
+allocator keeps querying a graph that no longer exists, and the stream remains current. `capture` repairs all three.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from thunder.runtime.torch_private import current_stream
 
 __all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
 
-#: The maximal number of graphs of a stretch, one per combination of input sizes; other sizes run uncaptured.
+#: The maximal number of graphs of a stretch: one for each combination of input sizes. Other sizes run uncaptured.
 GRAPHS = 16
-# The maximal number of recaptures because an address changed that had been constant.
+# The maximal number of recaptures because a constant address changed.
 _MOVES = 8
 
 
 class Memory:
-    """The memory of graphs: one pool per device, which graphs share since only one runs at a time.
+    """The memory of graphs: one pool per device. Graphs share a pool, because only one graph runs at a time.
 
-    A pool lives as long as one of its graphs; torch rejects captures into a pool whose graphs are all gone, so then
-    a new one is created.
+    A pool exists as long as one of its graphs. Torch rejects captures into a pool without graphs, so a new pool is
+    created in that case.
     """
 
     def __init__(self) -> None:
         self._pools: dict[torch.device, tuple[Any, weakref.WeakSet[Any]]] = {}
         self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
-        self.lock = threading.RLock()  # serializes launches of different threads
+        self.lock = threading.RLock()  # serializes the launches of all threads
 
     def pool(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
         """Return the handle of a device's memory pool, and the set of graphs captured into it."""
@@ -48,7 +47,7 @@ class Memory:
         return found
 
     def follow(self, device: torch.device) -> None:
-        """Make the current stream wait for that of the last launch, whose memory the next launch overwrites."""
+        """Make the current stream wait for the last launch's stream, whose memory the next launch overwrites."""
         stream = current_stream(device.index)
         last = self._streams.get(device)
         if last is None or last[0] != stream:
@@ -59,7 +58,7 @@ class Memory:
 
 
 class Launch:
-    """A captured function: how to launch it, its static results, and its static inputs."""
+    """A captured function: the function that launches it, its static results, and its static inputs."""
 
     __slots__ = ("device", "outputs", "results", "run", "static")
 
@@ -75,10 +74,10 @@ class Launch:
 def _by_kind(
     tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 ) -> list[tuple[list[int], list[torch.Tensor]]]:
-    """Group tensors, with their positions, that one kernel can copy to or from `others`.
+    """Group tensors such that one kernel can copy each group to or from `others`. Return positions and tensors.
 
-    It requires equal dtypes and strides within a group; otherwise torch copies each
-    tensor separately.
+    For this, all tensors of a group must have equal dtypes and the same strides as their counterparts. Otherwise, torch
+    copies each tensor separately.
     """
     found: dict[tuple[torch.dtype, bool], tuple[list[int], list[torch.Tensor]]] = {}
     for i, x in tensors.items():
@@ -89,19 +88,19 @@ def _by_kind(
 
 
 class _Sized:
-    """The state of a stretch for calls with inputs of the same sizes."""
+    """The state of a stretch for one combination of input sizes."""
 
     __slots__ = ("launch", "moves", "moving", "seen")
 
     def __init__(self) -> None:
         self.launch: Launch | None = None
-        self.seen: list[Any] | None = None  # the inputs' addresses in the last call
-        self.moving: set[int] = set()  # the inputs whose addresses change
+        self.seen: list[Any] | None = None  # addresses of the inputs in the last call
+        self.moving: set[int] = set()  # indices of inputs whose addresses change
         self.moves = 0
 
 
 class CapturedRegion:
-    """A stretch of a program that is launched as one graph, from the second call of the same sizes on."""
+    """A stretch of a program. From the second call with the same sizes on, it is launched as one graph."""
 
     def __init__(
         self,
@@ -115,16 +114,16 @@ class CapturedRegion:
         self.name = self.__name__ = name
         self.fn = fn
         self.memory = memory or Memory()
-        self.sizes = sizes  # the inputs with symbolic sizes, and those that are sizes
-        self.strides = strides  # the inputs whose strides may differ between calls
+        self.sizes = sizes  # indices of inputs that are sizes or have symbolic sizes
+        self.strides = strides  # indices of inputs whose strides may differ between calls
         self.captures = 0
-        self.failed: str | None = None  # why capturing failed
+        self.failed: str | None = None  # the reason if capturing failed
         self._sizes: dict[Hashable, _Sized] = {}
         self._full = False
 
     @property
     def report(self) -> str:
-        """A line on its state, for `thunder.explain`."""
+        """A line about the state of the stretch, for `thunder.explain`."""
         if self.failed is not None:
             return f"{self.name} runs uncaptured: {self.failed}"
         graphs = sum(found.launch is not None for found in self._sizes.values())
@@ -134,13 +133,13 @@ class CapturedRegion:
         return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
 
     def __call__(self, *inputs: Any) -> Any:
-        if self.failed is not None or is_capturing():  # part of a capture by the user
+        if self.failed is not None or is_capturing():  # user code is capturing a graph
             return self.fn(*inputs)
         found = self._of(inputs)
         if found is None:
             return self.fn(*inputs)
         places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
-        for i in self.strides:  # other strides count like another address
+        for i in self.strides:  # changed strides count as a changed address
             places[i] = places[i], inputs[i].stride()
         with self.memory.lock:
             seen, found.seen = found.seen, places
@@ -164,7 +163,7 @@ class CapturedRegion:
             return tuple(results)
 
     def _of(self, inputs: Sequence[Any]) -> _Sized | None:
-        """Return the state for calls like this one; None if there are too many combinations of sizes."""
+        """Return the state for calls with the sizes of `inputs`, or None if there are too many combinations."""
         key = tuple([x if type(x := inputs[i]) is int else x.shape for i in self.sizes])
         found = self._sizes.get(key)
         if found is None:
@@ -175,7 +174,7 @@ class CapturedRegion:
 
     def _capture(self, found: _Sized, inputs: Sequence[Any]) -> bool:
         found.moves += 1
-        if found.moves > _MOVES:  # a different input each time: treat all as moving
+        if found.moves > _MOVES:  # inputs change in each call: treat all as moving
             found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
         static = {i: inputs[i].detach().clone() for i in found.moving}
         given = [static.get(i, x) for i, x in enumerate(inputs)]
@@ -195,29 +194,29 @@ class CapturedRegion:
 
 
 def _summary(error: BaseException) -> str:
-    """Return the first error of a chain in one line: a failed capture raises further ones."""
+    """Return the first error of a chain in one line. A failed capture raises further errors after it."""
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def is_capturing() -> bool:
-    """Check whether a graph is being captured already."""
+    """Check whether a graph is already being captured."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------
 def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Launch:
-    """Capture `fn` on these inputs; return how to launch the graph, and the tensors that hold its results.
+    """Capture `fn` on `inputs`. Return the launch of the graph with the tensors that hold its results.
 
-    `fn` is run on a separate stream first, since libraries allocate memory and select kernels at their first calls; the
-    generator's state is restored.
+    First, `fn` runs on a separate stream, because libraries allocate memory and select kernels at their first call. The
+    generator's state is restored afterwards.
     """
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
     if device is None or device.type != "cuda":
         names = ", ".join(sorted(map(str, devices))) or device
-        raise RuntimeError(f"its inputs are on {names}, and not all on one GPU")
+        raise RuntimeError(f"its inputs are on {names} instead of one GPU")
     with torch.cuda.device(device), torch.no_grad():
         _run_before(fn, inputs, device)
         return _captured(fn, inputs, memory, device)
@@ -247,7 +246,7 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
         stream = _streams[device] = torch.cuda.Stream(device)
     torch.cuda.synchronize(device)
     _forget_workspaces()
-    with torch.cuda.stream(stream):  # restored if capturing fails, too
+    with torch.cuda.stream(stream):  # restored even if capturing fails
         try:
             graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             graphs.add(graph)
@@ -264,16 +263,16 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
 
 
 def _forget_workspaces() -> None:
-    """Make cuBLAS allocate new workspaces, so that exactly a graph's workspaces are in the graph's pool."""
+    """Make cuBLAS allocate new workspaces, so that the graph's pool contains exactly the graph's workspaces."""
     with suppress(AttributeError):
         torch._C._cuda_clearCublasWorkspaces()
 
 
 def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
-    """End a failed capture, and repair torch's state."""
+    """End a failed capture and repair torch's state."""
     try:
         graph.capture_end()
-    except Exception:  # CUDA has invalidated it: torch raises before its own cleanup
+    except Exception:  # CUDA has invalidated the capture: torch raises before its own cleanup
         with suppress(Exception):
             torch._C._cuda_endAllocateToPool(device.index, handle)
             torch._C._cuda_releasePool(device.index, handle)
@@ -283,7 +282,7 @@ def _give_up(graph: Any, handle: Any, device: torch.device) -> None:
 
 
 def _reset_generator(device: torch.device) -> None:
-    """Capture an empty graph: afterwards the generator no longer counts as captured."""
+    """Capture an empty graph, which ends the capture mode of the generator."""
     number = torch.zeros((), device=device)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LoRATransform`: low-rank adapters beside frozen weights.
 
-Contract: each selected `torch.nn.Linear` computes `base(x) + (dropout(x) @ A.T @ B.T) * alpha / rank`. A is random, B
-is zero, so results are unchanged at first. Only the adapters are trained: every other parameter of the jitted module is
-frozen (the user's own module is not). `state_dict()` has the original layout, with the adapters merged into the
-weights; `load_state_dict` loads such a state as the base, with adapters of zero. `adapters(module)` and
-`load_adapters(module, state)` save and load the adapters themselves.
+Contract: each selected `torch.nn.Linear` computes `base(x) + (dropout(x) @ A.T @ B.T) * alpha / rank`. A is initialized
+randomly and B with zeros, so results do not change at first. Only the adapters are trained. All other parameters of the
+jitted module are frozen, but those of the user's own module are not.
+
+`state_dict()` has the original layout, with the adapters merged into the weights. `load_state_dict` loads such a state
+as the base, with adapters of zero. `adapters(module)` and `load_adapters(module, state)` save and load the adapters
+alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class LoRA(Variant):
     lora_dropout: float
 
     def adapt(self, rank: int, alpha: float, dropout: float, like: torch.Tensor, sizes: tuple[int, int]) -> None:
-        """Add an adapter."""
+        """Add an adapter to this layer."""
         ins, outs = sizes
         self.lora_a = torch.nn.Parameter(torch.empty(rank, ins, dtype=like.dtype, device=like.device))
         self.lora_b = torch.nn.Parameter(torch.zeros(outs, rank, dtype=like.dtype, device=like.device))
@@ -73,13 +75,13 @@ def _base_state(module: Any) -> dict[str, torch.Tensor]:
 
 
 class LoRATransform(Transform):
-    """Adapters of a `rank` for linear layers, scaled by `alpha / rank`, with dropout on their inputs.
+    """Adapters of rank `rank` for linear layers, scaled by `alpha / rank`, with dropout on their inputs.
 
-    `modules` are names or patterns of submodules: `["q_proj", "v_proj"]`, `["layers.0.*"]`; None is every
-    `torch.nn.Linear`.
+    `modules` contains names or patterns of submodules: e.g. `["q_proj", "v_proj"]` or `["layers.0.*"]`. None selects
+    every `torch.nn.Linear`.
     """
 
-    changes_results = False  # the module itself is adapted
+    changes_results = False  # the transform only changes the module
 
     def __init__(
         self, *, rank: int = 8, alpha: float | None = None, dropout: float = 0.0, modules: Sequence[str] | None = None
@@ -110,7 +112,7 @@ class LoRATransform(Transform):
             become(sub, LoRA).adapt(self.rank, self.alpha, self.dropout, like, sizes)
 
     def adapters(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
-        """Return the adapters of a jitted module, by the names of their parameters."""
+        """Return the adapters of a jitted module, by parameter name."""
         return {name: p.detach() for name, p in module.named_parameters() if _is_adapter(name)}
 
     def load_adapters(self, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
@@ -132,7 +134,7 @@ def _is_adapter(name: str) -> bool:
 
 
 def _freeze(module: torch.nn.Module) -> None:
-    """Replace parameters by frozen ones of the same memory: the user's module remains trainable."""
+    """Replace parameters by frozen ones that share their memory, so that the user's module remains trainable."""
     frozen = {
         id(p): torch.nn.Parameter(p.detach(), requires_grad=False) for p in module.parameters() if p.requires_grad
     }

@@ -5,11 +5,11 @@
         model = Model(config)                                  # takes no memory
     fast = thunder.jit(model, transforms=[MaterializationTransform("cuda", state_dict=torch.load(…, mmap=True))])
 
-Contract: each tensor of the module that is on the meta device is allocated on `device`; its value is from `state_dict`
-under its name, or from `reset_parameters` of its submodule, or from `initialize(submodule)` where there is no such
-method; otherwise an error names the tensor. A warning names tensors that a state dict of the module should have but
-lacks. Tensors that are on another device are unchanged; tied ones stay tied. Later transforms in
-the list (quantization, adapters) see the values.
+Contract: each tensor on the meta device is allocated on `device`. Its value is the first available one of: its entry in
+`state_dict`, the result of its submodule's `reset_parameters`, and the result of `initialize(submodule)`. Otherwise an
+error names the tensor. A warning names the tensors that the module's state dict should contain but that `state_dict`
+lacks. Tensors on other devices stay unchanged, and tied tensors stay tied. Later transforms in the list (e.g.
+quantization, adapters) receive the values.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["MaterializationTransform"]
 
 
 class MaterializationTransform(Transform):
-    """Allocates the tensors that are on the meta device.
+    """Allocate the tensors that are on the meta device.
 
-    Values are from `state_dict`; others are set by their submodule (`reset_parameters`), or by the function
-    `initialize`, which is called with each submodule that has no such method: buffers of tables, for example.
+    Values come from `state_dict`, or from the `reset_parameters` method of the submodule. `initialize` is called with
+    each submodule that has no such method, e.g. one with buffers of precomputed tables.
     """
 
-    changes_results = False  # the module itself is changed
+    changes_results = False  # the transform only changes the module
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class MaterializationTransform(Transform):
     ):
         self.device = torch.device(device)
         if self.device.type == "meta":
-            raise ValueError("MaterializationTransform: give the device that tensors go to, which is not meta")
+            raise ValueError("MaterializationTransform: device is the device to allocate on, so it must not be meta")
         good = state_dict is None or isinstance(state_dict, Mapping)
         what = "a mapping from names to tensors (torch.load and safetensors read one from a file)"
         check_option("MaterializationTransform", "state_dict", state_dict, good, what)
@@ -69,16 +69,20 @@ class MaterializationTransform(Transform):
         for sub in to_reset:
             self._reset(sub, made, from_state, unset)
         if unset:
-            where = "neither in the state dict nor set by a reset_parameters" if given else "set by no reset_parameters"
+            where = (
+                "not in the state dict, and no reset_parameters sets them"
+                if given
+                else "not set by any reset_parameters"
+            )
             raise ValueError(
                 f"MaterializationTransform: these tensors are {where}: {', '.join(unset.values())}. Put them "
                 "into state_dict under these names (buffers too), give their module a reset_parameters "
-                "method, or give initialize= a function that sets them"
+                "method, or pass a function that sets them as initialize="
             )
         if left_out:
             warnings.warn(
-                f"MaterializationTransform: the state dict lacks {', '.join(left_out)}, which got the values of a new "
-                "module",
+                f"MaterializationTransform: the state dict lacks {', '.join(left_out)}. These tensors have the initial "
+                "values of a new module",
                 stacklevel=2,
             )
 
@@ -91,7 +95,7 @@ class MaterializationTransform(Transform):
         return given
 
     def _reset(self, sub: Any, made: dict[int, torch.Tensor], from_state: set[int], unset: dict[int, str]) -> None:
-        """Let a submodule initialize itself; values from the state dict are kept."""
+        """Initialize a submodule by its own method or by `initialize`, but keep the values from the state dict."""
         reset = getattr(sub, "reset_parameters", None) or getattr(sub, "_reset_parameters", None)
         if reset is None and self.initialize is None:
             return
@@ -111,7 +115,7 @@ class MaterializationTransform(Transform):
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield parameters and buffers by all their names."""
+    """Yield each parameter and buffer under each of its names."""
     for prefix, sub in module.named_modules(remove_duplicate=False):
         for table in (sub._parameters, sub._buffers):
             for name, tensor in table.items():
@@ -132,11 +136,11 @@ def _owns(module: torch.nn.Module, ids: set[int]) -> bool:
 
 
 def _like(tensor: torch.Tensor, device: torch.device, name: str, value: torch.Tensor | None) -> torch.Tensor:
-    """Allocate a tensor like one on the meta device."""
+    """Allocate a tensor on `device` with the properties of a tensor on the meta device."""
     if value is not None and value.shape != tensor.shape:
         raise ValueError(
-            f"MaterializationTransform: {name} has the shape {tuple(tensor.shape)}, and in the state dict "
-            f"{tuple(value.shape)}"
+            f"MaterializationTransform: {name} has the shape {tuple(tensor.shape)}, but in the state dict it has the "
+            f"shape {tuple(value.shape)}"
         )
     out = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     if value is not None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How transforms change modules: a copy that shares tensors, with submodules that become instances of a *variant*.
+"""How transforms change modules: by a copy that shares tensors, and whose submodules can become *variants*.
 
-A *variant* of a class is a subclass created by a transform from a class of the user's and a mixin: `Linear` becomes
+A *variant* is a subclass that a transform creates from a user's class and a mixin. For example, `Linear` becomes
 `Int8Linear`. Its instances remain instances of the user's class, run its `forward`, and can be pickled. State is saved
 and loaded in the layout of the original class (`state_to_original`, `state_from_original`).
 
-Contract of `transformed_module`: the user's module is unchanged, tensors that no transform replaced are shared
-with it, and tied tensors stay tied.
+Contract of `transformed_module`: the user's module is unchanged. The copy shares all tensors that no transform
+replaced. Tied tensors stay tied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Variant", "become", "chosen_modules", "replaced_tensors", "saved_ten
 
 
 def transformed_module(module: torch.nn.Module, transforms: Sequence[Transform]) -> torch.nn.Module:
-    """Return a copy of `module`, which shares its tensors, after the transforms have changed it."""
+    """Return a copy of `module` that shares its tensors, after all `transforms` have changed the copy."""
     tensors = [*module.parameters(), *module.buffers()]
     try:
         out = copy.deepcopy(module, {id(t): t for t in tensors})
@@ -38,7 +38,7 @@ def transformed_module(module: torch.nn.Module, transforms: Sequence[Transform])
     for transform in transforms:
         out = transform.transform_module(out) or out
         if not isinstance(out, torch.nn.Module):
-            raise TypeError(f"{transform.name}.transform_module returned {out!r:.80}, which is no module")
+            raise TypeError(f"{transform.name}.transform_module returned {out!r:.80}, which is not a module")
     return out
 
 
@@ -51,9 +51,10 @@ def chosen_modules(
     what: str,
     skip: Iterable[str] = (),
 ) -> list[tuple[str, torch.nn.Module]]:
-    """Return the submodules that a transform `can` change, by name or pattern (`*.mlp.*`, or the last part of a name).
+    """Return the submodules that a transform can change, selected by name or pattern.
 
-    An unknown name is an error that lists the candidates, and so is a module without candidates.
+    `can` is the predicate of such submodules. A pattern is e.g. `*.mlp.*`, or the last part of a name. An unknown name
+    is an error that lists the candidates. A module without candidates is also an error.
     """
     found = [(name, m) for name, m in module.named_modules() if can(m)]
     if not found:
@@ -67,13 +68,13 @@ def chosen_modules(
         if not any(fits(name, pattern) for name, _ in found):
             have = ", ".join(name or "the module itself" for name, _ in found[:20])
             more = f" and {len(found) - 20} more" if len(found) > 20 else ""
-            raise ValueError(f"{option}: no {what} is called {pattern!r}; there is: {have}{more}")
+            raise ValueError(f"{option}: no {what} is called {pattern!r}. The available names are: {have}{more}")
     chosen = [(n, m) for n, m in found if names is None or any(fits(n, p) for p in names)]
     return [(n, m) for n, m in chosen if not any(fits(n, p) for p in skipped)]
 
 
 def replaced_tensors(module: torch.nn.Module, replace: dict[int, torch.Tensor]) -> None:
-    """Replace parameters and buffers, given by their ids, at all their occurrences."""
+    """Replace parameters and buffers in all places that refer to them. `replace` maps the id of a tensor to another."""
     for m in module.modules():
         for table in (m._parameters, m._buffers):
             for name, tensor in table.items():
@@ -90,23 +91,24 @@ def saved_tensors(module: Any) -> dict[str, torch.Tensor]:
 
 
 class Variant:
-    """Mixin of classes created by `become`: how they are saved, loaded and pickled.
+    """Mixin of the classes that `become` creates. It defines how they are saved, loaded and pickled.
 
-    `state_to_original` converts a submodule's own state to that of the original class, `state_from_original` back.
+    `state_to_original` converts a submodule's own state to that of the original class. `state_from_original` is the
+    reverse.
     """
 
     _original: type
 
     def state_to_original(self) -> dict[str, torch.Tensor]:
-        """Return the tensors, by name, that the original class would save."""
+        """Return the tensors that the original class would save, by name."""
         raise NotImplementedError
 
     def state_from_original(self, state: dict[str, torch.Tensor]) -> None:
-        """Load tensors that the original class has saved; optional ones may be missing."""
+        """Load tensors that the original class has saved. Optional tensors may be missing."""
         raise NotImplementedError
 
     def original_names(self) -> tuple[str, ...]:
-        """Return the names under which the original class saves."""
+        """Return the names that the original class uses for saved tensors."""
         return tuple(self.state_to_original())
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -134,7 +136,7 @@ class Variant:
 
 
 def _described(cls: type) -> Any:
-    """Describe a class in a form that can be pickled: itself, or its mixin and the description of its base class."""
+    """Return a description of a class that can be pickled: the class, or its mixin and the description of its base."""
     if not issubclass(cls, Variant):
         return cls
     mixin = next(base for base in cls.__bases__ if issubclass(base, Variant))
@@ -161,9 +163,9 @@ def _variant(mixin: type, original: type) -> type:
 
 
 def become(module: torch.nn.Module, mixin: type) -> Any:
-    """Make `module` an instance of its class with `mixin`, and return it."""
+    """Change the class of `module` to a subclass with `mixin`, and return the module."""
     kind: Any = type(module)
     if getattr(kind, "__slots__", None):
-        raise ThunderError(f"{kind.__name__} has __slots__, so no variant of it can be made")
+        raise ThunderError(f"{kind.__name__} has __slots__, so it cannot have a variant")
     module.__class__ = _variant(mixin, kind)
     return module

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbolic values without shapes, which record the operations of a pattern.
 
-`written_by(fn)` runs a pattern's function once, on parameters, and returns its result: `Value`s with the call that
-produced them, whose arguments are values, parameters and literals. Calls are normalized as in traces
-(`core/binder.py`), so that they can be compared with those of a program.
+`written_by(fn)` calls a pattern's function once with parameters and returns its result, which consists of `Value`s. A
+`Value` stores the call that computes it. The arguments of a call are values, parameters and literals. Calls are
+normalized as in traces (`core/binder.py`), so that they can be compared with calls of a program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Call:
 
 
 class Value:
-    """The result of a call of a pattern. Functions, methods and operators of torch on it record further calls."""
+    """The result of a call in a pattern. Applying torch functions, methods or operators to it records further calls."""
 
     def __init__(self, call: Call):
         self.call = call
@@ -57,8 +57,8 @@ class Value:
         if isinstance(prop, Symbol):
             return prop(self)
         raise ThunderError(
-            f"a pattern reads .{name} of a tensor, which it does not know: it is about the flow of values. Give what "
-            "depends on shapes or dtypes as a parameter of the pattern"
+            f"a pattern reads .{name} of a tensor, but a pattern knows no shapes, dtypes or devices. Make values that "
+            "depend on them parameters of the pattern"
         )
 
     def __getitem__(self, key: Any) -> Any:
@@ -74,7 +74,7 @@ class Value:
 
 
 class Parameter(Value):
-    """A parameter of a pattern: matches anything."""
+    """A parameter of a pattern, which matches any value."""
 
     def __init__(self, name: str):
         self.name = name
@@ -84,7 +84,7 @@ class Parameter(Value):
 
 
 class Picked(Value):
-    """`x[key]` of a value: one of its results where it has several, else an operation."""
+    """`x[key]` of a value: one of its results if its call has several, otherwise an indexing operation."""
 
     def __init__(self, of: Value, key: Any):
         self.of = of
@@ -93,7 +93,7 @@ class Picked(Value):
 
     @property
     def call(self) -> Call:  # type: ignore[override]
-        """The call of the operation of indexing."""
+        """The call of the indexing operation."""
         if self._call is None:
             recorded = _record(language.methods["getitem"], (self.of, self.key), {})
             self._call = recorded.call
@@ -114,15 +114,15 @@ for _dunder, _name in OPERATORS.items():
 
 
 class _Recorder:
-    """Replaces the frontend while a pattern runs."""
+    """Replaces the capture layer while a pattern runs."""
 
     def call_symbol(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-        """Return the result of a call."""
+        """Return a `Value` for the result of a call of a symbol."""
         args, kwargs = sym.bind(args, dict(kwargs))
         return Value(Call(sym.id, sym.name, args, kwargs))
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result of a call of a torch function."""
+        """Return a `Value` for the result of a call of a torch function."""
         return _called(func, args, kwargs)
 
 
@@ -137,10 +137,10 @@ def _method(func: Any, x: Value, *args: Any, **kwargs: Any) -> Any:
 
 
 def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a call of a torch function."""
+    """Return a `Value` for the result of a call of a torch function."""
     name = getattr(func, "__name__", "")
     if name.endswith("_") and not name.endswith("__"):
-        raise ThunderError(f"a pattern calls {name}, which writes to its argument: use an operation that does not")
+        raise ThunderError(f"a pattern calls {name}, which writes to its argument. Use the out-of-place operation")
     sym = torch_function_map().get(func)
     if sym is None and getattr(torch.Tensor, name, None) is func:
         sym = language.methods.get(name)  # type: ignore[assignment]
@@ -148,13 +148,13 @@ def _called(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _record(sym, tuple(args), dict(kwargs))
     if inspect.isfunction(func):
         raise ThunderError(
-            f"a pattern calls {name}, which is no operation in traces but several: write those it consists of"
+            f"a pattern calls {name}, which traces contain as several operations. Call these operations instead"
         )
     return Value(Call(("opaque", func), name, tuple(args), dict(kwargs)))
 
 
 def written_by(fn: Callable[..., Any]) -> Any:
-    """Return the result of a pattern's function, on parameters."""
+    """Return the result of a pattern's function, called with parameters."""
     parameters = [Parameter(name) for name in inspect.signature(fn).parameters]
     trace = Trace("pattern")
     with tracectx(trace):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`@thunder.pattern`: replace a part of a program, both written as functions.
+"""`@thunder.pattern`: replace a part of a program. The part and its replacement are written as functions.
 
     @thunder.pattern
     def gated(gate, up):                       # what to match
@@ -11,12 +11,14 @@
 
     thunder.jit(model, transforms=[gated])
 
-Contract: a match is the same operations in the same dataflow, independently of names and of operations in between;
-the operands of commutative operations match in either order. A parameter of the pattern matches any tensor,
-number or other argument, and the same one at all its uses; literals of the pattern have to be equal in
-the program. A match is not replaced where a value inside it is used elsewhere, where the replacement could not run
-before its results are needed, or where memory is written in between. Matches do not overlap. The
-replacement returns tensors of the same shape, dtype and device.
+Contract: a match consists of the same operations with the same dataflow. Names and operations in between do not matter.
+The operands of commutative operations match in either order. A parameter of the pattern matches any argument (e.g. a
+tensor or a number), and must match the same one at each of its uses. Literals of the pattern must be equal in the
+program. Matches do not overlap.
+
+A match is not replaced in three cases: a value inside it is used elsewhere, memory is written in between, or the
+replacement could not run before its results are needed. The replacement must return tensors of the same shape, dtype
+and device.
 """
 
 from __future__ import annotations
@@ -36,17 +38,17 @@ __all__ = ["Pattern", "pattern"]
 
 
 class Pattern(Transform):
-    """A function to match and its replacement. `after_grad`: in the forward and the backward program."""
+    """A function to match and its replacement. `after_grad`: match in the forward and backward programs."""
 
     def __init__(
         self, match: Callable[..., Any], replace: Callable[..., Any] | None = None, *, after_grad: bool = False
     ):
         if not callable(match):
-            raise TypeError(f"thunder.pattern takes a function, not {match!r}")
+            raise TypeError(f"thunder.pattern requires a function, not {match!r}")
         if replace is not None and not callable(replace):
-            raise TypeError(f"the replacement of a pattern is a function, not {replace!r}")
+            raise TypeError(f"the replacement of a pattern must be a function, not {replace!r}")
         if type(after_grad) is not bool:
-            raise TypeError(f"thunder.pattern(after_grad=…) is True or False, not {after_grad!r}")
+            raise TypeError(f"thunder.pattern(after_grad=…) requires True or False, not {after_grad!r}")
         self.match = match
         self.replace = replace
         self.after_grad = after_grad
@@ -58,9 +60,9 @@ class Pattern(Transform):
         return f"pattern {getattr(self.match, '__name__', 'of a function')}"
 
     def replacement(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate the function that replaces each match; it takes the pattern's arguments."""
+        """Decorate the function that replaces each match. It has the same parameters as the pattern."""
         if not callable(fn):
-            raise TypeError(f"the replacement of a pattern is a function, not {fn!r}")
+            raise TypeError(f"the replacement of a pattern must be a function, not {fn!r}")
         self.replace = fn
         return fn
 
@@ -74,10 +76,10 @@ class Pattern(Transform):
         return self.apply_to(trace, context)
 
     def apply_to(self, trace: Trace, context: PassContext) -> Trace:
-        """Return the trace with each match replaced."""
+        """Return the trace with all matches replaced."""
         if self.replace is None:
             raise ThunderError(
-                f"the {self.name} has no replacement: write one under @{self.match.__name__}.replacement"
+                f"the {self.name} has no replacement. Decorate one with @{self.match.__name__}.replacement"
             )
         if self._written is None:
             self._written = written_by(self.match)
@@ -114,7 +116,7 @@ class Pattern(Transform):
         for old, new in zip(wanted, found):
             if old.type_string() != new.type_string():
                 raise ThunderError(
-                    f"the replacement of the {self.name} returns a {new.type_string()} where the program has a "
+                    f"the replacement of the {self.name} returns a {new.type_string()}, but the program has a "
                     f"{old.type_string()}: {match.where}"
                 )
             if new.name in made and new.name not in names:
@@ -126,14 +128,14 @@ class Pattern(Transform):
 
 
 def pattern(match: Callable[..., Any] | None = None, *, after_grad: bool = False) -> Any:
-    """Decorate a function to match: turn it into a transform (see `Pattern.replacement`)."""
+    """Decorate a function to match, and return it as a transform. See `Pattern.replacement`."""
     if match is None:
         return lambda fn: Pattern(fn, after_grad=after_grad)
     return Pattern(match, after_grad=after_grad)
 
 
 class _Match:
-    """A match of a pattern: its operations, its parameters' values, its results, where to insert the replacement."""
+    """A match of a pattern: operations, values of parameters, results, and the position of the replacement."""
 
     def __init__(
         self, operations: set[int], bound: dict[str, Any], results: list[TensorProxy], position: int, where: str
@@ -146,7 +148,7 @@ class _Match:
 
 
 class _State:
-    """The state of matching: parameters' values, and the operation of each call."""
+    """The state of matching: the value of each parameter, and the operation that matches each call."""
 
     def __init__(self, bound: dict[str, Any], calls: dict[int, int]):
         self.bound = bound
@@ -157,7 +159,7 @@ class _State:
 
 
 class _Matcher:
-    """Finds a pattern in one trace."""
+    """Find a pattern in one trace."""
 
     def __init__(self, trace: Trace, written: Any):
         self.trace = trace
@@ -178,7 +180,7 @@ class _Matcher:
                 self.writes.append(i)
 
     def matches(self) -> Iterator[_Match]:
-        """Return the matches, last first, so that of overlapping matches of a chain the last ones are chosen."""
+        """Yield the matches from last to first, so that the last of overlapping matches in a chain is chosen."""
         taken: set[int] = set()
         first = self.outputs[0].call
         for i in reversed(self.by_id.get(first.id, ())):
@@ -192,7 +194,7 @@ class _Matcher:
                     break
 
     def _roots(self, index: int) -> Iterator[_State]:
-        """Yield the matches whose first output is computed by the operation at `index`."""
+        """Yield the matches in which the operation at `index` computes the first output."""
         states = list(self._call(self.outputs[0].call, index, _State({}, {})))
         for output in self.outputs[1:]:
             states = [
@@ -214,7 +216,7 @@ class _Matcher:
 
     # -- unification --------------------------------------------------------------------------------------------------
     def _call(self, call: Call, index: int, state: _State) -> Iterator[_State]:
-        """Yield the ways in which the operation at `index` matches that call of the pattern."""
+        """Yield each way in which the operation at `index` matches `call`, a call of the pattern."""
         known = state.calls.get(id(call))
         if known is not None or index in state.calls.values():
             if known == index:
@@ -228,7 +230,7 @@ class _Matcher:
         wanted = (*call.args, *(call.kwargs[k] for k in bsym.kwargs))
         given = (*bsym.args, *bsym.kwargs.values())
         yield from self._all(wanted, given, state)
-        if bsym.sym.facts.commutative and len(call.args) == 2 and not call.kwargs:  # alpha= makes it asymmetric
+        if bsym.sym.facts.commutative and len(call.args) == 2 and not call.kwargs:  # alpha= makes the call asymmetric
             yield from self._all((wanted[1], wanted[0], *wanted[2:]), given, state)
 
     def _all(self, wanted: Any, given: Any, state: _State) -> Iterator[_State]:
@@ -268,7 +270,7 @@ class _Matcher:
             yield state
 
     def _picked(self, wanted: Picked, given: Any, state: _State) -> Iterator[_State]:
-        """Match `x[i]`: one of several results of a call, or else the operation of indexing."""
+        """Match `x[i]`: one of several results of a call, or otherwise the indexing operation."""
         if not (isinstance(given, Proxy) and given.name in self.made_at):
             return
         index = self.made_at[given.name]
@@ -294,7 +296,7 @@ class _Matcher:
         position = min((max(operations), *uses))
         inputs = [p.name for value in state.bound.values() for p in proxies_in(value)]
         if any(self.made_at.get(name, -1) >= position for name in inputs):
-            return None  # its results are needed before all its inputs are computed
+            return None  # results are needed before all inputs are computed
         if any(min(operations) < i <= max(operations) for i in self.writes):
             return None
         where = str(self.program[max(operations)].source or "")
@@ -307,7 +309,7 @@ class _Matcher:
 
 
 def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
-    """Return the ids that an operation may have in a pattern: an elementwise primitive has that of torch's, too."""
+    """Return the ids of an operation in patterns. An elementwise primitive also has the id of torch's operation."""
     sym = bsym.sym
     if sym.is_prim and OpTags.ELEMENTWISE_OP in sym.tags:
         return sym.id, f"torch.{sym.name}"
@@ -315,16 +317,14 @@ def _ids(bsym: BoundSymbol) -> tuple[Any, ...]:
 
 
 def _values(x: Any) -> Iterator[Value]:
-    """Yield the results of a pattern, which must all be computed by it."""
+    """Yield the values in the result of a pattern. Raise an error if the pattern did not compute one of them."""
     if isinstance(x, (tuple, list)):
         for item in x:
             yield from _values(item)
     elif isinstance(x, Value) and not isinstance(x, Parameter):
         yield x
     else:
-        raise ThunderError(
-            f"a pattern returns what its operations make, one tensor or several, and this one returns {x!r}"
-        )
+        raise ThunderError(f"a pattern must return one or more tensors that its operations compute, not {x!r}")
 
 
 def _tensors(x: Any) -> list[TensorProxy]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ProfileTransform`: show each line of the program as a named range in profilers.
 
-Contract: each operation runs inside `torch.profiler.record_function`, and on request inside an NVTX range
-of the same name: the operation, its results, and the line of the user's program it comes from. The range of an
-operation that raises is closed. Results are unchanged.
+Contract: each operation runs inside `torch.profiler.record_function`, and on request inside an NVTX range of the same
+name. The name contains the operation, its results, and the line of user code. If an operation raises an error, its
+range is closed. The results of the program stay the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ProfileTransform"]
 
 
 class ProfileTransform(RewritePass):
-    """Ranges of `torch.profiler`, and with `nvtx` of NVIDIA's tools (None: where there is a GPU)."""
+    """Add ranges of `torch.profiler`, and NVTX ranges if `nvtx` is true. The default: NVTX if there is a GPU."""
 
     pass_name = "Profile"
     phases = ("after_execution",)
@@ -57,7 +57,7 @@ class ProfileTransform(RewritePass):
 
 
 def label_of(bsym: BoundSymbol) -> str:
-    """Return the label of an operation in a profile: its name, its results, the user's line."""
+    """Return the label of an operation in a profile: its name, its results and the line of user code."""
     makes = f" -> {', '.join(bsym.out_names)}" if bsym.out_names else ""
     where = f" at {os.path.basename(bsym.source.filename)}:{bsym.source.line}" if bsym.source else ""
     return f"{bsym.sym.name}{makes}{where}"

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`QuantizationTransform`: weights in eight or four bits, dequantized where they are used.
 
-Contract: the weights of the selected submodules (by default every `torch.nn.Linear`) are stored as integers and
-scales; each use dequantizes them to the weight's own dtype, as operations of the program. Nothing else is quantized;
-quantized weights are frozen. `state_dict()` and `load_state_dict` use the original layout.
+Contract: the weights of the selected submodules (by default every `torch.nn.Linear`) are stored as integers and scales.
+Each use dequantizes the weight to its original dtype, as operations of the program. Nothing else is quantized.
+Quantized weights are frozen. `state_dict()` and `load_state_dict` use the original layout.
 
-`int8` is symmetric, with one scale for each row (output channel): `weight ≈ int8 * scale`, `scale = max |row| / 127`,
-rounded to the nearest. `nf4` is bitsandbytes' NormalFloat of four bits in blocks, and needs that library.
+`int8` is symmetric, with one scale for each row (output channel): `weight ≈ int8 * scale`, `scale = max |row| / 127`.
+Numbers are rounded to the nearest integer. `nf4` is the 4-bit NormalFloat of bitsandbytes, quantized in blocks. It
+requires that library.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ KINDS = ("int8", "nf4")
 
 
 def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize a weight: return integers and the scale of each row."""
+    """Quantize a weight to int8. Return the integers and the scale of each row."""
     dims = tuple(range(1, weight.ndim))
     scale = (weight.detach().float().abs().amax(dims, keepdim=True) / 127).to(weight.dtype)
-    # A row of zeros has scale zero; any other divisor gives zeros, too.
+    # A row of zeros has a scale of zero. For this row, any nonzero divisor gives zeros.
     divisor = torch.where(scale == 0, torch.ones_like(scale), scale).float()
     return (weight.detach().float() / divisor).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def dequantize_int8(integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Dequantize a weight."""
+    """Dequantize an int8 weight."""
     return integers.to(scale.dtype) * scale
 
 
 class Int8(Variant):
-    """A submodule whose weight is stored as int8 and a scale for each row."""
+    """A submodule whose weight is stored as int8 with a scale for each row."""
 
     weight_int8: torch.Tensor
     weight_scale: torch.Tensor
 
     def quantize(self, weight: torch.Tensor) -> None:
-        """Store a weight as integers."""
+        """Store a weight as integers and scales."""
         integers, scale = quantize_int8(weight)
         self.register_buffer("weight_int8", integers, persistent=False)  # type: ignore[attr-defined]
         self.register_buffer("weight_scale", scale, persistent=False)  # type: ignore[attr-defined]
@@ -59,7 +60,7 @@ class Int8(Variant):
         return dequantize_int8(self.weight_int8, self.weight_scale)
 
     def load_weight(self, weight: torch.Tensor) -> None:
-        """Load another weight into the same memory."""
+        """Write another weight into the same memory."""
         if weight.shape != self.weight_int8.shape:
             raise ValueError(f"weight has the shape {tuple(weight.shape)}, not {tuple(self.weight_int8.shape)}")
         integers, scale = quantize_int8(weight.to(self.weight_scale.device, self.weight_scale.dtype))
@@ -82,7 +83,7 @@ class Int8(Variant):
 
 
 class Nf4(Int8):
-    """A submodule whose weight is stored in four bits per number, by bitsandbytes."""
+    """A submodule whose weight is stored by bitsandbytes, with four bits per number."""
 
     prefix = "Nf4"
     BLOCK = 64
@@ -114,11 +115,11 @@ class Nf4(Int8):
 class QuantizationTransform(Transform):
     """Weight-only quantization.
 
-    `kind` is "int8" or "nf4". `modules` are names or patterns of submodules that have a weight (None: every
-    `torch.nn.Linear`), `skip` those of submodules to leave unquantized, such as the head of a language model.
+    `kind` is "int8" or "nf4". `modules` contains names or patterns of submodules that have a weight; None selects every
+    `torch.nn.Linear`. `skip` contains names or patterns of submodules to exclude, e.g. the head of a language model.
     """
 
-    changes_results = False  # the module itself is quantized
+    changes_results = False  # the transform only changes the module
 
     def __init__(self, kind: str = "int8", *, modules: Sequence[str] | None = None, skip: Sequence[str] = ()):
         check_option("QuantizationTransform", "kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}")
@@ -135,7 +136,7 @@ class QuantizationTransform(Transform):
 
     def transform_module(self, module: torch.nn.Module) -> None:
         if self.kind == "nf4":
-            # Imported only if requested: an optional library.
+            # bitsandbytes is optional, so it is imported only for this kind.
             importlib.import_module("bitsandbytes")
         can, what = (_is_linear, "torch.nn.Linear") if self.modules is None else (_has_weight, "module with a weight")
         chosen = chosen_modules(module, can, self.modules, option="QuantizationTransform", what=what, skip=self.skip)
@@ -143,7 +144,7 @@ class QuantizationTransform(Transform):
             weight = sub._parameters.get("weight")
             if isinstance(sub, Variant) and not isinstance(sub, Int8):
                 raise ThunderError(
-                    f"QuantizationTransform: {name} has an adapter already: put QuantizationTransform before "
+                    f"QuantizationTransform: {name} already has an adapter. Put QuantizationTransform before "
                     "LoRATransform"
                 )
             if weight is None:
@@ -167,6 +168,6 @@ def _is_linear(module: torch.nn.Module) -> bool:
 
 
 def _has_weight(module: torch.nn.Module) -> bool:
-    """Check whether it has a matrix, or a kernel of a convolution, of its own."""
+    """Check whether a module has its own matrix or convolution kernel as weight."""
     weight = module._parameters.get("weight")
     return (weight is not None and weight.ndim >= 2) or isinstance(module, Variant)

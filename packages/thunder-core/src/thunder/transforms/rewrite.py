@@ -10,8 +10,8 @@
 
     thunder.jit(model, transforms=[Relu6()])
 
-Contract: the same trace is returned if nothing was replaced; operations whose results become unused
-are dropped. The contract of `Rewriter` holds (`passes/rewrite.py`).
+Contract: if nothing is replaced, the same trace is returned. Operations whose results become unused are dropped. The
+contract of `Rewriter` applies too (`passes/rewrite.py`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ __all__ = ["RewritePass"]
 
 
 class RewritePass(Rewriter, Transform):
-    """Replaces operations in each of `phases`: override `rewrite`, `rewrite_output` or both.
+    """Replace operations in each of `phases`. Override `rewrite`, `rewrite_output` or both.
 
-    A run works on a copy of the object, so that attributes set by `start` belong to one trace: several threads may
-    compile at once, and backward programs are compiled when gradients first arrive.
+    Each run works on a copy of the object, so attributes set by `start` belong to one trace. This is necessary because
+    several threads may compile at the same time, and because backward programs are compiled when gradients first
+    arrive.
     """
 
-    #: The stages at which it runs, from `thunder.transforms.base.PHASES`.
+    #: The stages at which the pass runs, from `thunder.transforms.base.PHASES`.
     phases: ClassVar[tuple[str, ...]] = ("before_grad",)
-    #: The context of the compilation: executors, the user's options, the phase.
+    #: The context of the compilation: its executors, the user's options and the phase.
     context: PassContext
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -43,7 +44,9 @@ class RewritePass(Rewriter, Transform):
         super().__init_subclass__(**options)
         unknown = [cls.phases] if isinstance(cls.phases, str) else [p for p in cls.phases if p not in PHASES]
         if unknown:
-            raise TypeError(f"{cls.__name__}.phases is a tuple of some of {', '.join(PHASES)}, not {unknown[0]!r}")
+            raise TypeError(
+                f"{cls.__name__}.phases must be a tuple of names among {', '.join(PHASES)}, not {unknown[0]!r}"
+            )
 
     def has(self, phase: str) -> bool:
         return phase in self.phases

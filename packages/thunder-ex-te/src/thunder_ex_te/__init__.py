@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 training for thunder, by NVIDIA's TransformerEngine."""
+"""Train linear layers in fp8 with NVIDIA's TransformerEngine, as a plugin of thunder."""
 
 __version__ = "0.1.0"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grouped linear layers (experts): layers of the row groups of one matrix, each with its own weight, as one operator.
+"""Grouped linear layers (mixture of experts): one operator applies a separate weight to each group of rows of a matrix.
 
-A program splits the rows of a matrix, by sizes known while tracing, and calls a layer per group. Operations applied
-to all groups in the same way, layers of one shape and pointwise operations, are merged: layers become
-`te_grouped_linear`, with one call to quantize and one grouped matmul, and pointwise operations are applied to the whole
-matrix. The pass runs before differentiation, so gradients are those of the merged operations.
+The program splits the rows of a matrix into groups of static sizes, and calls a linear layer on each group. This pass
+merges operations that are applied to all groups in the same way. Linear layers of one shape become `te_grouped_linear`:
+one quantization call and one grouped matmul. Pointwise operations are applied to the whole matrix. The pass runs before
+differentiation, so the merged operations are differentiated.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ GROUP_LAYERS = "te_group_layers"  # the option of thunder.jit
 
 # -- the operator ------------------------------------------------------------------------------------------------------
 def like(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
-    """Decompose linear layers of groups of rows, of the given sizes and each with its weight, into torch's."""
+    """Decompose `te_grouped_linear` into torch's operations: one linear layer per group of rows."""
     pieces = ltorch.split(input, list(sizes))
     return ltorch.cat([ltorch.linear(x, w, b) for x, w, b in zip(pieces, weights, _each(biases, weights))])
 
 
 def run(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> Any:
-    """Run it on tensors, outside of a trace."""
+    """Run the operator on tensors, outside of a trace."""
     pieces = torch.split(input, list(sizes))
     return torch.cat([linear.run(x, w, b, recipe) for x, w, b in zip(pieces, weights, _each(biases, weights))])
 
@@ -61,13 +61,13 @@ def _each(biases: Any, weights: Any) -> Any:
 
 
 def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any = None) -> bool | str:
-    """Return True, or the reason why the kernels do not take the call."""
+    """Return True, or the reason why the kernels do not support the call."""
     if input.ndim != 2:
-        return "takes groups of rows of a matrix"
+        return "supports only matrices whose rows are split into groups"
     if biases is not None and input.dtype is dtypes.float32:
         return "does not support a bias in float32"
     if len({tuple(w.shape) for w in weights}) != 1:
-        return "takes weights of one shape"
+        return "supports only weights of one shape"
     for n, weight, bias in zip(sizes, weights, _each(biases, weights)):
         found = linear.takes(TensorProxy("piece", like=input, shape=(n, input.shape[1])), weight, bias, recipe)
         if found is not True:
@@ -76,7 +76,9 @@ def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any 
 
 
 class _Layers:
-    """Lowers grouped linear layers: slots and weights by layer, and one call of each operator for all groups."""
+    """Lower grouped linear layers. Slots and weights are tuples with an element per layer; each operator is called
+    once.
+    """
 
     def __init__(self, operators: dict[str, Any], sizes: Sequence[int], weights: Sequence[Any], recipe: Any):
         self.operators = operators
@@ -85,7 +87,7 @@ class _Layers:
         self.scheme = self.each[0].scheme
 
     def quantized(self, x: TensorProxy, role: str) -> Quantized:
-        """Quantize the groups of rows; each part of the result is a tuple over the groups."""
+        """Quantize the groups of rows. Each part of the result is a tuple with an element per group."""
         how = getattr(self.scheme, role)
         args: tuple[Any, ...] = (x, self.sizes, how.kind, how.power_2, how.epsilon)
         if self.scheme.delayed is not None:
@@ -94,16 +96,16 @@ class _Layers:
         return Quantized(*(symbol(*args) if role == "grad" else quantized_once(symbol, args)))
 
     def weights(self) -> Quantized:
-        """Quantize the weights one by one, since their fp8 copies are kept one by one."""
+        """Quantize each weight separately, because the cache stores a separate fp8 copy of each weight."""
         return Quantized(*zip(*[layer.quantized(layer.weight, "weight") for layer in self.each]))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, which: int, **how: Any) -> Any:
-        """Compute one of the three matmuls of a layer, for all groups."""
+        """Compute one of the three matmuls of a layer (forward, input gradient or weight gradient) for all groups."""
         split = self.scheme.split[which]
         return self.operators["te_matmul_groups"](*a, *b, to_torch_dtype(dtype), split=split, **how)
 
     def forward(self, x: TensorProxy, biases: Any) -> tuple[Any, Quantized, Quantized]:
-        """Compute the result; return it, and inputs and weights in fp8."""
+        """Return the result, and the inputs and weights in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.weights()
         a = (of_x.data, of_x.scale, self.scheme.input.kind)
         b = (of_w.data, of_w.scale, self.scheme.weight.kind)
@@ -142,18 +144,20 @@ GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
 
 
 def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
-    """Return why `torch.nn.functional.grouped_mm` is not taken, where `grouped` has not replaced it."""
+    """Return why the executor does not support `torch.nn.functional.grouped_mm`, for calls that `grouped` left in the
+    trace.
+    """
     if not linear.asked():
         return linear.NOT_ASKED
     return (
-        "grouped matmuls in fp8 need the sizes of the groups on the host, and grouped_mm has them on the device: "
+        "grouped matmuls in fp8 need the group sizes on the host, but grouped_mm has them on the device: "
         "split the rows by sizes that are known while tracing and call a layer for each group, with "
         f"thunder.jit(…, {GROUP_LAYERS}=True)"
     )
 
 
 def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
-    """Replace each grouped_mm whose group offsets are constants of the program, so that the sizes are known."""
+    """Replace each `grouped_mm` whose group offsets are constants, because the group sizes are then known."""
     if not any(op.sym.id == GROUPED_MM for op in trace.bound_symbols):
         return trace
     maker = {name: op for op in trace.bound_symbols for name in op.out_names}
@@ -170,7 +174,7 @@ def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
 
 
 def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, ...] | None:
-    """Return the sizes of the groups of a grouped_mm, if they are constants of the program."""
+    """Return the group sizes of a `grouped_mm` whose offsets are constants of the program; None otherwise."""
     found = dict(zip(("input", "mat2", "offs", "bias", "out_dtype"), op.args), **op.kwargs)
     x, matrices, ends = found["input"], found["mat2"], found.get("offs")
     if x.ndim != 2 or matrices.ndim != 3 or ends is None or found.get("bias") is not None:
@@ -187,7 +191,7 @@ def _known_sizes(op: BoundSymbol, maker: dict[str, BoundSymbol]) -> tuple[int, .
 
 # -- the pass that merges layers --------------------------------------------------------------------------------------
 class _Family:
-    """The same operation on each group of rows. One without members is the matrix that the program splits."""
+    """One operation, applied to each group of rows. A family without members is the matrix that the program splits."""
 
     def __init__(self, sizes: tuple[int, ...], whole: TensorProxy | None = None, sources: Sequence[_Family] = ()):
         self.sizes = sizes
@@ -197,11 +201,11 @@ class _Family:
 
     @property
     def is_layer(self) -> bool:
-        """Whether its operations are linear layers."""
+        """Whether the operations of the family are linear layers."""
         return self.members[0] is not None and self.members[0].sym.id == "torch.linear"
 
     def ancestors(self) -> set[_Family]:
-        """Return the families that it depends on."""
+        """Return the families whose results this family reads."""
         found: set[_Family] = set()
         left = list(self.sources)
         while left:
@@ -213,11 +217,11 @@ class _Family:
 
 
 class _Circle(Exception):
-    """Raised where an input of a family depends on its result."""
+    """Raised if an input of a family depends on the family's result."""
 
 
 def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
-    """Merge the layers of row groups in a trace."""
+    """Merge the linear layers of row groups in a trace."""
     if any(OpTags.IN_PLACE_OP in op.sym.tags for op in trace.bound_symbols):
         return trace
     trace = _with_known_sizes(trace, operator)
@@ -233,7 +237,9 @@ def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
 
 
 def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], dict[str, tuple[_Family, int]]]:
-    """Return the families to merge (layers, and operations around them), and the family and group of each value."""
+    """Return the families to merge (layers and pointwise operations), and a map from each value to its family and
+    group.
+    """
     piece_of = dict(_pieces(trace))
     found: dict[Any, _Family] = {}
     for op in trace.bound_symbols if piece_of else ():
@@ -261,7 +267,7 @@ def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], di
 
 
 def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
-    """Yield the slices of matrices whose rows they partition, in order and completely."""
+    """Yield each matrix whose rows are partitioned, in order and completely, by slices; with these slices."""
     slices: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     whole: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
@@ -288,12 +294,14 @@ def _pieces(trace: Trace) -> Iterator[tuple[str, tuple[_Family, int]]]:
 
 
 def _wide(steps: Any) -> bool:
-    """Check whether a slice has steps other than 1."""
+    """Check whether a slice has a step other than 1."""
     return any(step != 1 for each in steps if each is not None for step in each)
 
 
 def _likeness(op: BoundSymbol, piece_of: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
-    """Return a key that is equal for the members of a family, the families of its inputs, and the group's index."""
+    """Return a key that is equal for all members of a family, the families of the operation's inputs, and the group's
+    index.
+    """
     if op.sym.id == "torch.linear":
         input, weight, bias = _arguments(op)
         if input.name not in piece_of or weight.name in piece_of or (bias is not None and bias.name in piece_of):
@@ -322,7 +330,7 @@ def _arguments(op: BoundSymbol) -> tuple[Any, Any, Any]:
 
 
 def _is_taken(family: _Family, executors: Sequence[Any]) -> bool:
-    """Check whether this executor takes the layers of a family; pointwise operations need no check."""
+    """Check whether this executor supports the layers of a family. Pointwise operations need no check."""
     members = [op for op in family.members if op is not None]
     if not family.is_layer:
         return True
@@ -338,7 +346,7 @@ def _is_taken(family: _Family, executors: Sequence[Any]) -> bool:
 class _Writer:
     """Writes a trace in which each family is one operation on the whole matrix.
 
-    It is placed where its first member was; operations that it depends on are moved before it.
+    The merged operation is placed where the first member was. Operations that it depends on are moved before it.
     """
 
     def __init__(self, trace: Trace, operator: Any, families: set[_Family], piece_of: dict[str, tuple[_Family, int]]):
@@ -362,7 +370,7 @@ class _Writer:
         return self.out
 
     def write(self, op: BoundSymbol, needed_by: _Family | None = None) -> None:
-        """Write an operation, or the family that it belongs to, after what it depends on."""
+        """Write an operation, or its whole family, after the operations that it depends on."""
         if id(op) in self.written_already:
             return
         if needed_by is not None and op.sym.must_stay:
@@ -390,7 +398,7 @@ class _Writer:
                 self.write(self.maker[name], needed_by)
 
     def write_family(self, family: _Family) -> None:
-        """Write the operation on the whole matrix that replaces the members."""
+        """Write the operation on the whole matrix that replaces the members of a family."""
         if family in self.whole:
             return
         if family in self.under_way:
@@ -423,7 +431,7 @@ class _Writer:
         return op.sym(*args, **kwargs)
 
     def joined(self, op: BoundSymbol) -> _Family | None:
-        """Return the family whose results an operation concatenates."""
+        """Return the family whose results a concatenation joins; None if there is no such family."""
         if (
             op.sym.id != "torch.cat"
             or len(op.args) + len(op.kwargs) > 2
@@ -437,7 +445,7 @@ class _Writer:
         return family if there == [(family, i) for i in range(len(family.sizes))] else None
 
     def write_pieces(self, family: _Family) -> None:
-        """Split a family's result, under the names of its members' results."""
+        """Split a family's result into the results of its members, and keep their names."""
         self.split.add(family)
         if family.whole is not None:
             return

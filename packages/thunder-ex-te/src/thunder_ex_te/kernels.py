@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All calls of TransformerEngine. Some of its interfaces are private: `probe.py` lists the supported versions.
+"""All calls of TransformerEngine. Some of the called interfaces are private: `probe.py` lists the supported versions.
 
-Arguments and results are plain tensors. A quantized matrix consists of its bytes, its inverse scales and, if requested,
-the same of its transpose: on Hopper a matmul needs both operands with the contracted dimension last. `Float8…Storage`
-objects are wrapped around them for one call.
+Arguments and results are plain tensors. A quantized matrix consists of data (bytes) and inverse scales. If requested,
+the data and inverse scales of its transpose are added: on Hopper a matmul needs both operands with the contracted
+dimension last. `Float8…Storage` objects are created around these tensors for the duration of one call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ TYPES = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
 
 
 def _on_its_device(fn: F) -> F:
-    """Decorate a function to run on the GPU of its first argument, or of the first of a list."""
+    """Decorate a function so that it runs on the GPU of its first argument, a tensor or a list of tensors.
+    """
 
     @functools.wraps(fn)
     def run(x: Any, *args: Any) -> Any:
@@ -49,13 +50,17 @@ def _on_its_device(fn: F) -> F:
 
 
 def _block(kind: str) -> int:
-    """Return the number of dimensions of a scale's block: 1 for `e4m3 1x128`, 2 for `e4m3 128x128`, 0 for `e4m3`."""
+    """Return the number of dimensions of a scale's block: 1 for `e4m3 1x128`, 2 for `e4m3 128x128`, 0 for `e4m3`.
+    """
     return 0 if " " not in kind else 1 if kind.endswith(" 1x128") else 2
 
 
 @functools.lru_cache(maxsize=256)
 def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Any:
-    """Return the quantizer with current scaling. With one scale per tensor, a transpose comes with the matrix only."""
+    """Return a quantizer with current scaling.
+
+    With one scale per tensor, it writes a transpose only beside the matrix.
+    """
     type, block = TYPES[kind.partition(" ")[0]], _block(kind)
     how = {"rowwise": rows or not block, "columnwise": columns, "force_pow_2_scales": power_2, "amax_epsilon": epsilon}
     if block:
@@ -68,7 +73,7 @@ def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bo
 
 @_on_its_device
 def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Quantized:
-    """Quantize `x` to fp8 with current scaling. Its dimensions before the last are rows."""
+    """Quantize `x` to fp8 with current scaling. All dimensions before the last are flattened to rows."""
     return _parts(tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns)), kind, rows, columns)
 
 
@@ -76,7 +81,7 @@ def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bo
 def quantize_scaled(
     x: torch.Tensor, kind: str, scale: torch.Tensor, amax: torch.Tensor, rows: bool, columns: bool
 ) -> Quantized:
-    """Quantize `x` to fp8 with a given scale. Its largest absolute value is written to `amax`."""
+    """Quantize `x` to fp8 with a given scale. Write the largest absolute value to `amax`."""
     return _parts(tex.quantize(x.contiguous(), _scaled(kind, scale, amax, columns)), kind, rows, columns)
 
 
@@ -85,9 +90,11 @@ def quantize_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, kind: str, power_2: bool,
     epsilon: float, scale: torch.Tensor | None, amax: torch.Tensor | None, rows: bool, columns: bool,
 ) -> tuple[Quantized, torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """Return the norm of `x` over its last dimension in fp8, its mean (None for the RMS norm, without a bias) and rstd.
+    """Return the norm of `x` over its last dimension in fp8, the mean and rstd.
 
-    It is quantized with the given `scale`, or with current scaling where there is none.
+    The RMS norm has no bias, and mean is None.
+
+    The result is quantized with the given `scale`. If `scale` is None, current scaling is used.
     """
     matrix = x.contiguous().view(-1, x.shape[-1])
     if scale is None or amax is None:
@@ -111,21 +118,21 @@ def quantize_groups(
     x: torch.Tensor, sizes: Sequence[int], kind: str, power_2: bool, epsilon: float,
     by: Sequence[tuple[torch.Tensor, torch.Tensor]] | None, rows: bool, columns: bool,
 ) -> list[Quantized]:  # fmt: skip
-    """Quantize groups of rows of a matrix to fp8, each with a given scale (and amax) or with current scaling."""
+    """Quantize groups of rows of a matrix to fp8, each with a given scale and amax, or with current scaling."""
     if by is None:
         quantizers = [_quantizer(kind, power_2, epsilon, rows, columns)] * len(sizes)
     else:
         quantizers = [_scaled(kind, scale, amax, columns) for scale, amax in by]
-    # Allocate each part separately: a part saved for backward would keep the others alive.
+    # Allocate each part separately: if parts shared an allocation, saving a part for backward would keep all of them.
     found = tex.split_quantize(x.contiguous(), list(sizes), quantizers, disable_bulk_allocation=True)
     return [_parts(each, kind, rows, columns) for each in found]
 
 
-_of_scales: dict[tuple[str, int, int, bool], Any] = {}  # by ids of tensors, which the quantizers keep alive
+_of_scales: dict[tuple[str, int, int, bool], Any] = {}  # keyed by the ids of tensors that the quantizers keep alive
 
 
 def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -> Any:
-    """Return the quantizer with a given scale."""
+    """Return a quantizer with a given scale."""
     key = kind, id(scale), id(amax), columns
     made = _of_scales.get(key)
     if made is None:
@@ -137,7 +144,7 @@ def _scaled(kind: str, scale: torch.Tensor, amax: torch.Tensor, columns: bool) -
 
 
 def _parts(found: Any, kind: str, rows: bool, columns: bool) -> Quantized:
-    """Return the requested parts of a storage object. The transpose is reshaped to a matrix."""
+    """Return the requested parts of a storage object. The transpose is reshaped to two dimensions."""
     if _block(kind):
         made = Quantized(
             found._rowwise_data, found._rowwise_scale_inv, found._columnwise_data, found._columnwise_scale_inv
@@ -163,7 +170,7 @@ def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None, split: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Compute `a @ b.mT + bias` of fp8 operands. `split`: use the split accumulator, which promotes to float32."""
+    """Compute `a @ b.mT + bias` of fp8 operands. `split` selects the split accumulator, which promotes to float32."""
     right, left = _factor(b, b_scale, b_kind, dtype), _factor(a, a_scale, a_kind, dtype)
     found = general_gemm(right, left, out_dtype=dtype, layout="TN", bias=bias, use_split_accumulator=split)
     return found[0]  # type: ignore[no-any-return]
@@ -175,9 +182,10 @@ def multiply_groups(
     b: Sequence[torch.Tensor], b_scales: Sequence[torch.Tensor], b_kind: str, biases: Sequence[torch.Tensor] | None,
     split: bool, joined: bool,
 ) -> None:  # fmt: skip
-    """Write `a @ b.mT + bias` of each group to `out`: separate matrices, or the rows of one (`joined`)."""
+    """Write `a @ b.mT + bias` of each group to `out`: one matrix per group, or one matrix for all (`joined`).
+    """
     dtype = out[0].dtype
-    split = split or bool(_block(a_kind))  # block scaling requires it; only `general_gemm` sets it by itself
+    split = split or bool(_block(a_kind))  # Block scaling requires it. Only `general_gemm` selects it itself.
     right = [_factor(*each, b_kind, dtype) for each in zip(b, b_scales)]
     left = [_factor(*each, a_kind, dtype) for each in zip(a, a_scales)]
     general_grouped_gemm(
@@ -192,5 +200,5 @@ def update_scales(
     amax: torch.Tensor, histories: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], algorithm: str, kind: str,
     margin: int,
 ) -> None:  # fmt: skip
-    """Push each amax into its history (`[length, 1]`, the newest first), and update its scale."""
+    """Push each amax into its history (shape `[length, 1]`, newest first), and update the scale."""
     tex.fused_amax_and_scale_update_after_reduction(amax, list(histories), list(scales), algorithm, TYPES[kind], margin)

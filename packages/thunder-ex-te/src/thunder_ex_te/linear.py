@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers in fp8: which calls the executor takes, their lowering, and their gradients.
+"""Linear layers in fp8: the checker, the lowering and the gradients.
 
-Forward is one matmul, backward two. Each needs both operands with the contracted dimension last, so backward needs the
-transposes of input and weight in fp8: these are saved for backward.
+Forward is one matmul and backward is two. Each matmul needs both operands with the contracted dimension last. Backward
+therefore needs the transposes of input and weight, which forward saves in fp8.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TAKEN = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
 
 # -- the checker -------------------------------------------------------------------------------------------------------
 def takes(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> bool | str:
-    """Return True, or the reason why the kernels do not take the call."""
+    """Return True, or the reason why the kernels do not support the call."""
     reason = why_not(input, weight, bias)
     if reason is not None:
         return reason
@@ -65,30 +65,30 @@ def asked() -> bool:
 
 
 def why_not(input: Any, weight: Any, bias: Any) -> str | None:
-    """Return why a layer cannot run in fp8; None when it can."""
+    """Return why a layer cannot run in fp8; None if it can."""
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
     kinds = input.dtype, weight.dtype
     if dtypes.to_dtype(kinds[0]) not in _TAKEN or kinds[0] != kinds[1]:
-        return f"takes {', '.join(str(d) for d in _TAKEN)}, not {input.dtype}"
+        return f"supports {', '.join(str(d) for d in _TAKEN)}, but the input is {input.dtype}"
     if weight.ndim != 2:
-        return "takes a matrix as weight"
+        return "supports only a weight with two dimensions"
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        return "takes a bias with one element per output"
+        return "supports only a bias with one element per output feature"
     rows = math.prod(input.shape[:-1])
     if rows == 0 or 0 in weight.shape:
         return "the tensors have no elements"
     sizes = {"rows": rows, "inputs": weight.shape[1], "outputs": weight.shape[0]}
     odd = [f"{n} {what}" for what, n in sizes.items() if n % MULTIPLE != 0]
     if odd:
-        return f"fp8 matmuls need sizes that are multiples of {MULTIPLE}, and here are {', '.join(odd)}"
+        return f"fp8 matmuls need sizes that are multiples of {MULTIPLE}, but the sizes are {', '.join(odd)}"
     return None
 
 
 # -- values of the trace under construction ----------------------------------------------------------------------------
 class _Written:
-    """Facts about the operations of a trace under construction, up to the last one looked at."""
+    """Facts about the operations of a trace under construction, up to the last inspected operation."""
 
     def __init__(self) -> None:
         self.looked_at = 0
@@ -119,7 +119,7 @@ def _here() -> _Written:
 
 
 def _narrows(op: BoundSymbol) -> bool:
-    """Check whether an operation is a cast to a narrower float dtype, as autocast inserts them."""
+    """Check whether an operation casts to a narrower float dtype, as autocast does."""
     parts = op
     while len(parts.like.subsymbols) == 1:
         parts = parts.like.subsymbols[0]
@@ -135,13 +135,19 @@ def _narrows(op: BoundSymbol) -> bool:
 
 
 def lasting_name(x: TensorProxy) -> str:
-    """Return a name of a weight that is the same in all programs: that of an input, with a hash if computed from it."""
+    """Return a name for a weight that is equal in all programs.
+
+    A computed weight is named after an input and a hash.
+    """
     root, how = _computed(x.name, _here())
     return f"{root}.{how[:8]}" if how else root
 
 
 def _computed(name: str, known: _Written) -> tuple[str, str]:
-    """Return the first input that a value depends on, and a hash of its computation, independent of executors."""
+    """Return the first input that a value depends on, and a hash of its computation.
+
+    The hash is equal for all executors.
+    """
     found = known.computed.get(name)
     if found is not None:
         return found
@@ -160,7 +166,7 @@ def _computed(name: str, known: _Written) -> tuple[str, str]:
 
 
 def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
-    """Yield the primitives of an operation."""
+    """Yield the primitives that an operation consists of."""
     if op.sym.is_prim or not op.subsymbols:
         yield op
     for sub in op.subsymbols:
@@ -168,18 +174,21 @@ def primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def _identity(sym: Symbol, args: tuple[Any, ...]) -> Any:
-    """Return a key that is equal for equal quantizations of a value. Slots are ignored: one value has one scale."""
+    """Return a key that is equal for equal quantizations of a value.
+
+    The key omits slots, because a value has only one scale.
+    """
     x, *how = sym.bind(args, {})[0]
     return sym.name, x.name, *[each for each in how if not is_slot(each)]
 
 
 def is_slot(x: Any) -> bool:
-    """Check whether an argument is a slot, or a tuple of slots."""
+    """Check whether an argument is a slot or a tuple of slots."""
     return isinstance(x, Slot) or (isinstance(x, tuple) and bool(x) and all(isinstance(each, Slot) for each in x))
 
 
 def quantized_once(symbol: Symbol, args: tuple[Any, ...], **how: Any) -> Any:
-    """Quantize, or return the earlier quantization of the same value: an input of several layers is quantized once."""
+    """Quantize a value, or return its earlier quantization. An input of several layers is quantized only once."""
     known = _here().quantized.get(_identity(symbol, args))
     return symbol(*args, **how) if known is None else known
 
@@ -191,7 +200,7 @@ class Layer:
         self.operators = operators
         self.options = compilation().options
         self.scheme: Scheme = scheme_of(self.options[RECIPE] if recipe is None else recipe)
-        # Under autocast the weight is a temporary cast; its source is the parameter, whose fp8 copy can be kept.
+        # Under autocast the weight is a temporary cast. Its source is the parameter, whose fp8 copy can be cached.
         self.weight = _here().sources.get(weight.name, weight)
 
     def quantized(self, x: TensorProxy, role: str) -> Quantized:
@@ -209,20 +218,20 @@ class Layer:
         return Quantized(*quantized_once(symbol, args, **({"keep": True} if keep else {})))
 
     def slot(self, role: str, kind: str) -> Slot:
-        """Return the slot that keeps the scale of one of its tensors."""
+        """Return the slot that stores the scale of a tensor of this layer (input, weight or gradient)."""
         assert self.scheme.delayed is not None
         name = f"{lasting_name(self.weight)}.{role}"
         return Slot(name, kept(compilation().state, name), kind, self.scheme.delayed, self.options.get(GROUP))
 
     def product(self, a: tuple[Any, Any, str], b: tuple[Any, Any, str], dtype: Any, bias: Any, which: int) -> Any:
-        """Compute one of the three matmuls of a layer."""
+        """Compute one of the three matmuls of a layer (forward, input gradient or weight gradient)."""
         split = self.scheme.split[which]
         return self.operators["te_matmul"](*a, *b, to_torch_dtype(dtype), bias, split=split)
 
     def forward(self, x: TensorProxy, bias: Any) -> tuple[Any, Quantized, Quantized]:
-        """Compute the result; return it, and input and weight in fp8."""
+        """Return the result, and the input and weight in fp8."""
         of_x, of_w = self.quantized(x, "input"), self.quantized(self.weight, "weight")
-        # The library requires a bias in bfloat16 for results in float32: add it separately.
+        # For results in float32 the library requires a bias in bfloat16, so the bias is added separately.
         inside = bias if x.dtype is not dtypes.float32 else None
         a = (of_x.data, of_x.scale, self.scheme.input.kind)
         out = self.product(a, (of_w.data, of_w.scale, self.scheme.weight.kind), x.dtype, inside, 0)
@@ -230,12 +239,12 @@ class Layer:
 
 
 def like(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-    """Decompose a linear layer with a recipe of its own, or that of `thunder.jit`, into torch's."""
+    """Decompose a linear layer into torch's. Its recipe is given by the call or by `thunder.jit`."""
     return ltorch.linear(input, weight, bias)
 
 
 def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
-    """Run it on tensors, outside of a trace; delayed scales are 1 there."""
+    """Run the layer on tensors, outside of a trace. Delayed scales are 1 there."""
     if why_not(input, weight, bias) is not None:
         return torch.nn.functional.linear(input, weight, bias)
     scheme = scheme_of(recipe)
@@ -255,7 +264,7 @@ def run(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
 
 
 def writes(operators: dict[str, Any]) -> Callable[..., Any]:
-    """Return the function that lowers a layer to fp8, without its gradient."""
+    """Return the function that lowers a layer to fp8, without the gradient."""
 
     def layer(input: Any, weight: Any, bias: Any = None, recipe: Any = None) -> Any:
         return Layer(operators, weight, recipe).forward(input, bias)[0]
@@ -264,7 +273,7 @@ def writes(operators: dict[str, Any]) -> Callable[..., Any]:
 
 
 def factors(kinds: Any, of_g: Any, of_w: Any, of_x: Any) -> tuple[Any, Any, Any, Any]:
-    """Return backward's operands: the gradient and the weight; the gradient and the input, both transposed."""
+    """Return the operands of backward's two matmuls: gradient and weight; gradient and input, both transposed."""
     return (
         (of_g.data, of_g.scale, kinds.grad.kind),
         (of_w.transposed, of_w.transposed_scale, kinds.weight.kind),

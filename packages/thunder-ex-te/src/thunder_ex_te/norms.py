@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms whose results only fp8 layers read: one operator computes them directly in fp8.
+"""Norms whose results are read only by fp8 layers: one operator computes the norm and writes it in fp8.
 
-The pass runs after differentiation and before claiming: the users of the norm are then quantizations. In a trace
-without gradients the users are still the layers, which are lowered first. Gradients are those of thunder's norms, which
-take the statistics that the operator returns.
+The pass runs after differentiation and before claiming. In a trace with gradients, the users of the norm are then
+quantizations. In a trace without gradients, the users are still layers, and the pass lowers these first. Gradients are
+those of thunder's norms: they read the statistics that the fused operator returns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TAKEN = (dtypes.bfloat16, dtypes.float16, dtypes.float32)
 
 
 class _Norm(NamedTuple):
-    """A norm over the last dimension; without a bias it is an RMS norm."""
+    """A norm over the last dimension. A norm without a bias is an RMS norm."""
 
     x: TensorProxy
     weight: TensorProxy
@@ -45,7 +45,9 @@ def _layer(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = No
 
 
 def _norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> _Norm | None:
-    """Return the norm if TransformerEngine's kernels support it: one dimension, with a weight, all of one dtype."""
+    """Return the norm of an operation if TransformerEngine's kernels support it: one dimension, a weight, and one
+    dtype.
+    """
     parameters = [p for p in (weight, bias) if p is not None]
     if (
         weight is None
@@ -68,7 +70,7 @@ _NORMS: dict[Any, Callable[..., _Norm | None]] = {
 
 
 def fused(trace: Trace, context: Any, executor: str, operators: dict[str, Any], layer: Callable[..., Any]) -> Trace:
-    """Fuse each such norm with the quantization of its result."""
+    """Fuse a norm with the quantization of its result, if the norm has no other users."""
     if not any(op.sym.id in _NORMS for op in trace.bound_symbols):
         return trace
     return _with_norms(_with_layers(trace, context, executor, layer), operators["te_quantize_norm"])
@@ -91,7 +93,7 @@ def _result(op: BoundSymbol) -> TensorProxy:
 def _with_layers(trace: Trace, context: Any, executor: str, layer: Callable[..., Any]) -> Trace:
     """Lower the layers that are the only users of a norm to fp8."""
     readers = _readers(trace)
-    early: set[str] = set()  # the names of these layers' results
+    early: set[str] = set()  # the names of the results of these layers
     for op in trace.bound_symbols:
         if op.sym.id in _NORMS and _NORMS[op.sym.id](*op.args, **op.kwargs) is not None:
             found = readers[_result(op).name]
@@ -107,7 +109,7 @@ def _with_layers(trace: Trace, context: Any, executor: str, layer: Callable[...,
 
 
 def _is_layer(op: BoundSymbol, x: TensorProxy, context: Any, executor: str) -> bool:
-    """Check whether an operation is a layer of `x` that this executor claims."""
+    """Check whether an operation is a layer that reads `x` and that this executor claims."""
     if op.sym.id not in LAYERS or op.args[0].name != x.name or list(op.arg_names).count(x.name) != 1:
         return False
     taker = choose(op, context.executors).executor
@@ -151,14 +153,16 @@ def _with_norms(trace: Trace, operator: Any) -> Trace:
 
 
 def _quantizes(op: BoundSymbol, x: TensorProxy) -> bool:
-    """Check whether an operation is the quantization of `x` as the input of a layer."""
+    """Check whether an operation quantizes `x` as the input of a layer."""
     return (
         op.sym.name in ("te_quantize", "te_quantize_scaled") and op.args[0].name == x.name and not op.kwargs.get("keep")
     )
 
 
 def _how(op: BoundSymbol) -> Any:
-    """Return a key that is equal for equal quantizations of a value. Slots are ignored: one value has one scale."""
+    """Return a key that is equal for equal quantizations of a value. The key omits slots, because a value has only one
+    scale.
+    """
     return op.sym.name, *[each for each in op.args[1:] if not isinstance(each, Slot)]
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators of an fp8 trace: quantize, matmul, and update scales.
 
-Their operands and results are plain tensors: bytes (`u8`) and inverse scales (`f32`).
+Operands and results are plain tensors. A quantized matrix is a tensor of bytes (`u8`) and a tensor of inverse scales
+(`f32`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ BLOCK = 128
 
 # -- quantize ----------------------------------------------------------------------------------------------------------
 def scale_shape(rows: Any, columns: Any, kind: str) -> tuple[Any, ...]:
-    """Return the shape of a matrix's inverse scales: for `1x128` column blocks come first; the last size is padded."""
+    """Return the shape of a matrix's inverse scales.
+
+    For `1x128` the column blocks come first, and the last size is padded.
+    """
     if " " not in kind:
         return (1,)
     if kind.endswith(" 1x128"):
@@ -51,9 +55,10 @@ def quantize_meta(
     x: TensorProxy, kind: str, power_2: bool = False, epsilon: float = 0.0, *, keep: bool = False, rows: bool = True,
     columns: bool = True,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Quantize `x` to fp8: return data and inverse scales, and the same of its transpose (data, scale, data, scale).
+    """Quantize `x` to fp8. Return data and scales, and data and scales of the transpose: (data, scale, data, scale).
 
-    `keep`: keep the copies of a parameter until it changes. Parts that `rows` or `columns` do not request are None.
+    With `keep`, the copies of a parameter are cached until the parameter changes. Parts that `rows` or `columns` do not
+    request are None.
     """
     return _matrices(x, kind, rows, columns)
 
@@ -74,9 +79,10 @@ def quantize_scaled_meta(
     x: TensorProxy, kind: str, slot: scales.Slot, *, keep: bool = False, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Quantize like `te_quantize`, with the delayed scale of `slot`.
+    """Quantize `x` like `te_quantize`, but with the delayed scale of `slot`.
 
-    `note`: record the amax for the next scale. `again`: use the previous scale, with which the same step quantized it.
+    With `note`, the amax is recorded for the next scale. With `again`, the previous scale is used: the scale that
+    quantized `x` earlier in the same step.
     """
     return _matrices(x, kind, rows, columns)
 
@@ -99,9 +105,12 @@ def quantize_norm_meta(
     epsilon: float = 0.0, slot: scales.Slot | None = None, *, rows: bool = True, columns: bool = True,
     note: bool = True, again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Compute the norm of `x` over its last dimension, quantized as by `te_quantize` (or `te_quantize_scaled`: a slot).
+    """Compute the norm of `x` over its last dimension in fp8.
 
-    Without a bias it is the RMS norm. After the matrices come the mean (None for the RMS norm) and rstd of each row.
+    Quantize like `te_quantize` (with a slot: `te_quantize_scaled`).
+
+    Without a bias the norm is the RMS norm. The results are the matrices, then mean (None for the RMS norm) and rstd of
+    each row.
     """
     of_rows = TensorProxy(like=x, shape=(*x.shape[:-1], 1), dtype=dtypes.float32, requires_grad=False)
     mean = None if bias is None else TensorProxy(like=of_rows)
@@ -126,9 +135,10 @@ def quantize_groups_meta(
     slots: Sequence[scales.Slot] | None = None, *, rows: bool = True, columns: bool = True, note: bool = True,
     again: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Quantize groups of rows of the matrix `x`, each as by `te_quantize` or, with slots, `te_quantize_scaled`.
+    """Quantize groups of rows of the matrix `x`, each like `te_quantize` (with slots: `te_quantize_scaled`).
 
-    The parts of all groups are returned together: (all data, all scales, all transposed data, all their scales).
+    The result has one tuple per part, each with an element per group: (all data, all scales, all transposed data, all
+    their scales).
     """
     groups = [TensorProxy("group", like=x, shape=(n, x.shape[1])) for n in sizes]
     parts = zip(*[_matrices(each, kind, rows, columns) for each in groups])
@@ -151,7 +161,7 @@ def multiply_meta(
     a: TensorProxy, a_scale: TensorProxy, a_kind: str, b: TensorProxy, b_scale: TensorProxy, b_kind: str, dtype: Any,
     bias: TensorProxy | None = None, *, split: bool = False,
 ) -> TensorProxy:  # fmt: skip
-    """Compute `a @ b.mT + bias` of fp8 operands, in `dtype`. `split`: use the split accumulator."""
+    """Compute `a @ b.mT + bias` of fp8 operands, in `dtype`. `split` selects the split accumulator."""
     return TensorProxy(like=a, shape=(*a.shape[:-1], b.shape[0]), dtype=to_dtype(dtype), requires_grad=False)
 
 
@@ -168,7 +178,7 @@ def multiply_groups_meta(
     b_scales: Sequence[TensorProxy], b_kind: str, dtype: Any, biases: Sequence[TensorProxy] | None = None, *,
     split: bool = False, joined: bool = True,
 ) -> Any:  # fmt: skip
-    """Compute `te_matmul` of each pair of matrices. Results are the rows of one matrix (`joined`), or separate."""
+    """Compute `te_matmul` of each pair of matrices. With `joined`, the results are the rows of one matrix."""
 
     def make(rows: Any) -> TensorProxy:
         return TensorProxy(like=a[0], shape=(rows, b[0].shape[0]), dtype=to_dtype(dtype), requires_grad=False)
@@ -191,7 +201,7 @@ def multiply_groups(
 
 # -- scales ------------------------------------------------------------------------------------------------------------
 def update_meta(slots: Sequence[scales.Slot]) -> None:
-    """Update these delayed scales from their histories, at the end of a step."""
+    """Update the delayed scales of these slots from their histories, at the end of a step."""
 
 
 def update(slots: Sequence[scales.Slot]) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over traces in fp8.
+"""Passes that check the recipe of a trace, merge and fuse its layers, and finish its quantizations.
 
-A recipe that is not supported is an error before anything is compiled. After claiming, quantizations are restricted to
-the results that are used, and a trace that uses delayed scales gets their update at its end.
+Before compilation, a pass raises if the recipe is not supported. After claiming, another pass limits each quantization
+to the results that are used. It also appends the update of delayed scales to a trace that uses them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["register"]
 
 
 def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any, groups: Any) -> None:
-    """Register the passes. `layer` lowers a linear layer to fp8, `groups` is the operator of grouped layers."""
+    """Register the passes. `layer` lowers a linear layer to fp8. `groups` is the operator of grouped linear layers."""
 
     def checked(trace: Trace, context: Any) -> Trace:
-        """Raise if the recipe is not supported, or its executor is not among those used."""
+        """Raise if the recipe is not supported, or if its executor is not enabled."""
         recipe = context.options.get(RECIPE)
         if recipe is None:
             return trace
@@ -42,13 +42,13 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
         if all(ex.name != executor for ex in context.executors):
             asked = ", ".join(ex.name for ex in context.executors)
             raise ThunderError(
-                f"{RECIPE}={type(recipe).__name__}() is for the executor {executor!r}, which is not among those asked "
-                f"({asked}): add it to executors=[…], or leave out {RECIPE}"
+                f"{RECIPE}={type(recipe).__name__}() needs the executor {executor!r}, which is not among the "
+                f"enabled executors ({asked}): add it to executors=[…], or leave out {RECIPE}"
             )
         return trace
 
     def with_groups(trace: Trace, context: Any) -> Trace:
-        """Merge layers of row groups into one operator."""
+        """Merge the linear layers of row groups into one operator."""
         asked = context.options.get(RECIPE) is not None and context.options.get(GROUP_LAYERS, True)
         if not asked or all(ex.name != executor for ex in context.executors):
             return trace
@@ -56,9 +56,9 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
             return grouped(trace, context.executors, groups)
 
     def with_norms(trace: Trace, context: Any) -> Trace:
-        """Fuse norms with the quantization of their results, where requested or profitable."""
+        """Fuse norms with the quantization of their results, if the option requests it or if it is profitable."""
         asked = context.options.get(FUSE)
-        if asked is None:  # measured: no gain where a fusion executor is used, or with backward
+        if asked is None:  # Measured: fusing gains nothing if a fusion executor is used or if there is a backward
             fuses = any(isinstance(ex, FusionExecutor) for ex in context.executors)
             asked = not fuses and not _is_differentiated(trace)
         if not asked or context.options.get(RECIPE) is None or all(ex.name != executor for ex in context.executors):
@@ -66,7 +66,7 @@ def register(registry: Any, executor: str, operators: dict[str, Any], layer: Any
         return fused(trace, context, executor, operators, layer)
 
     def tidied(trace: Trace, context: Any) -> Trace:
-        """Restrict quantizations to their used results, and add the update of delayed scales."""
+        """Limit quantizations to their used results, and append the update of delayed scales."""
         if not any(_quantizes(op) for op in trace.bound_symbols):
             return trace
         with construct(trace, "Quantize what is read") as out:
@@ -89,7 +89,7 @@ def _quantizes(op: BoundSymbol) -> bool:
 
 
 def _slots_of(op: BoundSymbol) -> list[Slot]:
-    """Return the slots of the delayed scales of a quantization."""
+    """Return the slots that hold the delayed scales of a quantization."""
     found = []
     for each in (*op.args, *op.kwargs.values()):
         found += [slot for slot in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(slot, Slot)]
@@ -97,7 +97,7 @@ def _slots_of(op: BoundSymbol) -> list[Slot]:
 
 
 def _as_read(trace: Trace) -> list[BoundSymbol]:
-    """Return the operations, with quantizations restricted to the used parts of their results."""
+    """Return the operations of the trace. Each quantization computes only the parts of its result that are used."""
     backward, differentiated = _is_backward(trace), _is_differentiated(trace)
     read: set[str] = set()
     found = []
@@ -126,7 +126,7 @@ def _is_of_gradient(op: BoundSymbol) -> bool:
 
 
 def _is_differentiated(trace: Trace) -> bool:
-    """Check whether a trace is a forward or backward trace, or (`thunder.grad`) both in one."""
+    """Check whether a trace is a forward trace, a backward trace, or a joint trace (`thunder.grad`)."""
     return _is_backward(trace) or _is_forward(trace) or any(_is_of_gradient(op) for op in trace.bound_symbols)
 
 
@@ -135,7 +135,7 @@ def _is_backward(trace: Trace) -> bool:
 
 
 def _is_forward(trace: Trace) -> bool:
-    """Check whether a trace is the forward of a backward trace."""
+    """Check whether a trace is a forward trace that has a backward trace."""
     output = trace.output
     return isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Saved)
 

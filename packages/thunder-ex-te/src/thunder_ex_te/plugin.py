@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
+"""The plugin's hooks. Each hook imports its modules when it runs, so importing this file is cheap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def thunder_probe(env: Env) -> Availability:
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Register the executor as the first default; it claims nothing without a recipe."""
+    """Register the executor, first among the defaults. Without a recipe it claims nothing."""
     from thunder.extend import OperatorExecutor
 
     registry.register_executor(OperatorExecutor(EXECUTOR, version=__version__), default=True, priority=50)
@@ -41,7 +41,7 @@ def thunder_register_operators(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Register linear layers and their gradients."""
+    """Register the linear layers and their gradients."""
     from thunder_ex_te import groups, linear
     from thunder_ex_te.operators import NAMES
 
@@ -52,16 +52,16 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_options(registry: PluginRegistry) -> None:
-    """Register the recipe and the options around it."""
+    """Register the recipe and the related options."""
     from thunder_ex_te.groups import GROUP_LAYERS
     from thunder_ex_te.linear import GROUP, KEEP, RECIPE
     from thunder_ex_te.norms import FUSE
 
     registry.register_option(
-        RECIPE, help="TransformerEngine's recipe for linear layers in fp8; None: no layer runs in fp8"
+        RECIPE, help="TransformerEngine's recipe for linear layers in fp8 (None: no layer runs in fp8)"
     )
     registry.register_option(
-        GROUP, help="the process group over which DelayedScaling reduces the largest values (amax)"
+        GROUP, help="the process group over which DelayedScaling reduces the largest absolute values (amax)"
     )
     registry.register_option(
         KEEP, type=bool, default=True, help="whether to keep fp8 copies of parameters until the parameters change"
@@ -72,7 +72,7 @@ def thunder_register_options(registry: PluginRegistry) -> None:
     registry.register_option(
         FUSE,
         type=(bool, type(None)),
-        help="whether a norm that only fp8 layers read writes its result in fp8 (None: where it is profitable)",
+        help="whether a norm whose result only fp8 layers read is computed in fp8 (None: if profitable)",
     )
 
 
@@ -88,7 +88,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Return the devices, dtypes and tolerances to test with."""
+    """Return the devices, dtypes and tolerances of the conformance tests."""
     from thunder_ex_te.samples import TOLERANCES, opinfos
 
     return ConformanceProfile(

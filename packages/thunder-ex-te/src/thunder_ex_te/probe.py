@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe: which versions of TransformerEngine are installed, whether they are compatible, and where they can run.
+"""Check which versions of TransformerEngine are installed, whether they match, and on which devices they can run.
 
-Importing TransformerEngine takes seconds, and most programs do not use fp8. So the probe checks what it can without
-importing it, and the library is loaded when it is first needed.
+Importing TransformerEngine takes seconds, and most programs do not use fp8. The probe therefore checks what is possible
+without the import. The library is imported when a program first needs it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = ["kernels", "unusable_device", "why_not"]
 
 META, EXTENSION = "transformer_engine", "transformer_engine_torch"
 BINARIES = ("transformer_engine_cu13", "transformer_engine_cu12")
-# `kernels.py` calls private interfaces of TransformerEngine: the versions that the executor was tested with.
+# `kernels.py` calls private interfaces of TransformerEngine. The executor was tested with these versions.
 FIRST, BEFORE = (2, 20), (2, 21)
-# On these GPUs, fp8 matmuls need both operands with contiguous rows, so that transposed copies are made.
+# On these GPUs, fp8 matmuls need both operands with contiguous rows, so the executor makes transposed copies.
 HOPPER, BLACKWELL = (9, 0), (10, 0)
 _INSTALL = "pip install --no-build-isolation 'transformer_engine[pytorch]=={}.{}.*'".format(*FIRST)
 
 
 def unusable_device(device: object) -> str | None:
-    """Return why TransformerEngine cannot run on a device of this type; None when it can."""
+    """Return why TransformerEngine cannot run on a device of this type; None if it can."""
     return reject_device(device, "TransformerEngine")
 
 
 def why_not(env: Env) -> str | None:
-    """Return why fp8 matmuls cannot run on this machine; None when they can."""
+    """Return why fp8 matmuls cannot run on this machine; None if they can."""
     if not env.has_module(META):
         return f"needs NVIDIA's TransformerEngine, which is not installed: {_INSTALL}"
     if not env.has_module(EXTENSION):
@@ -52,12 +52,15 @@ def _wrong_version(env: Env) -> str | None:
         return f"TransformerEngine is installed without the metadata of {EXTENSION}; its version is unknown: {_INSTALL}"
     if len(set(found.values())) > 1:
         parts = ", ".join(f"{name} {each}" for name, each in found.items())
-        return f"the parts of TransformerEngine must have the same version, and here are {parts}: {_INSTALL}"
+        return f"the packages of TransformerEngine must have the same version, but {parts} are installed: {_INSTALL}"
     return reject_version("TransformerEngine", version, FIRST, BEFORE, install=_INSTALL)
 
 
 def _for_another_torch(env: Env) -> str | None:
-    """Return which symbol of the extension torch lacks, if any: checked in the file, as loading it takes seconds."""
+    """Return a symbol that the extension needs and that torch lacks; None if there is none.
+
+    Loading the extension would take seconds, so its file is read instead.
+    """
     spec = importlib.util.find_spec(EXTENSION)
     torch: Any = importlib.import_module("torch")
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
@@ -73,7 +76,10 @@ def _for_another_torch(env: Env) -> str | None:
 
 @functools.cache
 def kernels() -> Any:
-    """Import and return `kernels.py`, and with it the library: only when something runs in fp8, as it takes seconds."""
+    """Import and return `kernels.py`, which imports the library.
+
+    The import takes seconds, so it waits for the first kernel in fp8.
+    """
     try:
         importlib.import_module("torch")
         return importlib.import_module("thunder_ex_te.kernels")

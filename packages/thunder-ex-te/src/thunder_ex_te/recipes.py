@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransformerEngine's recipes: which fp8 format each tensor gets, and how it is scaled.
+"""TransformerEngine's recipes: the fp8 format and the scaling of each tensor.
 
-A `Scheme` holds the formats of the input, the weight and the gradient of a linear layer. Traces print them: `e4m3` has
-one scale per tensor, `e4m3 1x128` and `e4m3 128x128` one scale per block.
+A `Scheme` holds the formats of the input, the weight and the gradient of a linear layer. Traces print these formats.
+`e4m3` has one scale per tensor; `e4m3 1x128` and `e4m3 128x128` have one scale per block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ __all__ = ["Delayed", "Quantization", "Scheme", "scheme_of"]
 
 
 class Quantization(NamedTuple):
-    """How one tensor is quantized: format and block size, whether scales are powers of two, the lower bound of amax."""
+    """The quantization of one tensor: format, block size, whether scales are powers of two, and the lower bound of
+    amax.
+    """
 
     kind: str
     power_2: bool = False
@@ -24,7 +26,7 @@ class Quantization(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """How scales are computed from the amax history."""
+    """The method that computes scales from the amax history."""
 
     length: int
     algorithm: str
@@ -33,7 +35,9 @@ class Delayed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A recipe. `split`: whether forward, the input's gradient and the weight's use the split accumulator."""
+    """A recipe. `split`: whether the forward, the input gradient and the weight gradient matmul use the split
+    accumulator.
+    """
 
     input: Quantization
     weight: Quantization
@@ -43,7 +47,7 @@ class Scheme(NamedTuple):
 
 
 def scheme_of(recipe: Any) -> Scheme:
-    """Return the scheme of a recipe; raise ThunderError with the reason where it is not supported."""
+    """Return the scheme of a recipe. Raise ThunderError with the reason if the recipe is not supported."""
     recipes = kernels().recipes
     name = type(recipe).__name__
     if not isinstance(recipe, recipes.Recipe):
@@ -90,7 +94,7 @@ def scheme_of(recipe: Any) -> Scheme:
 
 
 def _types(recipe: Any) -> tuple[str, str]:
-    """Return the formats of forward and backward; the recipes themselves reject E5M2 alone."""
+    """Return the formats of forward and backward. TransformerEngine itself rejects a recipe with only E5M2."""
     return "e4m3", "e5m2" if recipe.fp8_format.name == "HYBRID" else "e4m3"
 
 

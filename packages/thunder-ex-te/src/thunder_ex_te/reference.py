@@ -14,7 +14,8 @@ BLOCK = 128
 
 
 class Quantized(NamedTuple):
-    """A matrix in fp8 and its inverse scales, and the same of its transpose; parts not requested are None."""
+    """A matrix in fp8 and its inverse scales, and the same two of its transpose. Parts that are not requested are None.
+    """
 
     data: Any
     scale: Any
@@ -23,7 +24,7 @@ class Quantized(NamedTuple):
 
 
 def _blocks(kind: str) -> tuple[int, int] | None:
-    """Return the rows and columns of a scale's block; None: one scale for the tensor."""
+    """Return the rows and columns of a scale's block; None if the tensor has one scale."""
     return {"": None, "1x128": (1, BLOCK), "128x128": (BLOCK, BLOCK)}[kind.partition(" ")[2]]
 
 
@@ -32,7 +33,7 @@ def _type(kind: str) -> torch.dtype:
 
 
 def _scale(amax: torch.Tensor, kind: str, power_2: bool, epsilon: float) -> torch.Tensor:
-    """Return the scale that maps the amax to the format's largest number; 1 where amax is zero or not finite."""
+    """Return the scale that maps `amax` to the format's largest number; 1 if `amax` is zero or not finite."""
     found = torch.finfo(_type(kind)).max / amax.float().clamp(min=epsilon)
     if power_2:
         found = torch.exp2(torch.floor(torch.log2(found)))
@@ -46,7 +47,7 @@ def _cast(x: torch.Tensor, kind: str) -> torch.Tensor:
 
 
 def _by_blocks(x: torch.Tensor, kind: str, power_2: bool, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize a matrix by blocks; return it and its inverse scales, in the layout that matmuls need."""
+    """Quantize a matrix by blocks. Return the data and the inverse scales, in the layout that matmuls need."""
     blocks = _blocks(kind)
     assert blocks is not None
     n, m = x.shape

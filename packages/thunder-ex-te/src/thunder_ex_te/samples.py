@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples with which the conformance suite tests the operators of this wheel.
+"""Samples for the conformance tests of this plugin's operators.
 
-References are matmuls, in double precision, of operands that plain torch quantizes: they test the arithmetic of the
-kernels, and not the error of quantization.
+The reference is a matmul in double precision, with operands that plain torch quantizes. The tests therefore measure the
+arithmetic of the kernels, not the error of quantization.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from thunder_ex_te import reference
 
 __all__ = ["TOLERANCES", "opinfos"]
 
-# Hopper's tensor cores accumulate fp8 products with fewer bits than float32, except with the split accumulator. Scales
-# that differ in the last bit may round a value to different neighbours.
+# Hopper's tensor cores accumulate fp8 products with fewer bits than float32, except with the split accumulator. If two
+# scales differ in the last bit, a value may be rounded to different neighbours.
 TOLERANCES = {
     "te_matmul:float32": (2e-3, 6e-2),
     "te_matmul:float16": (4e-3, 2e-2),
@@ -39,8 +39,8 @@ def _quantize(make: Any) -> Iterator[tuple[Any, ...]]:
     for shape in SHAPES:
         for kind in KINDS:
             if kind.endswith("128x128"):
-                shape = (512, 1024)  # its scales have no padding, whose contents are undefined
-            # Scales are powers of two, so that they do not depend on rounding.
+                shape = (512, 1024)  # the padding of scales is undefined, and these scales have none
+            # Scales are powers of two, so rounding does not change them.
             yield make(shape, low=-4, high=4), kind, True, 0.0
 
 
@@ -68,7 +68,7 @@ def _quantize_scaled_reference(x: Any, kind: str, slot: Any) -> Any:
 def _norms(make: Any) -> Iterator[tuple[Any, ...]]:
     for shape in SHAPES:
         signs = make((*shape[:-1], shape[-1] // 2)).sign()
-        x = torch.cat((signs, -signs), -1)  # mean 0 and deviation 1: results are integers, so exact
+        x = torch.cat((signs, -signs), -1)  # with mean 0 and deviation 1, results are integers, so they are exact
         weight, bias = (make(shape[-1:], low=-2, high=2).round() for _ in range(2))
         for kind in ("e4m3", "e4m3 1x128"):
             yield x, weight, None, 0.0, kind, True
@@ -187,7 +187,7 @@ class _Linear(torch.autograd.Function):
 
 def _fp8(x: Any, scheme: Any, role: str) -> tuple[Any, ...]:
     how = getattr(scheme, role)
-    if scheme.delayed is not None:  # in its first step
+    if scheme.delayed is not None:  # in the first step
         return reference.quantize_by_scale(x, how.kind, torch.ones(1, device=x.device))
     return reference.quantize(x, how.kind, how.power_2, how.epsilon)
 

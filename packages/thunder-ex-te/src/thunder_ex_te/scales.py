@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scales, which are computed from the amax of earlier steps (DelayedScaling), and their storage.
+"""Storage of delayed scales, which are computed from the amax of earlier steps (DelayedScaling).
 
-A `Slot` holds the scale and the amax history of one tensor of one linear layer. It is part of the state of the jitted
-function (`_extra_state`), under a name derived from the weight's, so that all programs of that function share it.
+A `Slot` holds the scale and the amax history of one tensor of one linear layer. Slots are part of the state of the
+jitted function (`_extra_state`). The name of a slot is derived from the weight's name, so all programs of that function
+share the slot.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _KEPT = ("scale", "amax_history", "before")
 
 
 def kept(state: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
-    """Return the state of one tensor of a layer in a jitted function; raise where the state is invalid."""
+    """Return the state of one tensor of a layer in a jitted function. Raise if the state is invalid."""
     scales = state.setdefault(STATE, {})
     found = scales.setdefault(name, {}) if isinstance(scales, dict) else None
     if not isinstance(found, dict) or (found and not _fits(found)):
         raise ThunderError(
-            f"_extra_state[{STATE!r}][{name!r}] is invalid: DelayedScaling keeps a `scale` in float32[1] and an "
-            "`amax_history` in float32[length, 1] there; load the `_extra_state` of a function jitted with it"
+            f"_extra_state[{STATE!r}][{name!r}] is invalid: DelayedScaling needs a `scale` in float32[1] and an  "
+            "`amax_history` in float32[length, 1]. Load the `_extra_state` of a function jitted with DelayedScaling"
         )
     return found
 
@@ -56,9 +57,9 @@ class Slot:
         self.known: tuple[torch.Tensor, ...] = ()  # the state, the newest amax, and a dummy amax
 
     def at(self, device: torch.device, note: bool, again: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scale to quantize with on a device, and the tensor for the amax.
+        """Return the scale to quantize with, and the tensor that receives the amax, on a device.
 
-        `again`: return the previous scale. Without `note`, the amax is a dummy.
+        With `again`, return the previous scale. Without `note`, the amax is a dummy.
         """
         found, known = self.tensors, self.known
         if not known or known[0].device != device or any(a is not found.get(key) for a, key in zip(known, _KEPT)):
@@ -68,7 +69,7 @@ class Slot:
         return known[2 if again else 0], known[3 if note else 4]
 
     def on(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """Return its tensors on a device; create them at the first call."""
+        """Return the slot's tensors on a device. The first call creates them."""
         found = self.tensors
         if "scale" not in found:
             found["scale"] = torch.ones(1, device=device)
@@ -76,7 +77,7 @@ class Slot:
         elif found["scale"].device != device:
             for key, x in found.items():
                 found[key] = x.to(device)
-        if len(found["amax_history"]) != self.how.length:  # loaded from a run with another length
+        if len(found["amax_history"]) != self.how.length:  # the state comes from a run with another history length
             history = torch.zeros(self.how.length, 1, device=device)
             n = min(len(history), len(found["amax_history"]))
             history[:n] = found["amax_history"][:n]
@@ -86,7 +87,7 @@ class Slot:
         return found
 
     @property
-    def __name__(self) -> str:  # its name in traces
+    def __name__(self) -> str:  # the name of the slot in traces
         return f"scale_of_{self.name.replace('.', '_')}"
 
     def __repr__(self) -> str:
@@ -94,7 +95,7 @@ class Slot:
 
 
 def update(slots: Sequence[Slot]) -> None:
-    """End a step: push each tensor's amax into its history, and compute its new scale."""
+    """End a step: push the amax of each tensor into its history, and compute the new scales."""
     alike: dict[Any, list[Slot]] = {}
     for slot in slots:
         alike.setdefault((slot.kind, slot.how), []).append(slot)
@@ -103,7 +104,7 @@ def update(slots: Sequence[Slot]) -> None:
 
 
 def _update(slots: Sequence[Slot]) -> None:
-    """Update slots of one format and one recipe."""
+    """Update the slots of one format and one recipe."""
     first = slots[0]
     found = [slot.tensors for slot in slots]
     histories, scales = [x["amax_history"] for x in found], [x["scale"] for x in found]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether an extension is compatible with the installed torch: whether torch defines each symbol that it needs.
+"""Check whether the installed torch defines every symbol that a compiled extension needs.
 
-An extension for torch is compiled for one version of it. Loading it would tell, but may take seconds; its undefined
-symbols are listed in the file (in ELF, the format of Linux).
+An extension is compiled for one version of torch. Loading the extension would show whether it fits, but may take
+seconds. Its file (in ELF, the format of Linux) lists the undefined symbols.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_TORCH = re.compile(rb"_Z\w*?(3c10|2at|5torch)\d")
 
 
 def asked_of_others(path: Path) -> Iterator[bytes]:
-    """Yield the undefined symbols of a shared library; none if it is not a 64-bit ELF file."""
+    """Yield the undefined symbols of a shared library; nothing if the file is not a 64-bit ELF file."""
     if path.stat().st_size < 64:
         return
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -41,12 +41,12 @@ def asked_of_others(path: Path) -> Iterator[bytes]:
 
 
 def missing_of_torch(path: Path, libraries: Path) -> str | None:
-    """Return the first undefined symbol of torch's that none of torch's libraries in that folder defines."""
+    """Return the first undefined symbol of torch that no library in torch's folder defines."""
     wanted = [name.decode() for name in asked_of_others(path) if _OF_TORCH.match(name)]
     found = [ctypes.CDLL(str(each)) for each in sorted(libraries.glob("lib*.so")) if _holds_code(each.name)]
     return next((name for name in wanted if not any(hasattr(each, name) for each in found)), None)
 
 
 def _holds_code(name: str) -> bool:
-    """Check whether a file is one of torch's own libraries, which `import torch` has loaded."""
+    """Check whether a file is one of torch's libraries. `import torch` has already loaded these."""
     return name in ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache of fp8 copies of parameters, valid until the parameter changes.
 
-A parameter is quantized once between two steps of its optimizer, for all micro-batches. A change is detected by its
-version, which torch increments at each write, by its address, and, for a trained parameter, by a step of any of torch's
-optimizers, some of which write without incrementing the version. A write through `.data` outside of an optimizer cannot
-be detected: programs that do it have to turn the cache off (`te_keep_weights=False`).
+A parameter is quantized once between two steps of its optimizer, for all micro-batches. The cache detects a change of a
+parameter in three ways. Its version changes: torch increments it at each write. Its address changes. Or, for a trained
+parameter, any optimizer of torch makes a step: some optimizers write without incrementing the version. The cache cannot
+detect a write through `.data` outside of an optimizer. Programs with such writes must turn the cache off
+(`te_keep_weights=False`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _copies: dict[int, _Copies] = {}
 
 
 class _Copies:
-    """The fp8 copies of one parameter, by how it was quantized."""
+    """The fp8 copies of one parameter, by their quantization."""
 
     __slots__ = ("made", "parameter", "state")
 
@@ -39,7 +40,7 @@ class _Copies:
 
 
 def _is_captured(x: torch.Tensor) -> bool:
-    """Check whether a CUDA graph is being captured, which would replay with the same copies for ever."""
+    """Check whether a CUDA graph is being captured. Its replays would always use the copies of the capture."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -51,7 +52,7 @@ register_optimizer_step_post_hook(_stepped)
 
 
 def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[bool, bool], Quantized]) -> Quantized:
-    """Return the requested fp8 copies of `x`: the cached ones if it is a parameter that has not changed."""
+    """Return the requested fp8 copies of `x`. If `x` is a parameter that has not changed, they come from the cache."""
     if not isinstance(x, torch.nn.Parameter) or x.is_inference() or _is_captured(x):
         return make(rows, columns)
     state = x._version, x.data_ptr(), _steps[0] if x.requires_grad else -1
@@ -68,6 +69,6 @@ def kept(x: torch.Tensor, key: Any, rows: bool, columns: bool, make: Callable[[b
         elif (rows and made.data is None) or (columns and made.transposed is None):
             made = found.made[key] = make(True, True)
     assert made is not None
-    # Autograd marks the float tensors that a program returns, so return aliases of the cached ones.
+    # Autograd marks the float tensors that a program returns, so return aliases of the cached tensors.
     own = [None if scale is None else scale.detach() for scale in (made.scale, made.transposed_scale)]
     return made._replace(scale=own[0], transposed_scale=own[1])

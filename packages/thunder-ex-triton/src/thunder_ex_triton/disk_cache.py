@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk cache beside Triton's own: the sources of kernels, and the hash of the Triton installation.
+"""A disk cache in addition to Triton's: it stores kernel sources and the hash of the Triton installation.
 
-Triton's cache keys contain a hash of its own sources and binaries: to look up the first kernel it reads half a gigabyte
-of files, in every process and in every thread that asks before the hash is known. Comparing the sizes and modification
-times of these files is enough to know that the hash is still valid.
+Triton's cache keys contain a hash of Triton's own sources and binaries. To compute this hash, Triton reads half a
+gigabyte of files in every process. Every thread that needs the hash before it is known reads them again. If the sizes
+and modification times of these files are unchanged, the stored hash is still valid.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def folder() -> Path:
 
 
 def kept(name: str, make: Callable[[], str]) -> Path:
-    """Return the path of a cached file, written with the text of `make` where it does not exist yet.
+    """Return the path of a cached file. If the file does not exist, write the text that `make` returns.
 
-    The name identifies the contents. If two processes write it at the same time, the first one wins.
+    The name identifies the contents. If two processes write the file at the same time, the first write wins.
     """
     path = folder() / name
     if not path.exists():
@@ -50,7 +50,7 @@ def kept(name: str, make: Callable[[], str]) -> Path:
 
 
 def identity(package: ModuleType, make: Callable[[], str]) -> str:
-    """Return the hash of an installed Triton, cached while its files are unchanged; `make` computes it."""
+    """Return the hash of an installed Triton. `make` computes it; it is cached while Triton's files are unchanged."""
     assert package.__file__ is not None
     root = Path(package.__file__).parent
     stated = [f"{package.__version__} {root}"]
@@ -62,7 +62,7 @@ def identity(package: ModuleType, make: Callable[[], str]) -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """Yield the files that Triton's hash of itself covers."""
+    """Yield the files that Triton's hash of its installation covers."""
     yield root / "runtime" / "cache.py"
     yield from (root / "_C").glob("libtriton.*")
     for name in ("compiler", "backends", "language"):
@@ -71,7 +71,7 @@ def _sources(root: Path) -> Iterator[Path]:
 
 @functools.cache
 def remember_triton() -> None:
-    """Make Triton take the hash of itself from `identity`, once per process."""
+    """Replace Triton's function that hashes its installation by `identity`, once per process."""
     cache = triton.runtime.cache
     own = getattr(cache, "triton_key", None)
     if own is None:  # another version of Triton computes the hash elsewhere

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gradient of an embedding's table: a deterministic segmented sum of gradient rows by index.
 
-Indices are sorted stably, so that the gradients of one table row form a contiguous segment, which one program
-accumulates. Segments are also cut at fixed boundaries, so that a very frequent token is spread over many programs; a
-second kernel adds up their partial sums. There are no atomics, and the order of the additions is fixed: repeated runs
-are bitwise equal.
+Indices are sorted stably, so the gradients of one table row form a contiguous segment. One program accumulates a
+segment. Segments are also cut at fixed boundaries, so that a very frequent token is spread over many programs. A second
+kernel adds the partial sums of a row. There are no atomics, and the order of additions is fixed, so repeated runs are
+bitwise equal.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["embedding_backward", "register"]
 
-_FEWEST = 3072  # indices; up to here torch needs one kernel and less host time
-_MOST_COMPARED = 16384  # indices; more are sorted by torch
-_FILLING = 128  # programs that fill the output with zeros
-_COMPARED = (16, 512)  # tile of the comparison: indices of a program, and indices compared with at a time
-_PIECE = 32  # sorted positions that one program accumulates at most
-_TILE = 4096  # elements loaded at a time
+_FEWEST = 3072  # the number of indices up to which torch needs one kernel and less host time
+_MOST_COMPARED = 16384  # the number of indices above which torch sorts
+_FILLING = 128  # the number of programs that fill the output with zeros
+_COMPARED = (16, 512)  # a tile of comparisons: indices of a program, and indices that it compares them with at a time
+_PIECE = 32  # the maximal number of sorted positions that one program accumulates
+_TILE = 4096  # the number of elements loaded at a time
 _LARGEST = (1 << 31) - 1
 _TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
@@ -44,10 +44,12 @@ def in_order(
     indices_ptr, rows_ptr, places_ptr, out_ptr, count, table, elements,
     FILLING: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Sort indices stably by counting, for each one, how many come before it; write them and their positions.
+    """Sort indices stably: for each index, count the indices that come before it.
 
-    Indices out of bounds stay out of bounds: they become -1, or the number of rows. The first programs fill the
-    gradient with zeros meanwhile, since counting leaves memory idle.
+    Write the sorted indices and their positions.
+
+    Indices out of bounds stay out of bounds: they become -1 or the number of rows. The first programs also fill the
+    gradient with zeros, because counting does not use the memory bandwidth.
     """
     if tl.program_id(0) < FILLING:
         block = tl.arange(0, 2048)
@@ -118,7 +120,7 @@ def whole_rows(
     part_ptr, rows_ptr, out_ptr, count, width, padding,
     PIECE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """Accumulate the partial sums of a row that begins in one segment and continues in the next ones."""
+    """Accumulate the partial sums of a row that begins in one segment and continues in the next segments."""
     piece = tl.program_id(0)
     following = (piece + 1) * PIECE
     row = tl.load(rows_ptr + following).to(tl.int64)
@@ -141,7 +143,7 @@ def whole_rows(
 
 
 def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sorted indices and their original positions; fill `out` with zeros."""
+    """Return the sorted indices and their original positions. Fill `out` with zeros."""
     count = indices.numel()
     if count > _MOST_COMPARED:
         out.zero_()
@@ -157,7 +159,7 @@ def _ordered(indices: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, to
 def embedding_backward(
     g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
-    """Return the gradient of the table: the rows of `g` summed by index."""
+    """Return the gradient of the table: the sum of the rows of `g` for each index."""
     width, count = g.shape[-1], indices.numel()
     if g.numel() == 0:
         return g.new_zeros((num_weights, width))
@@ -184,14 +186,14 @@ def _like(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_b
 
 
 def _takes(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_by_freq: bool) -> bool | str:
-    """Return True, or the reason why the kernels do not take the call."""
+    """Return True, or the reason why the kernels do not support the call."""
     reason = unusable_device(g.device)
     if reason is not None:
         return reason
     if scale_grad_by_freq:
-        return "its kernels do not support scale_grad_by_freq"
+        return "the kernels do not support scale_grad_by_freq"
     if g.dtype not in _TAKEN:
-        return f"its kernels do not support gradients of {g.dtype}"
+        return f"the kernels do not support gradients in {g.dtype}"
     return True
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launches of Triton kernels with little host overhead.
 
-Triton inspects every argument of every launch to find the compiled kernel. Most launches match an earlier one: then one
-dictionary lookup finds the compiled kernel, which is passed to the driver directly. All uses of Triton's private
-interfaces are here.
+At every launch, Triton inspects all arguments to find the compiled kernel. Most launches have the same signature as an
+earlier launch. For these, one dictionary lookup finds the compiled kernel, which is passed directly to the driver. This
+module contains all uses of Triton's private interfaces.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = [
     "new_tensor", "power_of_two",
 ]  # fmt: skip
 
-INTERPRETED = interpreting()  # Triton decides it when a kernel is declared, not when it is launched
+INTERPRETED = interpreting()  # Triton reads this when a kernel is declared, not when the kernel is launched
 
-_MOST = 512  # how many launch signatures a kernel remembers
+_MOST = 512  # the number of launch signatures that a kernel caches
 
 
 class Kernel:
-    """A Triton kernel whose first parameters are tensors: `kernel(programs, tensors, numbers, warps)` launches it.
+    """A Triton kernel whose first parameters are tensors. `kernel(programs, tensors, numbers, warps)` launches it.
 
-    `numbers` are its other arguments, `constexpr` ones included, in the order of its parameters.
+    `numbers` are the other arguments (including `constexpr` arguments), in the order of the parameters.
     """
 
     def __init__(self, function: Callable[..., Any], *, checks: bool = False):
@@ -49,7 +49,7 @@ class Kernel:
         numbers: tuple[Any, ...],
         warps: int,
     ) -> None:
-        """Run that many programs on the device of the first tensor, in its current stream."""
+        """Run `programs` programs on the device of the first tensor, in its current stream."""
         assert tensors[0] is not None
         device = tensors[0].device.index
         grid = (programs, 1) if isinstance(programs, int) else programs
@@ -68,13 +68,13 @@ class Kernel:
         numbers: tuple[Any, ...],
         warps: int,
     ) -> Any:
-        """Launch it on the current device through Triton, and return the compiled kernel."""
+        """Launch the kernel on the current device through Triton, and return the compiled kernel."""
         return self.jit[grid](*tensors, *numbers, num_warps=warps, **self.options)
 
     def compile_ahead(
         self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
     ) -> None:
-        """Compile it for tensors of these dtypes at aligned addresses, without launching it."""
+        """Compile the kernel for tensors of these dtypes at aligned addresses, without launching it."""
         self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
 
     def _launch(
@@ -86,8 +86,9 @@ class Kernel:
         warps: int,
     ) -> None:
         addresses = [None if x is None else x.data_ptr() for x in tensors]
-        # Triton specializes on each tensor's dtype and on whether its address is a multiple of 16, and on whether each
-        # number is 1 or a multiple of 16. Keying by the numbers' values is finer than needed, and cheaper.
+        # Triton specializes on the dtype of each tensor and on whether its address is a multiple of 16. It also
+        # specializes on whether each number is 1 or a multiple of 16. A key with the numbers' values distinguishes more
+        # cases than needed, but is cheaper.
         kinds = [None if x is None else (x.dtype, a & 15) for x, a in zip(tensors, addresses)]
         key = (device, warps, numbers, *kinds)
         found = self._compiled.get(key)
@@ -107,7 +108,7 @@ def kernel(function: Callable[..., Any]) -> Kernel:
 
 
 def blocks(number: int, size: int) -> int:
-    """Return the ceiling of `number / size`. (`triton.cdiv` is meant for kernels and slow on the host.)"""
+    """Return the ceiling of `number / size`. (`triton.cdiv` is meant for kernels, and is slow on the host.)"""
     return -(-number // size)
 
 
@@ -116,7 +117,7 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-#: The index of the current device. (Call it only once CUDA is initialized: a tensor on a GPU exists.)
+# : The index of the current device. (Call this only after CUDA is initialized, i.e. if a tensor on a GPU exists.)
 current_device: Callable[[], int] = no_device if INTERPRETED else current_cuda_device
 
 
@@ -125,15 +126,16 @@ hooks: Any = triton.knobs.runtime
 
 
 def is_watched() -> bool:
-    """Check whether a profiler has set launch hooks, which only Triton's own launcher calls."""
+    """Check whether a profiler has set launch hooks. Only Triton's launcher calls these hooks."""
     return any(getattr(hook, "calls", hook) for hook in (hooks.launch_enter_hook, hooks.launch_exit_hook))
 
 
 def direct(compiled: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return the function that launches a compiled kernel, and the fixed arguments that it takes after the stream.
+    """Return the function that launches a compiled kernel, and the fixed arguments that follow the stream.
 
-    It is called with the three dimensions of the grid, the stream, the fixed arguments and the kernel's arguments,
-    tensors as addresses. For a Triton version whose launcher is known it is the launcher's C function.
+    The arguments of this function are the three dimensions of the grid, the stream, the fixed arguments, and the
+    kernel's arguments (tensors as addresses). If the launcher of the Triton version is known, the function is the
+    launcher's C function.
     """
     run = compiled.run
     launch = getattr(run, "launch", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
+"""The plugin's hooks. Each hook imports its modules when it runs, so importing this file is cheap."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 CROSS_ENTROPY = "triton_crossentropy"
 FUSION = "triton"
-# The dtypes that fusions are tested with under the interpreter. Not bfloat16: the interpreter flushes its subnormals to
-# zero and truncates where hardware rounds to nearest.
+# The dtypes of the fusion tests under the interpreter. bfloat16 is missing because the interpreter flushes its
+# subnormals to zero, and truncates where hardware rounds to nearest.
 FUSED = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
 
@@ -60,13 +60,16 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Return the devices, dtypes and tolerances to test with. The interpreter truncates when it rounds to bfloat16."""
+    """Return the devices, dtypes and tolerances of the conformance tests.
+
+    The interpreter truncates when it rounds to bfloat16.
+    """
     from thunder_ex_triton.cross_entropy.implementation import DTYPES
     from thunder_ex_triton.samples import loss_opinfos, random_opinfos
 
     is_cross_entropy = executor.name == CROSS_ENTROPY
     tolerances = {"bfloat16": (1.6e-2, 1e-3)} if interpreting() else {}
-    if not is_cross_entropy:  # sums are taken in another order, and functions come from libdevice
+    if not is_cross_entropy:  # sums are computed in another order, and functions come from libdevice
         tolerances["float32"] = (5e-6, 1e-5)
     return ConformanceProfile(
         devices=("cpu",) if interpreting() else ("cuda",),

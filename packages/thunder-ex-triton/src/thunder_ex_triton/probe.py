@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe: kernels run on an NVIDIA GPU, or on CPU tensors with Triton's interpreter (for tests).
+"""Check whether kernels can run: on an NVIDIA GPU, or on CPU tensors with Triton's interpreter (for tests).
 
-Nothing here imports Triton or torch, so that probing stays cheap.
+This module does not import Triton or torch, so that probing stays cheap.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _INSTALL = "pip install 'triton>=3.6'"
 
 
 def interpreting() -> bool:
-    """Check whether kernels are interpreted. Triton reads the same variable when a kernel is declared."""
+    """Check whether kernels are interpreted. Triton reads the same environment variable when a kernel is declared."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
 
 
 def unusable_device(device: object) -> str | None:
-    """Return why kernels cannot run on a device of this type; None when they can."""
+    """Return why kernels cannot run on a device of this type; None if they can."""
     return reject_device(device, "Triton", ("cuda", "cpu") if interpreting() else ("cuda",))
 
 
 def why_not(env: Env) -> str | None:
-    """Return why Triton's kernels cannot run on this machine; None when they can."""
+    """Return why Triton's kernels cannot run on this machine; None if they can."""
     reason = env.lacks_version("triton", OLDEST_TRITON, name="Triton", module="triton", install=_INSTALL)
     if reason is not None:
         return reason

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples with which the conformance suite tests the operators of this wheel.
+"""Samples for the conformance tests of this plugin's operators.
 
 The reference of an operator is its decomposition, run by torch.
 """

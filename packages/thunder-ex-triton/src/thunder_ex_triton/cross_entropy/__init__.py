@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy: forward reads the logits once, backward reads them once and writes the gradient once."""
+"""Cross-entropy. Forward reads the logits once. Backward reads the logits once and writes the gradient once."""

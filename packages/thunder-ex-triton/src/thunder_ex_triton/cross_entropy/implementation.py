@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls of cross-entropy the executor takes, and how they are executed and differentiated."""
+"""Check which calls of cross-entropy the executor supports; execute and differentiate them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def takes(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> bool | str:  # fmt: skip
-    """Return True, or the reason why the kernels do not take the call."""
+    """Return True, or the reason why the kernels do not support the call."""
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
     if any(x is not None and x.device != input.device for x in (target, weight)):
-        return "its tensors are on several devices"
+        return "the tensors are on several devices"
     if input.dtype not in _TAKEN:
-        return f"its kernels take logits in {', '.join(DTYPES)}, not {input.dtype}"
+        return f"the kernels support logits in {', '.join(DTYPES)}, not {input.dtype}"
     if input.numel() == 0:
         return "the logits have no elements"
     if weight is not None and weight.requires_grad:
-        return "its kernels do not compute the gradient of the weight"
+        return "the kernels do not compute the gradient of the weight"
     return True
 
 

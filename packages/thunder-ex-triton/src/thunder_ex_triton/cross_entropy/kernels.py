@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of cross-entropy with class indices, and their launches.
 
-Logits are rows of classes: row `r` begins at `(r // inner) * stride_outer + (r % inner) * stride_inner`, and the stride
-of its classes is `stride_class`. A program takes a tile of rows. Forward loops over the classes once, with a running
-maximum and a running sum of exponentials (online softmax), and saves one number per row for backward, the log of the
-sum of exponentials. Backward computes each element of the gradient from it and the element of the logits.
+Logits are rows of classes. Row `r` begins at `(r // inner) * stride_outer + (r % inner) * stride_inner`, and the stride
+of its classes is `stride_class`. Each kernel instance (Triton: program) processes a tile of rows. Forward loops over
+the classes once, with a running maximum and a running sum of exponentials (online softmax). For backward it saves one
+number per row: the log of the sum of exponentials. Backward computes each element of the gradient from this number and
+one element of the logits.
 
-The loss of a row of class y is `(1 - s) w[y] (lse - x[y]) + s/C sum_c w[c] (lse - x[c])`, with smoothing s.
+The loss of a row with target class y is `(1 - s) w[y] (lse - x[y]) + s/C sum_c w[c] (lse - x[c])`, where s is the label
+smoothing.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ def row_offsets(rows, inner, stride_outer, stride_inner):
 
 @triton.jit
 def _whole_vectors(base, VECTOR: tl.constexpr):
-    """Round a row's offset down to a 16-byte boundary; return it and the number of elements before the row."""
+    """Round a row's offset down to a 16-byte boundary. Return the result and the number of elements before the row."""
     before = base % VECTOR
     return tl.multiple_of(base - before, VECTOR), before.to(tl.int32)
 
 
 @triton.jit
 def _load(x_ptr, offsets, mask, inside, other: tl.constexpr, VECTOR: tl.constexpr):
-    """Load under a mask; without it in interior tiles, so that loads are vectorized."""
+    """Load under a mask. Interior tiles need no mask, so their loads are vectorized."""
     if VECTOR > 1:
         if inside:
             x = tl.load(x_ptr + offsets)
@@ -60,7 +62,7 @@ def forward_kernel(
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, KEEP_ROWS: tl.constexpr, SAVE_LSE: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Compute the losses of a tile of rows, or their sum; the sum of weights; the number of invalid targets."""
+    """Compute the losses of a tile of rows (or their sum), the sum of weights, and the number of invalid targets."""
     pid = tl.program_id(0)
     rows = pid.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     exists = rows < n_rows
@@ -72,7 +74,7 @@ def forward_kernel(
     total = tl.zeros((ROWS,), ACC)
     spread = tl.zeros((ROWS,), ACC)
     weights = tl.zeros((ROWS,), ACC)
-    stop = tl.max(inside.to(tl.int32), 0) * classes  # ignored rows are not read
+    stop = tl.max(inside.to(tl.int32), 0) * classes  # the kernel does not read ignored rows
     aligned, before = base, 0
     if VECTOR > 1:
         aligned, before = _whole_vectors(base, VECTOR)
@@ -210,7 +212,7 @@ def backward_kernel(
 
 # -- launching ---------------------------------------------------------------------------------------------------------
 class Rows(NamedTuple):
-    """A tensor of logits seen as rows of classes."""
+    """A tensor of logits as rows of classes."""
 
     tensor: torch.Tensor
     number: int
@@ -236,16 +238,16 @@ class Rows(NamedTuple):
 
     @property
     def strides(self) -> tuple[int, int, int]:
-        """Strides of the batch, of the inner dimensions and of the classes."""
+        """The strides of the batch dimension, the inner dimensions and the classes."""
         return self.stride_outer, self.stride_inner, self.stride_class
 
     @property
     def accumulator(self) -> Any:
-        """The dtype to accumulate in: float64 for float64, else float32."""
+        """The dtype of accumulations: float64 for float64, otherwise float32."""
         return tl.float64 if self.tensor.dtype is torch.float64 else tl.float32
 
     def tile(self, elements: int) -> tuple[int, int]:
-        """Return rows and classes of a tile, which is long in the dimension that is contiguous in memory."""
+        """Return the rows and classes of a tile. The tile is longer in the dimension that is contiguous in memory."""
         if self.stride_class == 1 or self.inner == 1:
             block = min(power_of_two(self.classes), elements)
             rows = max(1, min(elements // block, power_of_two(self.number)))
@@ -255,19 +257,21 @@ class Rows(NamedTuple):
         return rows, block
 
     def vector(self, rows: int, block: int) -> int:
-        """Return the elements of a 16-byte vector where rows are not aligned to vectors; 1 where no shift is needed."""
+        """Return the number of elements in a 16-byte vector if rows are not aligned to vectors; 1 if rows need no
+        shift.
+        """
         size = 16 // self.tensor.element_size()
         shifted = self.inner == 1 and self.stride_class == 1 and self.stride_outer % size != 0
         return size if shifted and rows == 1 and block >= 1024 and self.tensor.data_ptr() % 16 == 0 else 1
 
 
 def in_two(number: float) -> tuple[float, float]:
-    """Split a number into the sum of two float32 numbers, since kernels take floats in single precision."""
+    """Split a number into a sum of two float32 numbers, because kernel arguments have single precision."""
     high = struct.unpack("f", struct.pack("f", number))[0]
     return high, number - high
 
 
-# Bytes of logits that a program of four warps loads at a time, forward and backward: tuned on an H200.
+# Bytes of logits that a program with four warps loads at a time, in forward and in backward. Tuned on an H200.
 FORWARD_BYTES, BACKWARD_BYTES, WARPS = 16384, 4096, 4
 
 
@@ -279,7 +283,7 @@ def forward(
     x: Rows, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, smoothing: float, *,
     keep_rows: bool, save_lse: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """Return losses of rows and log-sum-exps (where asked for), and the partial sums of the tiles."""
+    """Return the losses of the rows and the log-sum-exps (if requested), and the partial sums of the tiles."""
     rows, block = x.tile(FORWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block)
     block = block // 2 if vector > 1 and block >= 2048 else block
@@ -300,7 +304,10 @@ def forward(
 def finish(
     x: Rows, partial: torch.Tensor, *, mean: bool, dtype: torch.dtype | None = None, single: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss, in `dtype` or that of the logits, and the sum of weights; check the targets' bounds."""
+    """Return the loss and the sum of weights, and check that targets are in bounds.
+
+    `dtype` defaults to that of the logits.
+    """
     out = torch.empty((), dtype=dtype or x.tensor.dtype, device=partial.device)
     total = torch.empty((), dtype=partial.dtype, device=partial.device)
     fine = torch.empty((), dtype=torch.int8, device=partial.device)
@@ -314,8 +321,8 @@ def finish(
 
 
 def refuse_unless(fine: torch.Tensor, classes: int) -> None:
-    """Raise where a target is out of bounds: at once on the CPU, by an asynchronous assertion on a GPU."""
-    message = f"cross_entropy: a target is out of bounds, neither ignore_index nor one of the {classes} classes"
+    """Raise if a target is out of bounds: immediately on the CPU, by an asynchronous assertion on a GPU."""
+    message = f"cross_entropy: a target is out of bounds: it must be ignore_index or one of the {classes} classes"
     if not INTERPRETED:
         torch._assert_async(fine, message)
     elif not fine.item():
@@ -326,7 +333,7 @@ def backward(
     g: torch.Tensor | None, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor | None,
     weight: torch.Tensor | None, ignore_index: int, smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits to `out`, which may alias them; without `g` the cotangent is 1."""
+    """Write the gradient of the logits to `out`, which may alias the logits. Without `g` the cotangent is 1."""
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block) if x.strides == out.strides and out.tensor.data_ptr() % 16 == 0 else 1
     chunks = blocks(x.classes + vector - 1, block)

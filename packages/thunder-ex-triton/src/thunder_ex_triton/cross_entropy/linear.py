@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A linear layer fused with the cross-entropy of its result, which never materializes all logits.
+"""A linear layer fused with the cross-entropy of its result. Only a chunk of the logits exists at a time.
 
-Tokens are processed in chunks: forward computes the logits of a chunk and their loss, overwrites the logits with their
-gradient, and at once multiplies that into the gradients of input, weight and bias. The gradients are thus computed
-before the cotangent of the loss is known; they are kept unscaled, which also keeps half precision from underflowing.
-The gradient of the weight is accumulated over the chunks in single precision.
+Tokens are processed in chunks. Forward computes the logits of a chunk and their loss, and overwrites the logits with
+their gradient. It then immediately multiplies this gradient into the gradients of input, weight and bias. These
+gradients are therefore computed before the cotangent of the loss is known. They are stored unscaled, which also
+prevents underflow in half precision. The gradient of the weight is accumulated over the chunks in single precision.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from thunder_ex_triton.cross_entropy.operators import wide_dtype
 
 __all__ = ["LinearLoss", "LinearLossForward"]
 
-# A chunk's logits: large enough for fast matmuls, small beside the gradient of the weight.
+# The bytes of a chunk's logits: enough for fast matmuls, but few compared with the gradient of the weight.
 _CHUNK_BYTES = 1 << 29
 
 
 def chunk_rows(rows: int, classes: int, itemsize: int) -> int:
-    """Return the tokens of a chunk: equal chunks, as few as the memory bound allows."""
+    """Return the number of tokens in a chunk. Chunks are equal, and as few as the memory limit allows."""
     chunks = max(1, -(-rows * classes * itemsize // _CHUNK_BYTES))
     even = -(-rows // chunks)
     return min(rows, -(-even // 128) * 128)
 
 
 def workspace(x: Any, w: Any, *how: Any) -> int:
-    """Return the bytes of a chunk's logits, for proxies of a trace."""
+    """Return the bytes of a chunk's logits, for the proxies of a trace."""
     rows, classes, itemsize = math.prod(x.shape[:-1]), w.shape[0], x.dtype.bytes
     return int(chunk_rows(rows, classes, itemsize) * classes * itemsize)
 
@@ -43,14 +43,14 @@ def _kind(dtype: str | None) -> Any:
 
 
 class LinearLoss:
-    """`triton_linear_crossentropy`: the loss alone."""
+    """`triton_linear_crossentropy`: computes only the loss."""
 
     @staticmethod
     def like(
         x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
         loss_dtype: str | None,
     ) -> Any:  # fmt: skip
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         logits = ltorch.linear(ltorch.reshape(x, (-1, x.shape[-1])), w, bias)
         if loss_dtype is not None:
             logits = ltorch.to(logits, _kind(loss_dtype))
@@ -70,14 +70,14 @@ class LinearLoss:
 
 
 class LinearLossForward:
-    """The loss, the sum of weights, and the gradients of the unscaled loss."""
+    """Computes the loss, the sum of weights, and the gradients of the unscaled loss."""
 
     @staticmethod
     def like(
         x: Any, w: Any, bias: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
         loss_dtype: str | None, wanted: tuple[bool, bool, bool],
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         flat = ltorch.reshape(x, (-1, x.shape[-1]))
         logits = ltorch.linear(flat, w, bias)
         wide = ltorch.to(logits, wide_dtype(logits))
@@ -114,7 +114,7 @@ def _as(weight: Any, like: Any) -> Any:
 
 
 class _Gradients:
-    """The gradients that are being accumulated over the chunks."""
+    """The gradients that are accumulated over the chunks."""
 
     def __init__(self, x: torch.Tensor, w: torch.Tensor, wanted: tuple[bool, bool, bool]):
         wide = wide_dtype(w)
@@ -124,7 +124,7 @@ class _Gradients:
         self.begun = False
 
     def add(self, g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, start: int) -> None:
-        """Accumulate the contribution of a chunk, from the gradient `g` of its logits; it begins at row `start`."""
+        """Accumulate the contribution of a chunk that begins at row `start`. `g` is the gradient of its logits."""
         if self.x is not None:
             torch.mm(g, w, out=self.x[start : start + len(g)] if len(g) < len(self.x) else self.x)
         if self.w is not None:
@@ -134,7 +134,8 @@ class _Gradients:
         self.begun = True
 
     def _add_to_bias(self, out: torch.Tensor, g: torch.Tensor) -> None:
-        """Accumulate by a matmul with ones where rows are aligned: there `sum(0)` takes 140 MiB for partial sums."""
+        """Accumulate by a matmul with ones if rows are aligned, because `sum(0)` needs 140 MiB for partial sums there.
+        """
         if g.dtype is out.dtype:
             torch.addmv(out, g.t(), g.new_ones(g.shape[0]), out=out)
         elif g.is_cuda and g.shape[1] * g.element_size() % 16 == 0:
@@ -157,7 +158,7 @@ def _chunked(
     ignore_index: int, reduction: str, label_smoothing: float, loss_dtype: str | None, *,
     wanted: tuple[bool, bool, bool] | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Return the loss and, where gradients are requested, the sum of weights and those gradients."""
+    """Return the loss. If gradients are requested, also return the sum of weights and the gradients."""
     flat, labels = x.reshape(-1, x.shape[-1]), labels.contiguous()
     weight = None if weight is None else weight.contiguous()
     number, classes = flat.shape[0], w.shape[0]
@@ -194,5 +195,5 @@ def _chunked(
 
 
 def profitable(rows: int, classes: int, itemsize: int) -> bool:
-    """Check whether chunking saves a significant amount of memory at no cost in time."""
+    """Check whether chunks save much memory without costing time."""
     return rows * classes * itemsize >= 1 << 27 and chunk_rows(rows, classes, itemsize) >= 512

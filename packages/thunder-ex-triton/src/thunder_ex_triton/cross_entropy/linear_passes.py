@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that introduce `triton_linear_crossentropy` into a trace, and remove the gradients that are not used.
+"""Passes that insert `triton_linear_crossentropy` into a trace, and remove its unused gradients.
 
-Before differentiation, `cross_entropy(linear(x, w, b), labels)`, with reshapes and a cast between the two, becomes one
-operator where its logits have no other use and are large enough. After it, unused gradients are removed from those that
-the forward operator computes.
+The first pass runs before differentiation. It replaces `cross_entropy(linear(x, w, b), labels)`, with optional reshapes
+and a cast between both calls, by one operator. The logits must have no other use and must be large enough. The second
+pass runs after differentiation, and removes unused gradients from the forward operator.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def register(registry: Any, executor: str) -> None:
     registry.register_option(
         OPTION,
         type=(bool, type(None)),
-        help="whether to fuse a linear layer with the cross-entropy of its result (None: where it is profitable)",
+        help="whether to fuse a linear layer with the cross-entropy of its result (None: if profitable)",
     )
 
     def fuse(trace: Trace, context: Any) -> Trace:
@@ -126,7 +126,7 @@ class _Matcher:
         return self.loss(x, w, bias, target, weight, ignore_index, reduction, smoothing, loss_dtype)
 
     def linear_of(self, logits: Proxy) -> BoundSymbol | None:
-        """Return the linear layer that computes the logits, if no intermediate value has another use."""
+        """Return the linear layer that computes the logits; None if an intermediate value has another use."""
         p, cast = logits, False
         while True:
             op = self.made_by.get(p.name)
@@ -142,7 +142,7 @@ class _Matcher:
             p = source
 
     def fits(self, linear: BoundSymbol, logits: Any) -> bool:
-        """Check whether the kernels support it and it is profitable."""
+        """Check whether the kernels support the fused call, and whether it is profitable."""
         x, w = linear.args[0], linear.args[1]
         if w.ndim != 2 or x.dtype not in _FUSED or x.dtype is not w.dtype or unusable_device(x.device) is not None:
             return False
@@ -164,5 +164,5 @@ def _arguments(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> tuple[Any, Any, int, str, float]:  # fmt: skip
-    """Return target, weight, ignore_index, reduction and smoothing of a call."""
+    """Return `target`, `weight`, `ignore_index`, `reduction` and `label_smoothing` of a call."""
     return target, weight, ignore_index, loss_reduction(reduction, size_average, reduce), label_smoothing

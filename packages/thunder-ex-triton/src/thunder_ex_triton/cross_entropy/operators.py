@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of the cross-entropy executor: their decompositions (`like`) and their implementations (`run`).
 
-The metadata of an operator, and its gradient for second derivatives, are derived from the decomposition.
+Each operator's metadata, and its gradient for second derivatives, are derived from its decomposition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _class_dim(x: Any) -> int:
 
 
 def wide_dtype(x: Any) -> torch.dtype:
-    """Return the dtype in which losses of `x`, a tensor or a proxy, are computed."""
+    """Return the dtype in which the loss of `x` is computed. `x` is a tensor or a proxy."""
     return torch.float64 if x.dtype in (dtypes.float64, torch.float64) else torch.float32
 
 
@@ -45,10 +45,10 @@ def _rows_shape(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def _like_rows(x: torch.Tensor) -> tuple[torch.Tensor, Rows]:
-    """Allocate a gradient of `x`: in the layout of `x` where it is dense, else contiguous."""
+    """Allocate a gradient of `x`, in the layout of `x` if `x` is dense, otherwise contiguous."""
     out = torch.empty_like(x)
     rows = Rows.of(out)
-    if rows.tensor.data_ptr() != out.data_ptr():  # `Rows.of` had to copy: this layout has no such view
+    if rows.tensor.data_ptr() != out.data_ptr():  # `Rows.of` copied, because no view has the layout of rows
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         rows = Rows.of(out)
     return out, rows
@@ -60,14 +60,14 @@ def _contiguous(x: torch.Tensor | None) -> torch.Tensor | None:
 
 # -- class indices -----------------------------------------------------------------------------------------------------
 class Loss:
-    """`triton_crossentropy`: the loss alone, with the arguments of `torch.nn.functional.cross_entropy`."""
+    """`triton_crossentropy`: computes only the loss. Its arguments are those of `torch.nn.functional.cross_entropy`."""
 
     @staticmethod
     def like(
         logits: Any, labels: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
         label_smoothing: float,
     ) -> Any:  # fmt: skip
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         return ltorch.cross_entropy(
             logits, labels, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
@@ -84,17 +84,17 @@ class Loss:
 
 
 class LossForward:
-    """The loss, and what is saved for backward: the log-sum-exp of each row, and the sum of weights."""
+    """Computes the loss and the values saved for backward: the log-sum-exp of each row, and the sum of weights."""
 
     @staticmethod
     def like(
         logits: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
     ) -> tuple[Any, Any, Any]:
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         how = (weight, ignore_index, reduction, label_smoothing)
         loss, lse = ltorch.cross_entropy_forward(logits, labels, *how)
         counts = ltorch.ne(labels, ignore_index)
-        lse = ltorch.where(ltorch.reshape(counts, lse.shape), lse, 0.0)  # ignored rows are not read
+        lse = ltorch.where(ltorch.reshape(counts, lse.shape), lse, 0.0)  # the kernel does not read ignored rows
         if weight is None:
             total = ltorch.sum(counts, dtype=wide_dtype(logits))
         else:
@@ -130,14 +130,14 @@ def _loss(
 
 
 class LossBackward:
-    """The gradient of the logits."""
+    """Computes the gradient of the logits."""
 
     @staticmethod
     def like(
         g: Any, logits: Any, labels: Any, lse: Any, total: Any, weight: Any, ignore_index: int, reduction: str,
         label_smoothing: float,
     ) -> Any:  # fmt: skip
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         how = (weight, ignore_index, reduction, label_smoothing)
         return ltorch.cross_entropy_backward(g, logits, labels, lse, *how)
 
@@ -166,11 +166,12 @@ def _smoothed(target: Any, smoothing: float, classes: int) -> Any:
 
 
 class SoftForward:
-    """The loss, and what is saved for backward of each row: lse, and the sum of its weighted probabilities."""
+    """Computes the loss and the values saved for backward: lse and the sum of the weighted probabilities of each row.
+    """
 
     @staticmethod
     def like(logits: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> tuple[Any, Any, Any]:
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         dim = _class_dim(logits)
         loss = ltorch.cross_entropy(logits, target, weight, reduction=reduction, label_smoothing=label_smoothing)
         lse = ltorch.logsumexp(_wide(logits), dim)
@@ -205,13 +206,13 @@ def _soft_loss(
 
 
 class SoftBackward:
-    """The gradient of the logits."""
+    """Computes the gradient of the logits."""
 
     @staticmethod
     def like(
         g: Any, logits: Any, target: Any, lse: Any, mass: Any, weight: Any, reduction: str, label_smoothing: float
     ) -> Any:
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         dim = _class_dim(logits)
         t = _smoothed(_wide(target), label_smoothing, logits.shape[dim])
         if weight is not None:
@@ -237,7 +238,7 @@ class SoftBackward:
 def gradient_of_probabilities(
     g: Any, logits: Any, target: Any, lse: Any, weight: Any, reduction: str, label_smoothing: float
 ) -> Any:
-    """Return the gradient of the target, in operations of torch: it is pointwise, and seldom needed."""
+    """Return the gradient of the target. It is pointwise and rarely needed, so torch's operations compute it."""
     log_p = _wide(logits) - ltorch.unsqueeze(lse, _class_dim(logits))
     out = -(_of_element(g, logits, reduction) * log_p) * (1 - label_smoothing)
     if weight is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of cross-entropy with class probabilities, and their launches.
 
-The loss of a row with probabilities t is `sum_c w[c] u[c] (lse - x[c])`, where `u = (1 - s) t + s/C` with smoothing s:
-`a lse - b` with `a = sum_c w[c] u[c]` and `b = sum_c w[c] u[c] x[c]`. Forward reads logits and probabilities once and
-saves lse and a of each row for backward.
+Let t be the probabilities of a row, s the label smoothing, and `u = (1 - s) t + s/C`. The loss of the row is `sum_c
+w[c] u[c] (lse - x[c])`. This equals `a lse - b` with `a = sum_c w[c] u[c]` and `b = sum_c w[c] u[c] x[c]`. Forward
+reads logits and probabilities once, and saves lse and a of each row for backward.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def soft_backward_kernel(
 def forward(
     x: Rows, t: Rows, weight: torch.Tensor | None, smoothing: float, *, keep_rows: bool, save: bool
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
-    """Return losses, lse and mass of rows (each where asked for), and the partial sums of the tiles."""
+    """Return the losses, lse and mass of the rows (each only if requested), and the partial sums of the tiles."""
     rows, block = x.tile(FORWARD_BYTES // 2 // x.tensor.element_size())
     programs = blocks(x.number, rows)
     wide, device = wide_dtype(x), x.tensor.device

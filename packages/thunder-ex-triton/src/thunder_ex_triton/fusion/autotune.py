@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autotuning: times a few tilings of a region's kernels once, and keeps the choice on disk.
+"""Autotuning: time a few tilings of a region's kernels once, and store the choice on disk.
 
-The first choice written to disk is final: kernels with other tilings may differ in the last bit of a sum, so all
-processes of a machine, and all later runs, use the same tiling. Where nothing can be written, the default tiling of
-`tiles` is used, which is always the first candidate.
+The first choice written to disk is final. Kernels with other tilings may differ in the last bit of a sum, so all
+processes of a machine, and all later runs, use the same tiling. If the choice cannot be written, the default tiling of
+`tiles` is used. The default is always the first candidate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["OPTION", "can_time", "chosen", "digest", "fastest", "known", "regist
 
 OPTION = "triton_timed"
 
-_GAIN = 0.98  # the fraction of the default's time that another candidate has to undercut
+_GAIN = 0.98  # another candidate must take less than this fraction of the default's time
 _TURNS, _CALLS = 5, 4
 
 
@@ -32,12 +32,12 @@ def register(registry: Any) -> None:
         OPTION,
         type=bool,
         default=False,
-        help="whether the first call of a fusion times a few tilings of its kernels and keeps the fastest",
+        help="whether the first call of a fusion times a few tilings of its kernels and selects the fastest",
     )
 
 
 def digest(*parts: Any) -> str:
-    """Return a hash of what a choice depends on, Triton's version included."""
+    """Return a hash of everything that a choice depends on, including Triton's version."""
     return hashlib.sha256(repr((triton.__version__, *parts)).encode()).hexdigest()[:24]
 
 
@@ -46,7 +46,7 @@ def _file(name: str) -> str:
 
 
 def known(name: str, ways: int) -> int | None:
-    """Return the choice on disk; None where there is none or the file is invalid."""
+    """Return the choice stored on disk; None if there is no file or the file is invalid."""
     try:
         found = int((folder() / _file(name)).read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -55,11 +55,14 @@ def known(name: str, ways: int) -> int | None:
 
 
 def chosen(name: str, ways: int, find: Callable[[], int]) -> int:
-    """Return the choice on disk, written from `find` if there is none; 0, the default, where it cannot be kept."""
+    """Return the choice stored on disk.
+
+    If there is none, call `find` and store its result; return 0 if it cannot be stored.
+    """
     with contextlib.suppress(OSError):
         path = folder() / _file(name)
         if path.exists() and known(name, ways) is None:
-            path.unlink(missing_ok=True)  # damaged: writes are atomic, so no process is still writing it
+            path.unlink(missing_ok=True)  # The file is damaged. Writes are atomic, so no process is still writing it.
         kept(_file(name), lambda: str(find()))
     return known(name, ways) or 0
 
@@ -70,7 +73,7 @@ def can_time(device: torch.device) -> bool:
 
 
 def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
-    """Return the milliseconds of a call's kernels. A sleeping kernel holds them back until all are queued."""
+    """Return the milliseconds of a call's kernels. A sleep kernel delays them until all are in the queue."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda._sleep(2_000_000)
     begin.record()
@@ -84,9 +87,10 @@ def took(run: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> float:
 def fastest(
     candidates: Sequence[Callable[..., Any]], inputs: Sequence[torch.Tensor], device: torch.device | None = None
 ) -> int:
-    """Return the index of the fastest candidate; 0 unless another is clearly faster.
+    """Return the index of the fastest candidate; 0 (the default) unless another candidate is clearly faster.
 
-    Candidates write to memory of their own, and have no side effects. Those that run out of resources are skipped.
+    Candidates write only to memory that they allocate, and have no side effects. Candidates that run out of resources
+    are skipped.
     """
     if device is not None and device.type == "cuda":
         with torch.cuda.device(device):  # events record on the current device

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code generation: from operations to the lines of a kernel that compute their values.
+"""Code generation: translate operations to the lines of a kernel that compute their values.
 
-Code is generated from the outputs backwards: the value of an operation *at an index* is computed from the values of its
-operands at indices derived from it. Reshapes, broadcasts, slices and concatenations thus cost index arithmetic and no
-memory, and what no output needs is not computed. A value used twice at one index is computed once.
+Code is generated from the outputs backwards. The value of an operation *at an index* is computed from the values of its
+operands at indices derived from that index. Reshapes, broadcasts, slices and concatenations therefore cost index
+arithmetic but no memory. Values that no output needs are not computed. A value that is used twice at one index is
+computed once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from thunder_ex_triton.probe import interpreting
 __all__ = ["GATHERS", "UNIFORM", "Writer", "in_chunks", "mentions", "pointer"]
 
 UNIFORM = "triton.triton_uniform"  # the id of the operator that draws random numbers
-GATHERS = {prims.embedding, prims.take}  # rows of a table by index
+GATHERS = {prims.embedding, prims.take}  # the rows of tables, by index
 
 
 class Writer:
@@ -52,20 +53,23 @@ class Writer:
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
         self.strides = strides
         self.space = space
-        self.before: list[Line] = []  # lines that do not depend on the row
-        self.rows: list[Line | Loop] = []  # with long rows, the items before the last loop over their chunks
+        self.before: list[Line] = []  # the lines that do not depend on the row
+        self.rows: list[Line | Loop] = []  # with long rows, all items except the last loop over the chunks of a row
         self.lines: list[Line] = []
         self.reads: list[str] = []
         self.tiles: dict[str, int] = {}  # the itemsize of each tensor that is read once per element
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
-        self.rounded: dict[str, str] = {}  # the unrounded value of each rounded one
+        self.rounded: dict[str, str] = {}  # the unrounded value of each rounded value
         self.titles: dict[str, str] = {}
         self.count = 0
 
     # -- values -------------------------------------------------------------------------------------------------------
     def value(self, x: Any, index: Index, guard: str = "") -> str:
-        """Return the name, or the expression, of a value at an index; `guard` is the mask where it is defined."""
+        """Return the name or the expression of a value at an index.
+
+        `guard` is the mask of the elements where the value is defined.
+        """
         if isinstance(x, Size):
             return str(x)
         if not isinstance(x, TensorProxy):
@@ -106,7 +110,7 @@ class Writer:
         return self.shaped(op, x, index, guard)
 
     def _of_logistic(self, op: BoundSymbol) -> Any:
-        """Return `x` where the operation's result is 1 / (1 + exp(-x)) in single precision, else None."""
+        """Return `x` if the result of an operation is 1 / (1 + exp(-x)) in single precision; None otherwise."""
         x: Any = op.output
         if interpreting() or op.sym is not prims.div or compute_type(x.dtype) != "tl.float32":
             return None
@@ -120,11 +124,14 @@ class Writer:
         return x
 
     def _made(self, x: Any) -> BoundSymbol | None:
-        """Return the operation of the region that computes a value; None for an input."""
+        """Return the operation of the region that computes a value; None if the value is an input."""
         return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
 
     def _is_sum_of_exponentials(self, x: Any) -> bool:
-        """Check whether a value is a sum of exponentials: one per row, and safe to take the reciprocal of."""
+        """Check whether a value is a sum of exponentials.
+
+        It is then positive and has one element per row, so the kernel can multiply by its reciprocal.
+        """
         for sym in (prims.sum, prims.exp):
             made = self._made(x)
             while made is not None and made.sym is prims.broadcast_in_dim:
@@ -169,7 +176,7 @@ class Writer:
         raise Unfit(f"has no code for {sym.name}")
 
     def gathered(self, args: Sequence[Any], leading: int, index: Index, guard: str) -> str:
-        """Return an element of a table's row, gathered by index. An index out of bounds fails an assertion."""
+        """Return an element of a table's row, gathered by index. Assert that the index is in bounds."""
         table, numbers = (a for a in args if isinstance(a, TensorProxy))
         first, rest = index.split(leading)
         number = self.value(numbers, first.reshaped(numbers.shape), guard)
@@ -179,7 +186,7 @@ class Writer:
         return self.value(table, Index([Group(row, (table.shape[0],)), *rest.groups]), guard)
 
     def cat(self, parts: Sequence[TensorProxy], dim: int, index: Index, guard: str) -> str:
-        """Return the element of a concatenation: selected among the parts by masks."""
+        """Return an element of a concatenation, selected from the parts by masks."""
         dim %= parts[0].ndim
         where = _block(index.dims()[dim].expression)
         start, text = 0, ""
@@ -198,7 +205,7 @@ class Writer:
         return self.named(text)
 
     def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
-        """Return the element, or the padding value outside of the tensor."""
+        """Return an element of the padded tensor. Outside of the original tensor it is the padding value."""
         conditions = []
         for d, (low, high, between), size in zip(index.dims(), config, a.shape):
             if between:
@@ -318,7 +325,7 @@ class Writer:
 
     # -- text ---------------------------------------------------------------------------------------------------------
     def named(self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False) -> str:
-        """Add a line that computes `text`, hoisted out of the loops that it does not depend on; return its name."""
+        """Add a line that computes `text`, outside of all loops that it does not depend on. Return its name."""
         if text in self.depends:
             return text
         line = Line(text, access, kind)
@@ -340,12 +347,12 @@ class Writer:
         """Return the line that stores an output."""
         offset = address(index, self.strides[p.name])
         if offset == "0":
-            offset = self.axis  # a single element: stored by the first lane of the block
+            offset = self.axis  # a single element, which the first lane of the block stores
         names = []
         for v in ("x", "r"):
             if mentions(offset, v):
                 names.append(v)
-            elif v in self.depends.get(value, ()):  # one row in a tile of several
+            elif v in self.depends.get(value, ()):  # a single row in a tile of several rows
                 offset = f"({offset} + {v} * 0)"
                 names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
@@ -361,7 +368,7 @@ def _stored_type(p: TensorProxy) -> str:
 
 
 def _block(expression: str) -> str:
-    """Return an expression as a block, of one element if need be: scalars lack some of the operations of blocks."""
+    """Return an expression as a block, which may have one element. Scalars do not support some operations of blocks."""
     if re.search(r"\b(?:x|r|zero|[vc]\d+)\b", expression):
         return expression
     return "zero" if expression == "0" else f"(zero + {expression})"

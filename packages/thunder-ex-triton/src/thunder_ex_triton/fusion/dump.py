@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region's kernels as a readable program: with the trace's names, the operations it replaces, and an example call.
+"""Print a region's kernels as a readable program, with the trace's names, the replaced operations and an example call.
 
-Compiled kernels use positional names, so that equal regions share one kernel. Here values have their names in the
-trace, and the function that launches the kernels is written out.
+Compiled kernels use positional names, so that equal regions share one kernel. The printed program uses the names of the
+trace, and contains the function that launches the kernels.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def program(
     launches: Sequence[Any],
     partial: tuple[int, int],
 ) -> str:
-    """Return the program. `launches` are kernels with grid, numbers and warps; `partial` is the shape of the partial
-    sums of columns.
+    """Return the program.
+
+    `launches` are kernels with grid, numbers and warps. `partial` is the shape of the columns' partial sums.
     """
     moved = in_bytes(sum(bytes_of(p) for p in (*inputs, *(p for p, _ in outputs))))
     templates = ", ".join(k.source.template for k in launches)
@@ -45,7 +46,7 @@ def program(
 
 
 def _kernel(source: KernelSource) -> str:
-    """Return the source of a kernel with the trace's names."""
+    """Return the source of a kernel with the names of the trace."""
     names = dict(_PLACES_OF_ELEMENTS if source.template == "elements" else _PLACES)
     taken = {*_TAKEN, *names.values()}
 
@@ -94,7 +95,7 @@ def _empty(shape: tuple[int, ...], strides: tuple[int, ...], p: TensorProxy) -> 
 
 
 def _example(name: str, inputs: Sequence[TensorProxy]) -> list[str]:
-    """Return an example call with tensors of the trace's sizes."""
+    """Return an example call with tensors of the sizes in the trace."""
     lines = ['if __name__ == "__main__":']
     for p in inputs:
         make = "randn" if dtypes.is_float_dtype(p.dtype) else "ones"

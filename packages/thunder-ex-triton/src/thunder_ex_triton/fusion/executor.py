@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor "triton": which operations can be fused, and which of them form one kernel."""
+"""The executor "triton": decide which operations can be fused, and which operations form one kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CONSTANTS = {prims.full, prims.iota}
 
 
 class TritonFusion(FusionExecutor):
-    """Fuses chains of pointwise operations, reductions over rows or columns and shape operations into kernels."""
+    """Fuses chains of pointwise operations, reductions over rows or columns, and shape operations into kernels."""
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(bsym)
@@ -86,7 +86,7 @@ class TritonFusion(FusionExecutor):
             return [*before, whole, *after]
 
         def in_halves(region: Region) -> Sequence[BoundSymbol] | None:
-            """Split a region that does not fit one kernel, and try each half."""
+            """Split a region that does not fit into one kernel, and try each half."""
             if len(region) == 1:
                 return None
             middle = len(region) // 2
@@ -101,14 +101,14 @@ class TritonFusion(FusionExecutor):
         return out
 
 
-_ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by id; the operation is kept alive, so ids stay unique
+_ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by id; the stored operation keeps its id unique
 _MOST_ASKED = 20_000
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why a primitive cannot be fused; a composite never can itself, but its parts may.
+    """Return why an operation cannot be fused, or None. A composite cannot be fused, but its parts may be.
 
-    Partitioning asks this repeatedly for the same operation, so answers are memoized.
+    Partitioning checks the same operation repeatedly, so results are memoized.
     """
     found = _ASKED.get(id(bsym))
     if found is None or found[0] is not bsym:
@@ -139,10 +139,10 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
         if any(type(a) is complex for a in bsym.args) or not bsym.flat_args:
             return "computes with complex numbers"
         if not all(_holds(p.dtype, a) for p in bsym.tensors() for a in bsym.args if type(a) is int):
-            return "has a number out of the range of its dtype"
+            return "has a number outside the range of its dtype"
         doubles = any(p.dtype is dtypes.float64 for p in (*bsym.tensors(), *results))
         if doubles and any(isinstance(a, Size) and type(a.hint) is float for a in bsym.args):
-            return "has a float64 operand and a number that kernels take in single precision"
+            return "has a float64 operand and a number, which kernels receive in single precision"
         names = [a.name if isinstance(a, Proxy) else "1" for a in operands_of(bsym)]
         return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no code for {bsym.output.dtype}"
     if is_reduction(bsym):
@@ -150,14 +150,14 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
     if sym is prims.pad and (any(between != 0 for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
         return "has interior padding, or a tensor for the padding value"
     if sym is prims.take and (not bsym.args[0].ndim or bsym.args[1] % bsym.args[0].ndim):
-        return "takes along another dimension than the first"
+        return "gathers along a dimension other than the first"
     if sym in _CONSTANTS or sym in _SHAPES or sym in GATHERS:
         return None
     return "has no code in Triton's language"
 
 
 def _holds(dtype: Any, number: int) -> bool:
-    """Check whether a number is in the range of a dtype; only integers have limits here."""
+    """Check whether a number is in the range of a dtype. Only integer dtypes have limits here."""
     if dtype is dtypes.bool8 or not dtypes.is_exact_dtype(dtype):
         return True
     limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
@@ -173,7 +173,7 @@ def _unfit_reduction(bsym: BoundSymbol) -> str | None:
     if space is None:
         return "reduces neither leading nor trailing dimensions"
     if not space.by_row and bsym.sym is not prims.sum:
-        return "reduces leading dimensions by something else than a sum"
+        return "reduces leading dimensions by an operation other than a sum"
     try:
         space_of([bsym])
     except Unfit as reason:
@@ -182,24 +182,25 @@ def _unfit_reduction(bsym: BoundSymbol) -> str | None:
 
 
 def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
-    """Return the primitives of an operation that kernels are generated from."""
+    """Return the primitives of an operation. Kernels are generated from these."""
     if _unfit(bsym) is None:
         return [bsym]
     return [op for sub in bsym.subsymbols for op in _primitives(sub)]
 
 
 def _computes(bsym: BoundSymbol) -> bool:
-    """Check whether an operation does more than create a view, a constant or a gather of rows."""
+    """Check whether an operation does more than create a view, create a constant or gather rows."""
     return OpTags.VIEW_OP not in bsym.sym.tags and any(
         op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
     )
 
 
 def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:
-    """Return a trace in which each fusible operation has its own copy of the expansions that it reads.
+    """Return a trace in which each fusible operation has its own copy of the expanded tensors that it reads.
 
-    Layers expand the same small tensors (angles, masks, weights). If they shared an expansion, one of their regions
-    would have to return it to the others, as a view with strides of its own.
+    Layers expand the same small tensors (e.g. angles, masks, weights). If layers shared an expanded tensor, one of
+    their regions would have to return it to the others. It would return it as a view, with strides that differ from
+    those of its input.
     """
     readers: dict[str, int] = {}
     for op in trace.bound_symbols:
@@ -229,7 +230,7 @@ def _expands(bsym: BoundSymbol) -> bool:
 
 
 def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]:
-    """Return the check of whether two groups share an iteration space that fits everything others read of them."""
+    """Return a function that checks whether two groups share an iteration space in which all their results fit."""
     readers: dict[str, set[int]] = {}
     for op in trace.bound_symbols:
         for name in op.arg_names:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single-precision functions that kernels call where Triton's own are slower than necessary.
+"""Single-precision functions for kernels, used where Triton's functions are too slow.
 
-A GPU computes exponentials, reciprocals and scalar conversions to bfloat16 in one unit with an eighth of the throughput
-of the others, which bounds kernels of many pointwise operations. These functions use it as little as possible. Kernels
-contain their source (`templates.module_text`). The interpreter cannot run inline assembly: there plain expressions are
-generated instead.
+A GPU computes exponentials, reciprocals and conversions of single numbers to bfloat16 in one unit. This unit has an
+eighth of the throughput of the other units, so it limits kernels with many pointwise operations. These functions use
+the unit as little as possible. Kernels contain the source of these functions (`templates.module_text`). The interpreter
+cannot run inline assembly, so plain expressions are generated for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["logistic", "rounded_to_bfloat16", "row_number", "tanh"]
 
 @triton.jit
 def rounded_to_bfloat16(x):
-    """Round float32 to the values of bfloat16, in pairs: packed conversions do not use the narrow unit."""
+    """Round float32 to the values of bfloat16, in pairs. Conversions of pairs do not use the slow unit."""
     if x.numel > 1:
         rounded = tl.inline_asm_elementwise(
             "{ .reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xffff0000; }",
@@ -32,7 +32,7 @@ def rounded_to_bfloat16(x):
 
 @triton.jit
 def logistic(x):
-    """Compute 1 / (1 + exp(-x)). Subnormals are flushed to zero, in exp(-x) and in the result."""
+    """Compute 1 / (1 + exp(-x)). Subnormals are flushed to zero, both in exp(-x) and in the result."""
     return tl.inline_asm_elementwise(
         "{ .reg .f32 t; mul.f32 t, $1, 0fbfb8aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
         " rcp.approx.ftz.f32 $0, t; }",
@@ -42,7 +42,7 @@ def logistic(x):
 
 @triton.jit
 def tanh(x):
-    """Compute 1 - 2 / (1 + exp(2x)), or a polynomial near zero; the error is at most 3 ulp, without branches."""
+    """Compute 1 - 2 / (1 + exp(2x)), or a polynomial near zero, without branches. The error is at most 3 ulp."""
     far = tl.inline_asm_elementwise(
         "{ .reg .f32 t; mul.f32 t, $1, 0f4038aa3b; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3f800000;"
         " rcp.approx.ftz.f32 t, t; fma.rn.f32 $0, t, 0fc0000000, 0f3f800000; }",
@@ -56,7 +56,10 @@ def tanh(x):
 if interpreting():
 
     def row_number(number, rows, exists):
-        """Return a row's index where the mask is set; raise where it is out of bounds (device_assert is a no-op)."""
+        """Return a row's index where the mask is set.
+
+        Raise if the index is out of bounds (here `device_assert` does nothing).
+        """
         if (exists & ((number < 0) | (number >= rows))).handle.data.any():
             raise IndexError("index out of range in self")
         return tl.where(exists, number, 0).to(tl.int64)
@@ -65,6 +68,6 @@ else:
 
     @triton.jit
     def row_number(number, rows, exists):
-        """Return a row's index where the mask is set; assert that it is in bounds."""
+        """Return a row's index where the mask is set. Assert that the index is in bounds."""
         tl.device_assert((exists == 0) | ((number >= 0) & (number < rows)), "index out of range")
         return tl.where(exists, number, 0).to(tl.int64)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbolic indices into tensors, as expressions of Triton's language.
 
-An index is a list of groups: each is an expression that counts, in row-major order, through some adjacent dimensions.
-A reshape needs no arithmetic as long as groups can be regrouped; only an operation that needs one dimension out of
-several splits a group, by division and remainder.
+An index is a list of groups. Each group is an expression that counts, in row-major order, through some adjacent
+dimensions. A reshape needs no arithmetic if groups can be joined. If an operation needs one dimension of a group with
+several dimensions, the group is split by division and remainder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Group(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements that it counts through."""
+        """The number of elements that the group counts through."""
         return math.prod(self.dims)
 
 
@@ -45,7 +45,7 @@ def plus(*terms: str) -> str:
 
 
 class Index:
-    """Groups that count through all dimensions of a tensor, the first dimension first."""
+    """A list of groups that count through all dimensions of a tensor, from the first dimension to the last."""
 
     def __init__(self, groups: Sequence[Group]):
         self.groups = tuple(groups)
@@ -57,7 +57,7 @@ class Index:
 
     @property
     def key(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The identity of an index: equal for equal indices, ignoring dimensions of size 1."""
+        """The identity of an index. Two indices are equal if they differ only in dimensions of size 1."""
         return tuple((g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1)
 
     def dims(self) -> list[Group]:
@@ -75,7 +75,7 @@ class Index:
         return out
 
     def split(self, count: int) -> tuple[Index, Index]:
-        """Return the index of the first `count` dimensions, and that of the others."""
+        """Return two indices: the first `count` dimensions, and the remaining dimensions."""
         first: list[Group] = []
         last: list[Group] = []
         for expression, dims in self.groups:
@@ -93,16 +93,16 @@ class Index:
         return Index(first), Index(last)
 
     def reshaped(self, shape: Sequence[int]) -> Index:
-        """Return the index into the same elements before they were reshaped from `shape`."""
+        """Return the index of the same elements in the tensor of `shape`, before its reshape."""
         wanted = [d for d in shape if d != 1]
         groups = [Group(g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
         try:
             return _with_ones(_regrouped(groups, wanted), shape)
-        except IndexError:  # symbolic sizes that agree in the traced call, but perhaps not in others
+        except IndexError:  # symbolic sizes that are equal in the traced call, but may differ in other calls
             raise Unfit("has a reshape whose symbolic sizes may differ") from None
 
     def transposed(self, permutation: Sequence[int]) -> Index:
-        """Return the index into `a`, where this is one into `a.permute(permutation)`."""
+        """Return the index into `a`. This index is an index into `a.permute(permutation)`."""
         mine = self.dims()
         out = [mine[0]] * len(mine) if mine else []
         for i, p in enumerate(permutation):
@@ -110,12 +110,14 @@ class Index:
         return Index(out)
 
     def of_broadcast(self, shape: Sequence[int], dimensions: Sequence[int]) -> Index:
-        """Return the index into a tensor of `shape` that is broadcast to this, its dimensions becoming `dimensions`.
+        """Return the index into a tensor of `shape` that is broadcast to this shape.
 
-        A dimension that is not of size 1 has the size that it has here: constraints guard it where sizes are symbolic.
+        Its dimension `i` becomes `dimensions[i]`.
+
+        A dimension whose size is not 1 has the same size in both shapes. If sizes are symbolic, constraints guard this.
         """
         mine, full = self.shape, tuple(shape)
-        # Where each group is broadcast as a whole or not at all, no group has to be split.
+        # If each group is broadcast as a whole or not at all, no group has to be split.
         kept, position = [], 0
         by_dimension = dict(zip(dimensions, full))
         whole = True
@@ -135,12 +137,12 @@ class Index:
         return Index([Group("0" if hint_of(n) == 1 else single[d].expression, (n,)) for n, d in zip(full, dimensions)])
 
     def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
-        """Return the index whose dimension `i` is `change(i, expression)`, in a tensor of that shape."""
+        """Return the index into a tensor of `shape` whose dimension `i` is `change(i, expression)`."""
         return Index([Group(change(i, g.expression), (shape[i],)) for i, g in enumerate(self.dims())])
 
 
 def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:
-    """Return groups that count through the wanted dimensions, each as small as possible."""
+    """Return groups that count through the requested dimensions. Each group is as small as possible."""
     out: list[Group] = []
     w = g = 0
     while w < len(wanted) or g < len(groups):
@@ -165,7 +167,7 @@ def _joined(groups: Sequence[Group]) -> str:
 
 
 def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
-    """Insert the dimensions of size 1 that `shape` has besides those of the groups."""
+    """Insert the dimensions of size 1 that `shape` has and the groups lack."""
     out: list[Group] = []
     dims: list[int] = []
     left = iter(groups)
@@ -200,7 +202,7 @@ def address(index: Index, strides: Sequence[int]) -> str:
 
 
 def _even(dims: Sequence[int], strides: Sequence[int]) -> int | None:
-    """Return the stride of the innermost dimension if the dimensions collapse into one; else None."""
+    """Return the stride of the innermost dimension if all dimensions collapse into one; None otherwise."""
     pairs = [(d, s) for d, s in zip(dims, strides) if d != 1]
     for (_, outer), (d, inner) in itertools.pairwise(pairs):
         if outer != d * inner:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The iteration space of a kernel: rows, and the columns of a row where something is reduced.
+"""The iteration space of a kernel: rows, and the columns of each row if the kernel reduces.
 
 All operations of a kernel share one space of `rows * columns` elements. A reduction over trailing dimensions has one
-result per row, one over leading dimensions one result per column; without reductions there is a single column.
+result per row. A reduction over leading dimensions has one result per column. A space without reductions has a single
+column.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from thunder_ex_triton.fusion.op_table import REDUCTIONS
 
 __all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]
 
-MAX_COLUMNS = 1 << 15  # columns that fit into the registers of one program
+MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
 
 
 class Unfit(Exception):
-    """Raised with the reason why operations cannot be one kernel."""
+    """Raised with the reason why operations cannot form one kernel."""
 
 
 class Space(NamedTuple):
-    """Rows and columns. `by_row` and `by_column` tell along which of them there are reductions."""
+    """Rows and columns.
+
+    `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns.
+    """
 
     rows: int
     columns: int
@@ -39,12 +43,12 @@ class Space(NamedTuple):
 
     @property
     def reduces(self) -> bool:
-        """Whether anything is reduced."""
+        """Whether the kernel reduces."""
         return self.by_row or self.by_column
 
 
 def is_long(space: Space) -> bool:
-    """Check whether a row exceeds the registers of one program: the kernel then loops over its chunks."""
+    """Check whether a row is too long for the registers of one program. The kernel then loops over the row's chunks."""
     return space.by_row and space.columns > MAX_COLUMNS
 
 
@@ -54,7 +58,7 @@ def is_reduction(bsym: BoundSymbol) -> bool:
 
 
 def reduces(bsym: BoundSymbol) -> Space | None:
-    """Return the space of a reduction; None unless it reduces trailing or leading dimensions."""
+    """Return the space of a reduction; None if it reduces neither trailing nor leading dimensions."""
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
     if not count or 0 in a.shape:
@@ -67,7 +71,7 @@ def reduces(bsym: BoundSymbol) -> Space | None:
 
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:
-    """Return the common space of all these operations; raise `Unfit` where they have none."""
+    """Return the common space of all these operations. Raise `Unfit` if they have none."""
     found: Space | None = None
     largest = 0
     for op in operations:

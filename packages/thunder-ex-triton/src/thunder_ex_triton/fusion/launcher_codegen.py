@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm calls of a region: a Python function generated for it, which only allocates and launches.
+"""Generate, for each region, a Python function that only allocates memory and launches kernels, for warm calls.
 
-Programs of many small kernels are bound by the host, where every attribute lookup counts: so sizes, grids and compiled
-kernels are literals or globals of the generated function. What it was not generated for (other strides, addresses that
-are not multiples of 16, a profiler's launch hooks, another current device) it passes to the general path.
+The host limits the speed of programs with many small kernels, so every attribute lookup counts. Sizes, grids and
+compiled kernels are therefore literals or globals of the generated function. The function passes calls that it was not
+generated for to the general path. Examples are other strides, addresses that are not multiples of 16, a profiler's
+launch hooks, and another current device.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ __all__ = ["Step", "warm_call"]
 
 _ALIGNED = 128  # the alignment of each array in scratch memory, in bytes
 
-Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, strides and dtype of a tensor to allocate
+Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # the shape, strides and dtype of a tensor to allocate
 
 
 class Step(NamedTuple):
-    """A launch: compiled kernel, grid, the positions of its tensors (inputs, outputs, scratch), other arguments."""
+    """A launch: the compiled kernel, the grid, the positions of its tensors (inputs, outputs, scratch), and other
+    arguments.
+    """
 
     compiled: Any
     grid: tuple[int, int]
@@ -44,10 +47,10 @@ def warm_call(
     device: int,
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return the function of a region's `count` inputs that launches `steps` and returns the outputs.
+    """Return a function of a region's `count` inputs that launches `steps` and returns the outputs.
 
-    `layouts` are the strides to check of each input, None for contiguous; without `layouts` strides are not checked.
-    `otherwise` is called where a check fails.
+    `layouts` are the strides that the function checks for each input; None means contiguous. Without `layouts`, strides
+    are not checked. If a check fails, `otherwise` is called.
     """
     inputs = [f"i{n}" for n in range(count)]
     results = [f"o{n}" for n in range(len(outputs))]
@@ -96,7 +99,7 @@ def _allocation(made: Made, names: dict[str, Any]) -> str:
 
 
 def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the address of each scratch array, and the lines that allocate all of them at once."""
+    """Return the address of each scratch array, and the lines that allocate all scratch arrays together."""
     if not scratch:
         return [], []
     at, size = [], 0

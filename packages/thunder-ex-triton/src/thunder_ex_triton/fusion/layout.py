@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strides of a region's results: those that they would have if torch ran the operations one by one.
+"""The strides of a region's results: the same as if torch ran the operations one by one.
 
-Later operations (a matmul, attention, a view) thus get operands in the same layout as in eager mode, and need no copy
-that eager mode does not make.
+Later operations (e.g. a matmul, attention or a view) therefore get operands in the same layout as in eager mode. They
+need no copy that eager mode does not need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
-    """Return the results that torch's kernels always write contiguously, whatever the layout of their operands."""
+    """Return the results that torch's kernels always write contiguously, for any layout of their operands."""
     found: set[str] = set()
     for op in operations:
         if op.sym.facts.layout != "unknown" and op.sym.facts.view == "never":
@@ -43,7 +43,7 @@ def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
 def layouts(
     operations: Sequence[BoundSymbol], known: Mapping[str, Strides], packed: frozenset[str] = frozenset()
 ) -> dict[str, tuple[Any, ...]]:
-    """Propagate strides from the inputs to all values; those in `packed` are known to be contiguous."""
+    """Propagate strides from the inputs to all values. Values in `packed` are known to be contiguous."""
     found: dict[str, tuple[Any, ...]] = {name: tuple(s) for name, s in known.items()}
     for op in operations:
         for p in op.flat_outs:
@@ -77,20 +77,23 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
 
 
 def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, ...]:
-    """Return the strides of a pointwise result: dense, its dimensions in the order of the operands' strides."""
+    """Return the strides of a pointwise result.
+
+    It is dense, and its dimensions have the order of the operands' strides.
+    """
 
     def compared(a: int, b: int) -> int:
         for strides in operands:
             x, y = strides[a], strides[b]
             if x == 0 or y == 0:
-                continue  # a broadcast dimension does not determine the order
+                continue  # the stride of a broadcast dimension does not determine the order
             if x < y:
                 return -1
             if x > y or shape[a] > shape[b]:
                 return 1
         return 0
 
-    order = list(reversed(range(len(shape))))  # the innermost first
+    order = list(reversed(range(len(shape))))  # the innermost dimension first
     for i in range(1, len(order)):
         at = i
         for j in range(i - 1, -1, -1):
@@ -109,8 +112,8 @@ def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, .
 
 
 def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> tuple[Any, ...] | None:
-    """Return the strides of a view in another shape; None where a copy is needed."""
-    runs: list[list[Any]] = []  # adjacent dimensions that collapse into one: its size, and its innermost stride
+    """Return the strides of a view with another shape; None if the reshape needs a copy."""
+    runs: list[list[Any]] = []  # adjacent dimensions that collapse into one: the size and the innermost stride
     for d, s in zip(shape, strides):
         if d == 1:
             continue
@@ -134,7 +137,7 @@ def _as_view(shape: Sequence[int], strides: Strides, wanted: Sequence[int]) -> t
 
 
 def dense(shape: Sequence[int], strides: Strides) -> tuple[Any, ...]:
-    """Return dense strides with the dimensions in the order of these strides."""
+    """Return dense strides for dimensions in the order of the given strides."""
     return tuple(strides) if _is_dense(shape, strides) else _together(shape, [strides])
 
 

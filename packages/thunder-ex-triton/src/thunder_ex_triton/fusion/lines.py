@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a kernel as records, so that schedules and templates need not parse their text."""
+"""The lines of a kernel as records, so that schedules and templates do not have to parse text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 __all__ = ["CHECK", "DRAW", "VALUE", "Access", "Line", "Loop", "lines_in", "mapped", "rendered"]
 
-# Kinds of lines: compute or move a value, draw random numbers, or check that an index is in bounds.
+# Kinds of lines: a line computes or moves a value, draws random numbers, or checks that an index is in bounds.
 VALUE, DRAW, CHECK = "value", "draw", "check"
 
 
 class Access(NamedTuple):
-    """A load, or a store of `value`, at an offset of a pointer."""
+    """A load or a store (of `value`) at an offset of a pointer."""
 
     pointer: str
     offset: str
@@ -30,31 +30,31 @@ class Access(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of code: `@` in its text stands for its load or store."""
+    """A line of code. `@` in the text stands for the load or store."""
 
     text: str
     access: Access | None = None
     kind: str = VALUE
-    instead: str = ""  # the text of the access, if not the usual load or store
+    instead: str = ""  # the text of the access, if it is not the usual load or store
 
     def __str__(self) -> str:
         return self.text if self.access is None else self.text.replace("@", self.instead or str(self.access))
 
     @property
     def is_load(self) -> bool:
-        """Whether it loads from memory."""
+        """Whether the line loads from memory."""
         return self.access is not None and self.access.value is None
 
 
 class Loop(NamedTuple):
-    """A loop: its head (the `for` and the lines that compute the position), and its body."""
+    """A loop: the head (the `for` line and the lines that compute the position) and the body."""
 
     head: tuple[str, ...]
     body: tuple[Line, ...]
 
 
 def lines_in(items: Iterable[Line | Loop]) -> Iterator[Line]:
-    """Yield the lines in order, those of loops included."""
+    """Yield the lines in order, including the lines of loops."""
     for item in items:
         if isinstance(item, Loop):
             yield from item.body
@@ -63,7 +63,7 @@ def lines_in(items: Iterable[Line | Loop]) -> Iterator[Line]:
 
 
 def mapped(items: Iterable[Line | Loop], change: Callable[[Line], Line]) -> list[Line | Loop]:
-    """Map a function over the lines, those of loops included."""
+    """Map a function over the lines, including the lines of loops."""
     return [
         item._replace(body=tuple(map(change, item.body))) if isinstance(item, Loop) else change(item) for item in items
     ]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The code of each primitive in Triton's language.
 
-Half precision is computed in single precision; values are rounded where the program converts or stores them. Functions
-that Triton's language lacks call libdevice on a GPU, and are not supported under the interpreter.
+Half precision is computed in single precision. Values are rounded where the program converts or stores them. For
+functions that Triton's language lacks, kernels call libdevice on a GPU. The interpreter does not support these
+functions.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _TYPES = {
 
 
 def storage_type(dtype: Any) -> str | None:
-    """Return Triton's name of a dtype; None when kernels do not support it."""
+    """Return Triton's name of a dtype; None if kernels do not support the dtype."""
     return _TYPES.get(dtype)
 
 
 def compute_type(dtype: Any) -> str:
-    """Return the type in which values of a dtype are computed."""
+    """Return the dtype in which values of a dtype are computed."""
     return "tl.float32" if dtype in (dtypes.float16, dtypes.bfloat16) else _TYPES[dtype]
 
 
@@ -47,7 +48,7 @@ def literal(value: Any) -> str:
 
 
 def operands_of(bsym: Any) -> list[Any]:
-    """Return the tensors and numbers that a pointwise operation computes with."""
+    """Return the tensors and numbers that a pointwise operation reads."""
     return [a for a in bsym.args if isinstance(a, (Proxy, Size, int, float, complex))]
 
 
@@ -64,12 +65,13 @@ def _binary(text: str) -> Callable[..., str]:
 
 
 def _libdevice(name: str) -> Callable[..., str | None]:
-    """Return the writer of a call of libdevice."""
+    """Return a function that writes a call of libdevice."""
 
     def write(bsym: Any, *args: str) -> str | None:
         if interpreting():
             return None
-        kind = compute_type(bsym.output.dtype)  # scalars must have the type of the tensors: overloads are by type
+        # Scalars must have the dtype of the tensors, because libdevice selects the overload by dtype.
+        kind = compute_type(bsym.output.dtype)
         typed = [a if isinstance(x, Proxy) else f"tl.full((), {a}, {kind})" for x, a in zip(operands_of(bsym), args)]
         return f"libdevice.{name}({', '.join(typed)})"
 
@@ -78,14 +80,14 @@ def _libdevice(name: str) -> Callable[..., str | None]:
 
 def _division(bsym: Any, a: str, b: str) -> str | None:
     if not _is_float(bsym.output.dtype):
-        return None  # integer division rounds towards zero: not supported
+        return None  # Triton's integer division rounds towards zero, so integers are not supported
     return f"({a} / {b})"
 
 
 def _minimum(sign: str) -> Callable[..., str]:
     def write(bsym: Any, a: str, b: str) -> str:
         if _is_float(bsym.output.dtype):  # propagate NaN, as torch does
-            if interpreting():  # as on the CPU, the first operand wins between 0 and -0
+            if interpreting():  # as on the CPU, the first operand wins if the operands are 0 and -0
                 order = "<" if sign == "maximum" else ">"
                 return f"tl.where(({a} != {a}) | ({b} == {b}) & ~({a} {order} {b}), {a}, {b})"
             return f"tl.{sign}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
@@ -166,13 +168,16 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
         if exponent == 1:
             return a
         if abs(exponent) == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
-            # torch uses (r)sqrt except in its CPU kernel for float16: the power of -inf is inf, its root NaN.
+            # torch uses (r)sqrt except in its CPU kernel for float16: the power of -inf is inf, but its root is NaN.
             return f"tl.{'sqrt' if exponent > 0 else 'rsqrt'}({a})"
     return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
 
 
 def _equality(text: str) -> Callable[..., str]:
-    """Return the writer of a comparison for equality, which rounds half precision: stored values are rounded too."""
+    """Return a function that writes an equality comparison.
+
+    It rounds half precision, because stored values are rounded too.
+    """
 
     def write(bsym: Any, *operands: str) -> str:
         dtype = next(x.dtype for x in bsym.args if isinstance(x, TensorProxy))
@@ -213,7 +218,7 @@ def _not(bsym: Any, a: str) -> str | None:
     return f"({a} ^ 255)" if bsym.output.dtype is dtypes.uint8 else f"(~{a})"
 
 
-# By primitive: a function of the operation and its operands' names that returns the expression, or None where this
+# For each primitive: a function of the operation and of its operands' names. It returns the expression, or None if this
 # executor does not support the call.
 POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.add.id: _addition, prims.sub.id: _binary("({} - {})"), prims.mul.id: _multiplication, prims.div.id: _division,
@@ -238,7 +243,7 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
 }  # fmt: skip
 
-# By primitive: the reduction of a tile along an axis, the combination of two tiles, and the neutral element.
+# For each primitive: the reduction of a tile along an axis, the combination of two tiles, and the neutral element.
 REDUCTIONS: dict[Any, tuple[str, str, str]] = {
     prims.sum.id: ("tl.sum({}, {})", "{} + {}", "0"), prims.amax.id: ("_max({}, {})", "_larger({}, {})", "-inf"),
     prims.amin.id: ("_min({}, {})", "_smaller({}, {})", "inf"),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers in kernels: Philox, a function of a seed and an element's position.
+"""Random numbers in kernels by Philox, a function of a seed and an element's position.
 
-The number of an element does not depend on the kernel that draws it: forward and backward programs, with other tiles,
-draw the same. Four adjacent elements share one evaluation, which returns four numbers: they belong to one thread, where
-the compiler eliminates the common subexpression (on an H200 four times as fast as one number per evaluation). Kernels
-contain the source of these functions (`templates.module_text`).
+The number of an element does not depend on the kernel that draws it. Forward and backward programs with different tiles
+therefore draw the same numbers. Four adjacent elements share one evaluation, which returns four numbers. These elements
+belong to one thread, so the compiler eliminates the common subexpression. On an H200 this is four times as fast as one
+number per evaluation. Kernels contain the source of these functions (`templates.module_text`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["philox_words", "uniform"]
 
 @triton.jit
 def philox_words(state, four):
-    """Return the four words of each group of four elements. `state` points to a seed and an offset."""
+    """Return the four random words of each group of four elements. `state` points to a seed and an offset."""
     seed, offset = tl.load(state), tl.load(state + 1)
     low, high = offset.to(tl.uint32), (offset >> 32).to(tl.uint32)
     return tl.philox(seed, four.to(tl.uint32), low, high, 0)

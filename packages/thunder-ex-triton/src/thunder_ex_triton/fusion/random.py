@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers as arithmetic on a seed, so that they can be fused.
 
-One operation, `triton_seeds`, draws a seed for each random operation of the program from torch's generator: one small
-draw, which advances the generator, repeats under `manual_seed` and can be captured in a CUDA graph. Each random
-operation then becomes `triton_uniform(seed, shape, device)` and arithmetic on it (`thunder.passes.rng_fusion`), unless
-the option `triton_random` is False.
+One operation, `triton_seeds`, draws from torch's generator one seed for each random operation of the program. This
+small draw advances the generator, gives the same seeds after the same `manual_seed`, and can be captured in a CUDA
+graph. Each random operation becomes `triton_uniform(seed, shape, device)` and arithmetic on its result
+(`thunder.passes.rng_fusion`). The option `triton_random=False` turns this off.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region as a callable of its inputs.
+"""A compiled region: a callable of the region's inputs.
 
-Its kernels are generated at the first call, when the strides of its inputs are known, and again for other strides. The
-source is written to a file, so that it can be read, profilers can show it and Triton finds the kernels that it compiled
-in an earlier process.
+The first call generates the kernels, because it provides the strides of the inputs. Calls with other strides generate
+them again. The source is written to a file. Users can read it, profilers can show it, and Triton finds the kernels that
+it compiled in an earlier process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["FusedRegion", "Launch", "Program", "launches_of", "load", "processor
 
 
 class Launch(NamedTuple):
-    """A kernel and how it is launched."""
+    """A kernel and its launch parameters."""
 
     kernel: Kernel
     source: KernelSource
@@ -45,7 +45,7 @@ class Launch(NamedTuple):
 
 
 class FusedRegion:
-    """Operations compiled to kernels. `source` is a runnable program of them for contiguous inputs."""
+    """Operations compiled to kernels. `source` is a runnable program of these kernels for contiguous inputs."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class FusedRegion:
     ):
         self.name = self.__name__ = name
         self.timed = timed  # whether the first call autotunes the tiling
-        self.packed = packed  # the values that are contiguous, whatever the layout of their operands
+        self.packed = packed  # the values that are contiguous for any layout of their operands
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
         self.outputs: list[TensorProxy] = list(outputs)
@@ -93,12 +93,12 @@ class FusedRegion:
 
     @property
     def template(self) -> str:
-        """The templates of its kernels."""
+        """The names of the templates of the kernels."""
         return ", ".join(k.template for k in self._written)
 
     @property
     def source(self) -> str:
-        """Its kernels for contiguous inputs as a readable, runnable program, with the operations they replace."""
+        """The kernels for contiguous inputs as a readable, runnable program, with the operations that they replace."""
         launches, partial = self._launches(self._usual)
         outputs = list(zip(self.outputs, self.output_strides(self._usual)))
         size = f"{self.space.rows} x {self.space.columns}"
@@ -106,14 +106,14 @@ class FusedRegion:
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """Return the strides of its outputs: as in eager mode."""
+        """Return the strides of the outputs. They are the same as in eager mode."""
         found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)}, self.packed)
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
     def _sources(
         self, strides: Sequence[Sequence[int]], wide: bool | None = None, long: bool | None = None
     ) -> list[KernelSource]:
-        """Return the source of its kernels; `wide` where offsets need 64 bits, `long` where a row exceeds a tile."""
+        """Return the source of the kernels. Set `wide` if offsets need 64 bits, and `long` if a row exceeds a tile."""
         known = {p.name: s for p, s in zip(self.inputs, strides)}
         known.update({p.name: s for p, s in zip(self.outputs, self.output_strides(strides))})
         if wide is None:
@@ -123,18 +123,18 @@ class FusedRegion:
         return kernels_of(self.operations, known, self.outputs, self.space, wide, long)
 
     def prepare(self) -> None:
-        """Start to compile it for contiguous inputs, in another thread."""
+        """Start to compile the kernels for contiguous inputs in another thread."""
         usual = tuple(self._usual)
         if not interpreting():
             self._begin(usual, lambda: self._compiled_for(usual))
 
     def _begin(self, key: Any, write: Callable[[], Program]) -> None:
-        """Start to compile the program that `write` returns, in another thread; `_compile` waits for it."""
+        """Start to compile the program that `write` returns in another thread. `_compile` waits for it."""
         dtypes = [to_torch_dtype(p.dtype) for p in self.inputs]
         self._begun[key] = _compilers().submit(lambda: write().compiled_ahead(dtypes))
 
     def _compile(self, key: Any) -> Program:
-        """Return the program for these strides: the one that was started ahead, if it is for the same."""
+        """Return the program for these strides. Use the program that was started ahead if its strides are the same."""
         begun = self._begun.pop(key, None)
         for other in self._begun.values():
             other.cancel()  # the inputs' layout differs from the assumed one
@@ -142,11 +142,11 @@ class FusedRegion:
         return self._compiled_for(key) if begun is None else begun.result()
 
     def _launches(self, strides: Sequence[Sequence[int]]) -> tuple[list[Launch], int]:
-        """Return its kernels and their launches, and the number of programs that write partial sums of columns."""
+        """Return the kernels, their launches, and the number of programs that write partial sums of columns."""
         return self._candidates(strides)[0]
 
     def _candidates(self, strides: Sequence[Sequence[int]]) -> list[tuple[list[Launch], int]]:
-        """Return the launches for each tiling; the default one is the first."""
+        """Return the launches for each tiling. The default tiling is the first."""
         sources = self._written if [*strides] == self._usual else self._sources(strides)
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
@@ -164,14 +164,14 @@ class FusedRegion:
         return Program(self, device, *launches, self.output_strides(key))
 
     def _digest(self, candidates: list[tuple[list[Launch], int]]) -> str:
-        """Return a hash of what the choice of a candidate depends on: sources, launches and the device."""
+        """Return a hash of everything that the choice of a candidate depends on: sources, launches and the device."""
         device = to_torch_device(self.outputs[0].device)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
         ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
         return autotune.digest(name, ways)
 
     def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
-        """Return the fastest candidate: as found by an earlier call, in any process, or timed now."""
+        """Return the fastest candidate: stored by an earlier call (in any process), or timed now."""
         candidates = self._candidates(key)
         if len(candidates) == 1:
             return program
@@ -183,7 +183,7 @@ class FusedRegion:
             dtypes = [x.dtype for x in inputs]
             begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
             for future in begun:
-                future.exception()  # only wait: an error of compilation is raised again by the call
+                future.exception()  # only wait here; the call raises any compilation error again
             return autotune.fastest([program, *others], inputs, program.device)
 
         autotune.chosen(self._digest(candidates), len(candidates), find)
@@ -214,7 +214,7 @@ class Program:
             shape = (partial, region.space.columns)
             self.scratch.append((shape, contiguous(shape), wide))
         place = {n: i for i, n in enumerate([*order, *scratch])}
-        self.compiled: list[Any] = []  # the compiled kernels, for addresses that are multiples of 16
+        self.compiled: list[Any] = []  # the kernels compiled for addresses that are multiples of 16
         self.run: Callable[..., Any] = self._first
         self.steps = [
             (k.kernel, k.grid, tuple(place[n] for n in (*k.source.reads, *k.source.writes)), k.numbers, k.warps)
@@ -227,20 +227,26 @@ class Program:
     def warm(
         self, layouts: Sequence[tuple[int, ...] | None] | None, otherwise: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Return the function for warm calls; it checks the strides of its inputs against `layouts`, if given."""
+        """Return the function for warm calls.
+
+        If `layouts` is given, the function checks the strides of its inputs against it.
+        """
         steps = [Step(c, grid, places, n) for c, (_, grid, places, n, _) in zip(self.compiled, self.steps)]
         made = self.outputs, self.scratch
         return warm_call(self.name, self.inputs, layouts, *made, steps, self.device.index, otherwise)
 
     def _first(self, *inputs: torch.Tensor) -> Any:
-        """Launch through Triton, until all kernels are compiled for aligned addresses."""
+        """Launch through Triton until all kernels are compiled for aligned addresses."""
         made = self._launch(*inputs)
         if self.compiled:
             self.run = self._second
         return made
 
     def _second(self, *inputs: torch.Tensor) -> Any:
-        """Generate the function for warm calls: at the second call, since many programs run only once."""
+        """Generate the function for warm calls.
+
+        This happens at the second call, because many programs run only once.
+        """
         self.run = self.warm(None, self._launch)
         return self.run(*inputs)
 
@@ -262,7 +268,7 @@ class Program:
         return tuple(made[: len(self.outputs)])
 
     def compiled_ahead(self, inputs: Sequence[torch.dtype]) -> Program:
-        """Compile the kernels for aligned addresses without launching them; return the program itself."""
+        """Compile the kernels for aligned addresses without launching them. Return the program itself."""
         dtypes = [*inputs, *(dtype for _, _, dtype in (*self.outputs, *self.scratch))]
         with torch.cuda.device(self.device):
             for kernel, grid, places, numbers, warps in self.steps:
@@ -288,7 +294,7 @@ def launches_of(
 ) -> tuple[list[Launch], int]:
     """Return the launch of each kernel, and the number of programs that write partial sums of columns.
 
-    `way` is the index of the first kernel's tiling; the finishing kernel has its default one.
+    `way` is the index of the first kernel's tiling. The finishing kernel uses its default tiling.
     """
     out, partial = [], 0
     for source in sources:
@@ -302,14 +308,14 @@ def launches_of(
 
 @functools.cache
 def _compilers() -> ThreadPoolExecutor:
-    """Return the thread pool that compiles kernels: Triton's compiler and ptxas run in parallel."""
+    """Return the thread pool that compiles kernels. Triton's compiler and ptxas can run in parallel."""
     remember_triton()
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 8), thread_name_prefix="thunder-triton")
 
 
 @functools.lru_cache(maxsize=4096)
 def load(text: str) -> ModuleType:
-    """Import the source as a module, from a file that is named by a hash of its contents."""
+    """Import the source as a module, from a file whose name is a hash of its contents."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     path = kept(f"fused_{digest}.py", lambda: text)
     spec = importlib.util.spec_from_file_location(f"thunder_triton_{digest}", path)

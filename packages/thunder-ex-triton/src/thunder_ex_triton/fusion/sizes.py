@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbolic sizes in generated kernels.
 
-Where a trace has symbolic numbers, so have its regions: a `Size` stands for one in their shapes. In a kernel it is a
-parameter, so that one kernel serves all lengths; arithmetic on sizes creates further ones, which the host computes at
-each call. Two sizes are equal only if they are in every call: nothing is assumed, and a region that would need an
-assumption is not fused. Choices that are correct either way compare sizes by their hints.
+If a trace has symbolic numbers, its regions have symbolic sizes. A `Size` represents a symbolic number in the shapes of
+a region. In a kernel a `Size` is a parameter, so one kernel supports all lengths. Arithmetic on sizes creates new
+sizes, which the host computes at each call. Two sizes are equal only if they are equal in every call. The region makes
+no assumptions: if it needed one, it would not be fused. Choices that are correct in either case compare sizes by their
+hints.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class UnknownSize(Exception):
 
 
 class Size:
-    """A symbolic number of a trace, whose value is known at each call."""
+    """A symbolic number of a trace. Its value is known at each call."""
 
     __slots__ = ("hint", "index", "made_of", "number", "table")
 
@@ -84,7 +85,7 @@ def hint_of(x: Any) -> Any:
 
 
 def is_symbolic(op: BoundSymbol) -> bool:
-    """Check whether an operation has a symbolic number, among its arguments or in a shape."""
+    """Check whether an operation has a symbolic number in its arguments or in a shape."""
     if any(isinstance(p, NumberProxy) for p in op.flat_args):
         return True
     return any(type(d) is not int for p in op.tensors() for d in p.shape)
@@ -100,7 +101,7 @@ class Sizes:
         self._lock = threading.RLock()  # several threads generate kernels
 
     def of(self, x: Any, made_of: tuple[Any, ...] | None = None) -> Any:
-        """Return the `Size` of a symbolic number of the trace; other numbers as they are."""
+        """Return the `Size` of a symbolic number of the trace. Return other numbers unchanged."""
         if isinstance(x, NumberProxy):
             x = x.symbol
         if not isinstance(x, SymbolicNumber):
@@ -116,27 +117,27 @@ class Sizes:
         return size
 
     def free(self, key: Any, hint: int) -> Any:
-        """Return a new `Size`, one for each key, for a stride that cannot be computed from sizes."""
+        """Return a new `Size` for a stride that cannot be computed from sizes; the same `Size` for the same key."""
         with self._lock:
             if key not in self._free:
-                if not self.known:  # all sizes are constants, so strides may be constants too
+                if not self.known:  # if all sizes are constants, strides may be constants too
                     return hint
                 symbols = self.known[0].number.symbols
                 self._free[key] = self.of(symbols.size(hint, f"stride{len(self._free)}"))
             return self._free[key]
 
     def is_free(self, x: Any) -> bool:
-        """Check whether a number was made by `free`."""
+        """Check whether `free` created a number."""
         return isinstance(x, Size) and any(x is size for size in self._free.values())
 
     def tensor(self, p: Any) -> Any:
-        """Return a tensor proxy with `Size`s for its symbolic sizes; anything else as it is."""
+        """Return a tensor proxy with `Size`s as its symbolic sizes. Return other values unchanged."""
         if not isinstance(p, TensorProxy) or all(type(d) is int for d in p.shape):
             return p
         return TensorProxy(p.name, like=p, shape=tuple([self.of(d) for d in p.shape]))
 
     def operation(self, op: BoundSymbol) -> BoundSymbol:
-        """Return an operation with `Size`s for its symbolic numbers."""
+        """Return an operation with `Size`s as its symbolic numbers."""
         if not is_symbolic(op):
             return op
         args, kwargs, output = (self._converted(x) for x in (op.args, op.kwargs, op.output))
@@ -152,7 +153,9 @@ class Sizes:
         return {k: self._converted(v) for k, v in x.items()} if type(x) is dict else x
 
     def _line(self, size: Size) -> tuple[int, int] | None:
-        """Return `factor, constant` where a size is `factor * n + constant` of one number of the trace; else None."""
+        """Return `factor, constant` if a size is `factor * n + constant` for one number `n` of the trace; None
+        otherwise.
+        """
         if size.index not in self._lines:
             number, found = size.number, None
             if len(number.leaves) == 1:
@@ -169,9 +172,10 @@ class Sizes:
     def values(
         self, inputs: Sequence[Any], found: Sequence[Any], more: Mapping[int, int] | None = None
     ) -> Callable[[Any], Any]:
-        """Return a function that evaluates numbers in a call whose `inputs`, tensors and numbers, are `found`.
+        """Return a function that evaluates numbers in a call. `found` are the values of `inputs` (tensors and numbers).
 
-        It raises `UnknownSize` for a number that cannot be computed from them. `more` are further known sizes.
+        The function raises `UnknownSize` for a number that these values do not determine. `more` are additional known
+        sizes.
         """
         leaves: dict[str, Any] = {}
         known: dict[int, Any] = dict(more or {})

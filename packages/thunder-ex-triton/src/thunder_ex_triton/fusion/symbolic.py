@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions with symbolic sizes: one kernel for all sizes of the same rank, dtype and layout.
 
-Kernels take the sizes as parameters. The grid and the parameters are computed once for each combination of sizes; the
-source is generated, and compiled, once for each layout. (Triton specializes it further: for numbers that are multiples
-of 16, and for rows that need a wider tile.)
+Kernels receive the sizes as parameters. The grid and the parameters are computed once for each combination of sizes.
+The source is generated and compiled once for each layout. (Triton specializes it further: for numbers that are
+multiples of 16, and for rows that need a wider tile.)
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from thunder_ex_triton.probe import interpreting
 
 __all__ = ["SymbolicRegion"]
 
-_MOST = 1024  # how many combinations of sizes are cached
+_MOST = 1024  # the maximal number of cached combinations of sizes
 
 
 class SymbolicRegion(FusedRegion):
-    """Operations on tensors of symbolic sizes, compiled to kernels. Its inputs may be numbers too."""
+    """Operations on tensors of symbolic sizes, compiled to kernels. Inputs may also be numbers."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class SymbolicRegion(FusedRegion):
 
     @functools.cache  # noqa: B019  (one for each region, which lives as long)
     def _by_torch(self) -> Any:
-        """Return its operations as a program that torch runs."""
+        """Return the operations as a program that torch runs."""
         return torch_program(self.name, self.region, self.executor).python_callable()
 
     def prepare(self) -> None:
-        """Start to compile it, in another thread, for the sizes of the traced call and contiguous inputs."""
+        """Start to compile the kernels in another thread, for the sizes of the traced call and contiguous inputs."""
         if not interpreting():
             self._begin(self._as_traced(), functools.partial(self._program, *self._traced))
 
     @property
     def source(self) -> str:
-        """Its kernels as a program for the sizes of the traced call."""
+        """The kernels as a program, for the sizes of the traced call."""
         launches, partial, value, strides = self._traced
         inputs = [self._concrete(p, value) for p in self.inputs]
         outputs = [(self._concrete(p, value), s) for p, s in zip(self.outputs, strides)]
@@ -109,7 +109,7 @@ class SymbolicRegion(FusedRegion):
         return self._program(*self._launched(key))
 
     def _program(self, launches: list[Launch], partial: int, value: Any, strides: Sequence[tuple[int, ...]]) -> Program:
-        """Return the program for concrete sizes, which `value` evaluates."""
+        """Return the program for concrete sizes. `value` evaluates a size."""
         there: Any = SimpleNamespace(
             name=self.name,
             inputs=[self._concrete(p, value) for p in self.inputs],
@@ -120,8 +120,11 @@ class SymbolicRegion(FusedRegion):
         return Program(there, to_torch_device(self.outputs[0].device), launches, partial, strides)
 
     def _launched(self, key: Sequence[Any]) -> tuple[list[Launch], int, Any, list[tuple[int, ...]]]:
-        """Return the launches for inputs of these sizes and strides, the number of programs that write partial sums of
-        columns, the function that evaluates sizes, and the strides of the outputs."""
+        """Return the launches for inputs of these sizes and strides.
+
+        Also return the number of programs that write partial sums of columns, the function that evaluates sizes, and
+        the strides of the outputs.
+        """
         tensors = [(i, x) for i, x in enumerate(key) if isinstance(x, tuple)]
         layouts, free = [], {}
         for p, (i, (shape, strides)) in zip(self.inputs, tensors):
@@ -149,7 +152,7 @@ class SymbolicRegion(FusedRegion):
     def _layout(
         self, position: int, shape: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]
     ) -> tuple[tuple[Any, ...], dict[int, int]]:
-        """Return strides as expressions of sizes where possible, and the values of those that are not."""
+        """Return strides as expressions of sizes where possible, and the values of the other strides."""
         if tuple(strides) == contiguous(sizes):
             return contiguous(shape), {}
         out: list[Any] = [0] * len(shape)

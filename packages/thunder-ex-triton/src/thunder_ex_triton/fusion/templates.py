@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source of kernels: templates around the lines that `codegen` generates.
 
-A kernel without reductions iterates over elements. One that reduces rows has a program per row or per few rows, or
-loops over long rows in chunks. One that reduces columns loops over many rows and writes partial sums, which a second
-kernel adds up.
+A kernel without reductions iterates over elements. A kernel that reduces rows has one program per row or per few rows,
+or loops over the chunks of long rows. A kernel that reduces columns loops over many rows and writes partial sums. A
+second kernel then adds the partial sums.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 """
 
-# Functions that kernels call, each one after those that it calls itself.
+# Functions that kernels call. Each function comes after the functions that it calls.
 HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
@@ -84,13 +84,13 @@ class KernelSource(NamedTuple):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     template: str  # "elements", "rows", "long", "columns" or "finish"
-    titles: dict[str, str]  # the names of its values in the trace
-    read: int = 0  # the bytes that it reads per element of its space
+    titles: dict[str, str]  # the names of the kernel's values in the trace
+    read: int = 0  # the bytes that the kernel reads per element of its space
     written: int = 0  # the bytes that a kernel of long rows writes per element of its space
-    tensors: int = 0  # the number of tensors that it reads and writes
-    operations: int = 0  # the number of its lines
-    passes: int = 0  # the number of its loops over a long row
-    checks: bool = False  # whether it asserts that indices are in bounds
+    tensors: int = 0  # the number of tensors that the kernel reads and writes
+    operations: int = 0  # the number of lines
+    passes: int = 0  # the number of loops over a long row
+    checks: bool = False  # whether the kernel asserts that indices are in bounds
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
 
 
@@ -114,9 +114,9 @@ def kernels_of(
     wide: bool,
     long: bool = False,
 ) -> list[KernelSource]:
-    """Return the kernels that compute `outputs`, or raise `Unfit`. `strides` are those of inputs and outputs.
+    """Return the kernels that compute `outputs`, or raise `Unfit`. `strides` belong to inputs and outputs.
 
-    `wide` tells that offsets need 64 bits, `long` that kernels loop over the chunks of a row.
+    With `wide`, offsets need 64 bits. With `long`, kernels loop over the chunks of a row.
     """
     integer = ".to(tl.int64)" if wide else ""
     if not space.reduces:
@@ -136,7 +136,7 @@ def kernels_of(
     accumulate = []
     for op, part in zip(sums, partial):
         if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
-            raise Unfit("reduces columns, and not by a sum of floats")
+            raise Unfit("reduces columns by an operation other than a sum of floats")
         a, lead = op.args[0], len(op.args[1])
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
         accumulate.append(Line(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]"))
@@ -161,7 +161,10 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
 
 
 def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
-    """Return a software-pipelined loop over the rows of a program: loads of the next rows are in flight."""
+    """Return a software-pipelined loop over the rows of a program.
+
+    While a row is computed, the next rows are loaded.
+    """
     head = (
         f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):",
         f"x = (row{integer} + tl.arange(0, XB))[:, None]",
@@ -216,7 +219,7 @@ def _long(
 
 
 def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
-    """Set eviction policies: a row is kept in the cache while it will be read again, and evicted first afterwards."""
+    """Set eviction policies. A row stays in the cache while a later loop reads it, and is evicted first afterwards."""
 
     def pointer_of(line: Line) -> str | None:
         return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
@@ -237,9 +240,9 @@ def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
 def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
     """Rewrite lines so that unaligned rows are read and written in whole vectors of `size` elements.
 
-    Interior chunks begin after the vector that holds the first element. They need no mask, which would split vectors.
-    That vector and the remainder at the end of the row, mostly one chunk, come after them; there one mask per vector
-    keeps full vectors whole.
+    Interior chunks begin after the vector that holds the row's first element. Interior chunks need no mask, and a mask
+    would split vectors. The first vector and the remainder at the end of the row come afterwards, usually as one chunk.
+    There one mask per vector keeps full vectors whole.
     """
     place = f"(x * {columns} + r)"
 
@@ -248,7 +251,7 @@ def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, int
 
     if columns % size == 0 or not any(map(is_of_row, lines_in(items))):
         return list(items)
-    chunks = f"{columns - size} // RB"  # the number of interior chunks, after the vector of the first element
+    chunks = f"{columns - size} // RB"  # the number of interior chunks, after the first vector
     middle = (
         f"for start in range({size}, {chunks} * RB + {size}, RB):",
         "lane = (start + tl.arange(0, RB))[None, :]",
@@ -339,7 +342,9 @@ def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
-    """Return the kernel that adds up the partial sums of columns, in a fixed order, and computes what uses them."""
+    """Return the kernel that adds the partial sums of columns in a fixed order, and computes the values that use the
+    sums.
+    """
     writer = Writer(operations, strides, space, axis="r")
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tile sizes, grids and warps of kernels: heuristics, tuned on an H200.
+"""Heuristics for the tile sizes, grids and warps of kernels, tuned on an H200.
 
-These kernels are bound by memory bandwidth, which is saturated as long as enough loads are in flight. A kernel that
-loops over rows prefetches the next ones into shared memory while it computes (`stages`); one with a program per row
-relies on occupancy: the fewer registers a program holds, the more programs run at a time.
+The kernels are limited by memory bandwidth. They saturate it if enough loads are in flight. A kernel that loops over
+rows prefetches the next rows into shared memory while it computes (`stages`). A kernel with one program per row relies
+on occupancy: the fewer registers a program uses, the more programs run at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = ["Tiling", "is_chunking_profitable", "tilings"]
 
-# Bytes of a multiprocessor's shared memory for prefetched rows; the rest is left for reductions.
+# Bytes of a multiprocessor's shared memory for prefetched rows. Reductions use the remaining bytes.
 _SHARED = 200 * 1024
-# Bytes of a row, read and written, per warp of its program. At half of the maximal occupancy, the rows in progress then
-# still fit into the cache when they are read again.
+# Bytes of a row (read and written) per warp of its program. At half of the maximal occupancy, all rows in progress then
+# fit into the cache, and are still there when they are read again.
 _CACHED = 13 * 1024
 
 
@@ -37,12 +37,12 @@ class Kernel(Protocol):
 
     @property
     def template(self) -> str:
-        """The name of its template."""
+        """The name of the kernel's template."""
         ...
 
     @property
     def read(self) -> int:
-        """The bytes that it reads per element of its space."""
+        """The bytes that the kernel reads per element of its space."""
         ...
 
     @property
@@ -52,34 +52,34 @@ class Kernel(Protocol):
 
     @property
     def tensors(self) -> int:
-        """The number of tensors that it reads and writes."""
+        """The number of tensors that the kernel reads and writes."""
         ...
 
     @property
     def passes(self) -> int:
-        """The number of its loops over a long row."""
+        """The number of loops over a long row."""
         ...
 
     @property
     def operations(self) -> int:
-        """The number of its lines."""
+        """The number of lines."""
         ...
 
 
 def is_chunking_profitable(columns: int, tiles_read: int, lines: Sequence[Line]) -> bool:
-    """Check whether to loop over a row's chunks, reading them again from the cache for each reduction.
+    """Check whether to loop over a row's chunks. Each reduction then reads the chunks again from the cache.
 
-    That takes fewer registers, so that more programs run at a time. It recomputes the values of each chunk, which
-    should be cheap. Unaligned rows can be read in whole vectors only in this way.
+    A loop uses fewer registers, so more programs run at a time. It recomputes the values of each chunk, which should be
+    cheap. Only a loop can read unaligned rows in whole vectors.
     """
     few = tiles_read == 1 or (tiles_read == 2 and columns % 8 != 0)
     return few and columns > 4096 and len(lines) <= 40 and all(line.kind != DRAW for line in lines)
 
 
 def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:
-    """Return the candidate tilings of a kernel: the default one first, and up to three others that may be faster.
+    """Return the candidate tilings of a kernel: the default tiling, and up to three others that may be faster.
 
-    `partial` is the number of programs that wrote partial sums of columns, for the kernel that adds them up.
+    `partial` is the number of programs that wrote partial sums of columns. The kernel that adds these sums needs it.
     """
     rows, columns = space.rows, space.columns
     wide = power_of_two(columns)
@@ -147,8 +147,11 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
 
 
 def _chunk(columns: int, passes: int, moved: int) -> tuple[int, int]:
-    """Return the chunk size of a long row, and the number of warps; `moved` are the bytes moved per element."""
-    if columns % 8:  # unaligned rows: chunks at the ends cost twice as much, and should be small
+    """Return the chunk size of a long row, and the number of warps.
+
+    `moved` is the number of bytes moved per element.
+    """
+    if columns % 8:  # in unaligned rows, chunks at the ends cost twice as much and should be small
         warps = min(max(4, power_of_two(blocks(columns * moved, _CACHED))), 32)
         return 256 * warps, warps
     if columns <= 16384:
@@ -158,8 +161,8 @@ def _chunk(columns: int, passes: int, moved: int) -> tuple[int, int]:
 
 
 def _tile_of_rows(wide: int) -> tuple[int, int, int]:
-    """Return rows per tile, programs per multiprocessor and warps of a kernel that reduces rows and columns."""
-    if 64 < wide <= 256:  # sums within a warp need no shared memory, and warps need not synchronize
+    """Return rows per tile, programs per multiprocessor and warps of a kernel that reduces both rows and columns."""
+    if 64 < wide <= 256:  # sums within a warp need no shared memory and no synchronization between warps
         return 512 // wide, 16, 1
     if wide == 512:
         return 4, 8, 2
@@ -171,15 +174,15 @@ def _tile_of_rows(wide: int) -> tuple[int, int, int]:
 
 
 def _stages(shared: int, most: int) -> int:
-    """Return the pipeline stages, the current tile included: as many as shared memory holds."""
+    """Return the number of pipeline stages, including the current tile: as many as shared memory can hold."""
     return max(1, min(most, _SHARED // max(shared, 1) + 1))
 
 
 def _exact(columns: int) -> int:
-    """Return the tile width that masks off the fewest columns; the largest of equal ones."""
+    """Return the tile width that masks off the fewest columns. Among equal widths, return the largest."""
     return min((1024, 512, 256, 128), key=lambda w: blocks(columns, w) * w) if columns > 128 else power_of_two(columns)
 
 
 def _warps(elements: int) -> int:
-    """Return the number of warps for a tile of that many elements."""
+    """Return the number of warps for a tile of `elements` elements."""
     return 4 if elements <= 4096 else 8 if elements <= 8192 else 16

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy with class indices by apex's `xentropy_cuda`: which calls are taken, and their implementation.
+"""Cross-entropy with class indices by apex's `xentropy_cuda`: the checker and the implementation.
 
-apex computes the loss of each row, and its log-sum-exp, which is saved for backward. It neither supports `ignore_index`
-nor checks that class indices are in bounds: both are done here.
+apex computes the loss and the log-sum-exp of each row. The log-sum-exp is saved for backward. apex does not support
+`ignore_index` and does not check class indices, so this module does both.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ __all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_l
 # With bfloat16 logits apex saves each row's statistics in bfloat16, and gradients are off by up to 6 %.
 DTYPES = ("float32", "float16")
 TAKEN = (dtypes.float32, dtypes.float16)
-# A thread block has at least 32 threads, which read out of bounds in shorter rows.
+# A thread block has at least 32 threads. In shorter rows they read out of bounds.
 FEWEST_CLASSES = 32
 # In backward a row's offset is computed in 32 bits.
 MOST_LOGITS = 2**32
-# Bytes of logits; below, launching the small kernels around apex's costs more than it saves (docs/performance.md).
+# Bytes of logits. Below this size, launching the small kernels before and after apex's kernel costs more than apex
+# saves (docs/performance.md).
 LARGE = 300_000_000
-# The fewest classes measured: a thread block processes one row, however short it is.
+# The smallest number of classes that was measured. A thread block processes one row, even if the row is short.
 MEASURED_CLASSES = 1000
 
-# The operators' default of `ignore_index`.
+# The default of `ignore_index`.
 IGNORED = -1
 
 
@@ -38,30 +39,30 @@ def takes(
     input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> bool | str:  # fmt: skip
-    """Return True, or the reason why apex does not compute the call as torch does."""
+    """Return True, or the reason why apex does not compute the same result as torch."""
     if input.ndim != 2 or target.ndim != 1:
-        return "apex takes a matrix of logits and one class index per row"
+        return "apex supports only a matrix of logits and one class index per row"
     if input.dtype not in TAKEN:
-        return f"apex's cross-entropy is correct for logits in {' and '.join(DTYPES)}, not {input.dtype}"
+        return f"apex's cross-entropy is correct only for logits in {' and '.join(DTYPES)}, not {input.dtype}"
     if target.dtype != dtypes.int64:
-        return f"apex takes class indices in int64, not {target.dtype}"
+        return f"apex supports class indices in int64, not {target.dtype}"
     if weight is not None:
         return "apex does not support class weights"
     if target.device != input.device:
-        return "its tensors are on several devices"
+        return "the tensors are on several devices"
     if input.shape[0] == 0:
         return "the logits have no rows"
     if input.shape[1] < FEWEST_CLASSES:
         return f"apex reads out of bounds in rows of fewer than {FEWEST_CLASSES} classes"
     if input.shape[0] * input.shape[1] >= MOST_LOGITS:
-        return "apex's gradient is wrong for 2**32 logits and more"
+        return "apex's gradient is wrong for 2**32 or more logits"
     return unusable_device(CROSS_ENTROPY, input.device) or True
 
 
 def profitable(input: Any, *args: Any, **kwargs: Any) -> bool | str:
     """Check whether apex is faster than torch."""
     if input.shape[1] < MEASURED_CLASSES:
-        return f"was not measured to be faster than torch for fewer than {MEASURED_CLASSES} classes"
+        return f"is not known to be faster than torch for fewer than {MEASURED_CLASSES} classes"
     size = input.shape[0] * input.shape[1] * input.dtype.bytes
     return size >= LARGE or f"torch is as fast for logits of less than {LARGE // 1_000_000} MB"
 
@@ -77,10 +78,10 @@ def forward_like(
 def forward(
     logits: torch.Tensor, labels: torch.Tensor, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run apex's kernel, and mask and reduce the losses."""
+    """Run apex's kernel. Mask and reduce the losses."""
     counts = labels != ignore_index
     labels = torch.where(counts, labels, 0)
-    picked = logits.gather(1, labels[:, None])[:, 0]  # before apex's kernel, as it checks bounds
+    picked = logits.gather(1, labels[:, None])[:, 0]  # this comes before apex's kernel, because it checks bounds
     half = logits.dtype is torch.float16
     losses, lse = extension(CROSS_ENTROPY).forward(logits.contiguous(), labels, label_smoothing, half)
     if not label_smoothing:  # apex multiplies the sum of the logits, which may be infinite, by 0
@@ -94,7 +95,7 @@ def forward(
 
 
 def backward_like(g: Any, logits: Any, *, target: Any, max_log_sum_exp: Any, label_smoothing: float) -> Any:
-    """Decompose the gradient of the logits, given the cotangent of each row's loss."""
+    """Decompose the gradient of the logits, for the cotangent of each row's loss."""
     classes = logits.shape[1]
     softmax = ltorch.exp(ltorch.to(logits, torch.float32) - ltorch.unsqueeze(max_log_sum_exp, 1))
     numbers = ltorch.arange(classes, device=logits.device)
@@ -107,7 +108,7 @@ def backward(
     g: torch.Tensor, logits: torch.Tensor, *, target: torch.Tensor, max_log_sum_exp: torch.Tensor,
     label_smoothing: float,
 ) -> torch.Tensor:  # fmt: skip
-    """Run apex's kernel, which assumes contiguous logits, whatever their strides are."""
+    """Run apex's kernel. It ignores strides and assumes that logits are contiguous."""
     return extension(CROSS_ENTROPY).backward(
         g.contiguous(), logits.contiguous(), max_log_sum_exp.contiguous(), target.contiguous(), label_smoothing
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer and RMS norms by apex's `fused_layer_norm_cuda`: which calls are taken, and their implementation.
+"""Layer and RMS norms by apex's `fused_layer_norm_cuda`: the checkers and the implementations.
 
-apex treats the input as a matrix whose columns are the normalized dimensions. The statistics saved for backward (mean
-and rstd, the reciprocal standard deviation or root mean square) are returned in torch's shape.
+apex treats the input as a matrix whose columns are the normalized dimensions. The statistics are returned in torch's
+shape and saved for backward: the mean and rstd (the reciprocal standard deviation, or the reciprocal root mean square).
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ MOST_ELEMENTS = 2**31
 
 def _takes(input: Any, normalized_shape: Any, *parameters: Any) -> bool | str:
     if input.ndim == 0 or len(normalized_shape) > input.ndim:
-        return "apex normalizes the last dimensions of a tensor"
+        return "apex normalizes only the last dimensions of a tensor"
     if input.numel() == 0:
         return "the input has no elements"
     if input.numel() >= MOST_ELEMENTS:
-        return "apex uses 32-bit indices, and the input has 2**31 elements or more"
+        return "apex uses 32-bit indices, but the input has 2**31 or more elements"
     for p in parameters:
         if p is not None and (p.dtype != input.dtype or p.device != input.device):
-            return "apex takes an input and parameters with one dtype and device"
+            return "apex supports only an input and parameters with the same dtype and device"
     return unusable_device(NORMS, input.device) or True
 
 
 def takes_layer_norm(
     input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> bool | str:
-    """Return True, or the reason why apex does not take the call."""
+    """Return True, or the reason why apex does not support the call."""
     if input.dtype not in OF_LAYERS:
         return f"apex's layer norm has no gradient in {input.dtype}"
     if (weight is None) != (bias is None):
-        return "apex's layer norm takes both a weight and a bias, or neither"
+        return "apex's layer norm needs a weight and a bias, or none of them"
     return _takes(input, normalized_shape, weight, bias)
 
 
 def takes_rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> bool | str:
-    """Return True, or the reason why apex does not take the call."""
+    """Return True, or the reason why apex does not support the call."""
     if input.dtype not in OF_ROOTS:
-        return f"apex's norms take {', '.join(DTYPES)}, not {input.dtype}"
+        return f"apex's norms support {', '.join(DTYPES)}, not {input.dtype}"
     return _takes(input, normalized_shape, weight)
 
 
 # -- the operators -----------------------------------------------------------------------------------------------------
 def _statistics(x: torch.Tensor, like: torch.Tensor, columns: int) -> torch.Tensor:
-    """Reshape the statistics of rows as torch returns them."""
+    """Reshape the statistics of rows to torch's shape."""
     return x.view(*like.shape[: like.ndim - columns], *([1] * columns))
 
 
@@ -71,7 +71,7 @@ def _shape(normalized_shape: Any) -> list[int]:
 def layer_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result, and mean and reciprocal standard deviation (rstd) of each row."""
+    """Return the result, the mean and the reciprocal standard deviation (rstd) of each row."""
     x, shape, apex = input.contiguous(), _shape(normalized_shape), extension(NORMS)
     if weight is None or bias is None:
         out, mean, rstd = apex.forward(x, shape, eps)
@@ -96,7 +96,7 @@ def layer_norm_backward(
 def layer_norm_backward_like(
     grad: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    """Decompose the gradients into operations of torch."""
+    """Decompose the gradients into torch's operations."""
     return ltorch.layer_norm_backward(grad, ltorch.contiguous(input), normalized_shape, mean, rstd, weight, bias)
 
 
@@ -129,12 +129,12 @@ def rms_norm_backward(
 def rms_norm_backward_like(
     grad: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, eps: float | None
 ) -> Any:
-    """Decompose the gradients into operations of torch."""
+    """Decompose the gradients into torch's operations."""
     return ltorch.rms_norm_backward(grad, ltorch.contiguous(input), normalized_shape, rstd, weight)
 
 
 def _epsilon(x: torch.Tensor, eps: float | None) -> float:
-    """Return `eps`, or torch's default: that of the dtype in which it computes."""
+    """Return `eps`. If `eps` is None, return torch's default, which depends on the dtype of torch's computation."""
     return torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps if eps is None else eps
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
+"""The plugin's hooks. Each hook imports its modules when it runs, so importing this file is cheap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def thunder_probe(env: Env) -> Availability:
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Register an executor per extension. Triton's cross-entropy, measured to be faster, has a higher priority."""
+    """Register an executor per extension. Triton's cross-entropy is faster (measured), so it has a higher priority."""
     from thunder.extend import OperatorExecutor
 
     if loads(CROSS_ENTROPY):
@@ -49,7 +49,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Return the devices and dtypes to test with: those that the checkers accept."""
+    """Return the devices and dtypes of the conformance tests: those that the checkers accept."""
     from thunder_ex_apex import cross_entropy, norms, samples
 
     if executor.name == LOSS:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe: which CUDA extensions of NVIDIA's apex are installed, whether they load, and whether they run on a device.
+"""Check which CUDA extensions of NVIDIA's apex are installed, whether they load, and whether they run on a device.
 
-The extensions are top-level modules, which are built with apex from source. Importing this module imports neither torch
+The extensions are top-level modules that are built from source with apex. Importing this module imports neither torch
 nor apex, so that probing stays cheap.
 """
 
@@ -48,7 +48,7 @@ def loads(name: str) -> bool:
 
 
 def why_not(env: Env) -> str | None:
-    """Return why none of apex's extensions can run on this machine; None when one can."""
+    """Return why none of apex's extensions can run on this machine; None if one of them can."""
     found = [name for name in (CROSS_ENTROPY, NORMS) if env.has_module(name)]
     if not found:
         return _missing(env)
@@ -67,27 +67,33 @@ def _missing(env: Env) -> str:
     if not is_nvidias_apex():
         version = env.version_of("apex")
         return (
-            f"the installed package apex{f' {version}' if version else ''} is not NVIDIA's but another of that name, "
-            f"such as PyPI's: {BUILD}"
+            f"the installed package apex{f' {version}' if version else ''} is not NVIDIA's apex "
+            f"but another package of that name, such as the one on PyPI: {BUILD}"
         )
     return f"NVIDIA's apex is installed without its CUDA extensions: {BUILD}"
 
 
 def is_nvidias_apex() -> bool:
-    """Check, without importing it, whether the package apex has the subpackages of NVIDIA's."""
+    """Check whether the package apex has the subpackages of NVIDIA's apex, without importing it."""
     spec = importlib.util.find_spec("apex")
     folders = [] if spec is None else list(spec.submodule_search_locations or ())
     return any((Path(folder) / "normalization").is_dir() for folder in folders)
 
 
 def unusable_device(name: str, device: Any) -> str | None:
-    """Return why an extension cannot run on a device; None when it can. A kernel is launched there once to check."""
+    """Return why an extension cannot run on a device; None if it can.
+
+    The first check launches a kernel on the device.
+    """
     return reject_device(device, "apex") or _trial(name, device.index or 0)
 
 
 @functools.cache
 def _trial(name: str, index: int) -> str | None:
-    """Return the error of a minimal call: an extension has code only for the architectures that it was built for."""
+    """Return the error of a minimal call.
+
+    An extension contains code only for the architectures that it was built for.
+    """
     torch = importlib.import_module("torch")
     try:
         with torch.cuda.device(index), torch.no_grad():

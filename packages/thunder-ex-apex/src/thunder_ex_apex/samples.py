@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples with which the conformance suite tests the operators of this wheel.
+"""Samples for the conformance tests of this plugin's operators.
 
 The reference of an operator is its decomposition, run by torch.
 """
@@ -17,10 +17,10 @@ from thunder_ex_apex import cross_entropy, norms
 
 __all__ = ["loss_opinfos", "norm_opinfos"]
 
-# Rows and classes: the fewest classes, unaligned rows, rows longer than a thread block reads at once.
+# Rows and classes: the fewest classes, unaligned rows, and rows longer than a thread block reads at a time.
 SHAPES = ((1, 32), (7, 33), (4, 45), (3, 127), (5, 1030), (2, 32001))
 HOW = (("mean", 0.0), ("sum", 0.1), ("none", 0.3))
-# The shape of a tensor, and its normalized dimensions.
+# The shape of a tensor, and the normalized dimensions.
 NORMALIZED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((3, 4), (4,)), ((2, 3, 4), (3, 4)), ((7,), (7,)), ((5, 33), (33,)), ((2, 1030), (1030,)), ((3, 4096), (4096,)),
 )  # fmt: skip
@@ -34,7 +34,7 @@ def _made(make: TensorMaker, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _fixed(make: TensorMaker, shape: tuple[int, ...], low: float = 0.5, high: float = 2) -> torch.Tensor:
-    """Make a tensor that is not differentiated: statistics, and cotangents of losses."""
+    """Make a tensor that is not differentiated, e.g. statistics or a cotangent of losses."""
     return make.saved(shape, low=low, high=high)
 
 

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and normalization by NVIDIA's cuDNN, for thunder. Installing this wheel is enough."""
+"""Attention and normalization with NVIDIA's cuDNN, as a plugin of thunder. Installing this wheel enables it."""
 
 __version__ = "0.1.0"

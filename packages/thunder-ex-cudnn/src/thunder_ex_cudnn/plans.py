@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution plans: cuDNN graphs that are built once for shapes, strides and flags, and then executed at little cost.
+"""Execution plans: cuDNN graphs that are built once for given shapes, strides and flags, and then executed cheaply.
 
-A cuDNN handle belongs to one thread (autograd runs backward in threads of its own) and one device, so each thread has a
-`Context` per device: a handle and a bounded cache of plans. A call is a lookup and one execution on the current stream,
-with a workspace from torch's allocator.
+A cuDNN handle belongs to one thread and one device. (Autograd runs backward in separate threads.) Each thread therefore
+has a `Context` per device: a handle and a bounded cache of plans. A call looks up the plan and executes it on the
+current stream, with a workspace from torch's allocator.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = [
 
 #: Logs the calls that fall back to torch.
 log = logging.getLogger("thunder.cudnn")
-_MOST = 256  # how many plans a thread caches per device; the oldest is evicted
+_MOST = 256  # the maximal number of plans that a thread caches per device; the oldest plan is evicted
 
 Ints = tuple[int, ...]
-Layout = tuple[Ints, Ints]  # shape and strides
+Layout = tuple[Ints, Ints]  # the shape and the strides
 
 
 class Unsupported(RuntimeError):
-    """Raised where cuDNN has no plan for a graph."""
+    """Raised if cuDNN has no plan for a graph."""
 
 
 def library() -> Any:
-    """Return cuDNN's Python frontend, loaded when it is first needed."""
+    """Return cuDNN's Python frontend. The first call imports it."""
     return importlib.import_module("cudnn")
 
 
@@ -60,9 +60,9 @@ def type_of(dtype: torch.dtype) -> Any:
 
 
 class Plan:
-    """A graph that is ready to run: `run(buffers)` takes the tensors of its description, in that order.
+    """A graph that is ready to run. `run(buffers)` accepts the tensors of the graph's description, in that order.
 
-    outputs: the shape, strides and dtype of each tensor that the caller has to allocate.
+    outputs: the shape, strides and dtype of each tensor that the caller allocates.
     """
 
     __slots__ = ("context", "execute", "outputs", "workspace")
@@ -75,7 +75,10 @@ class Plan:
         self.execute = _by_address(graph, uids, context.handle) or _by_tensor(graph, uids, context.handle)
 
     def run(self, buffers: Sequence[torch.Tensor]) -> None:
-        """Execute it on the current device, which must be the plan's, and on its current stream."""
+        """Execute the plan on the current device and its current stream.
+
+        The current device must be the plan's device.
+        """
         context = self.context
         stream = current_stream(context.device)
         handle = context.handle
@@ -86,7 +89,7 @@ class Plan:
 
 
 def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None]:
-    """Return the frontend's public way to execute a graph, which inspects each tensor at every call."""
+    """Return the frontend's public function that executes a graph. It inspects each tensor at every call."""
 
     def execute(buffers: Sequence[torch.Tensor], workspace: torch.Tensor | None) -> None:
         graph.execute(tuple(buffers), workspace, handle, tensor_uids=uids)
@@ -95,15 +98,16 @@ def _by_tensor(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any,
 
 
 def _by_address(graph: Any, uids: tuple[int, ...], handle: Any) -> Callable[[Any, Any], None] | None:
-    """Return the frontend's private way to execute a graph by addresses; None where this version lacks it.
+    """Return the frontend's private function that executes a graph by addresses; None if it does not exist.
 
-    The addresses are in an array in the order of the tensors' uids. A plan belongs to one thread, so it owns the array.
+    The addresses are in an array, in the order of the tensors' uids. A plan belongs to one thread, so it owns the
+    array.
     """
     lowered = getattr(graph, "_lowered_graph", None)
     run = getattr(lowered, "_execute_with_raw_ptrs", None)
     raw = getattr(handle, "backend_handle", None)
     try:
-        if run is None or raw is None or graph.selected_engine is not None:  # an engine of the frontend's own
+        if run is None or raw is None or graph.selected_engine is not None:  # an engine of the frontend
             return None
         index = graph.plans[graph._plan_index].cpp_index
         order = list(graph._variant_pack_uids() or ())
@@ -134,11 +138,11 @@ class Context:
         self.plans: dict[Hashable, Any] = {}
         with torch.cuda.device(device):
             self.handle = library().create_handle()
-        # Destroy the handle when the thread ends, but not at exit: CUDA may be shut down by then.
+        # Destroy the handle when the thread ends, but not when the process exits: CUDA may then be shut down already.
         weakref.finalize(self, library().destroy_handle, self.handle).atexit = False
 
     def make(self, key: Hashable, build: Callable[[Context], Any], what: str) -> Any:
-        """Build and cache the plan of a new key; None where cuDNN has no plan for it."""
+        """Build and cache the plan of a new key; None if cuDNN has no plan for it."""
         try:
             with torch.cuda.device(self.device):
                 made = build(self)
@@ -152,7 +156,7 @@ class Context:
 
 
 class Description:
-    """A graph under construction, and its tensors in the order in which calls pass them."""
+    """A graph under construction, and its tensors in the order of the caller's arguments."""
 
     def __init__(self, context: Context, dtype: torch.dtype):
         kinds = library().data_type
@@ -182,12 +186,12 @@ class Description:
         self.outputs.append((shape, strides, dtype))
 
     def plan(self) -> Plan:
-        """Build the plan; raise Unsupported where cuDNN has none."""
+        """Build the plan. Raise Unsupported if cuDNN has none."""
         cudnn = library()
         try:
             self.graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         except (cudnn.cudnnGraphNotSupportedError, ValueError, RuntimeError) as error:
-            raise Unsupported(f"cuDNN {cudnn.backend_version()} has no plan for this: {error}") from error
+            raise Unsupported(f"cuDNN {cudnn.backend_version()} has no plan for this graph: {error}") from error
         return Plan(self.context, self.graph, self.tensors, self.outputs)
 
 
@@ -200,7 +204,7 @@ _threads = _Threads()
 
 
 def context(device: int) -> Context:
-    """Return this thread's context of a device, which must be the current one when its plans run."""
+    """Return this thread's context of a device. The device must be current when the context's plans run."""
     found = _threads.contexts.get(device)
     if found is None:
         found = _threads.contexts[device] = Context(device)
@@ -208,15 +212,15 @@ def context(device: int) -> Context:
 
 
 def dense(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, or a copy if it is not contiguous and aligned to 16 bytes."""
+    """Return the tensor. Copy it if it is not contiguous or not aligned to 16 bytes."""
     x = x.contiguous()
     return x.clone() if x.data_ptr() & 15 else x
 
 
 def packed_strides(shape: Ints, strides: Ints) -> Ints:
-    """Return dense strides for a shape, with the dimensions in the order of `strides`.
+    """Return dense strides for a shape. The dimensions have the order of `strides`.
 
-    The last dimension is innermost; those of size 1, whose strides are arbitrary, are outermost.
+    The last dimension is innermost. Dimensions of size 1, whose strides are arbitrary, are outermost.
     """
     last = len(shape) - 1
     out, step = [0] * len(shape), 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
+"""The plugin's hooks. Each hook imports its modules when it runs, so importing this file is cheap."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the matching of attention that is written out, and the removal of unused gradients."""
+    """Register the pass that matches attention in separate operations, and the pass that removes unused gradients."""
     from thunder_ex_cudnn.attention.patterns import register
 
     register(registry, EXECUTOR)
@@ -53,7 +53,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Return the devices and dtypes to test with; attention is for half precision only."""
+    """Return the devices and dtypes of the conformance tests. Attention supports only half precision."""
     from thunder_ex_cudnn.samples import opinfos
 
     return ConformanceProfile(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probe: which frontend, library and GPU cuDNN's graphs need, and what is missing on this machine.
+"""Check whether this machine has the frontend, the library and the GPU that cuDNN's graphs need.
 
-Nothing here imports torch or the frontend before the cheap checks have passed.
+This module does not import torch or the frontend before the cheap checks have passed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["FRONTEND", "unusable_device", "why_not"]
 
 FRONTEND = "nvidia-cudnn-frontend"
 OLDEST_FRONTEND = (1, 32)
-OLDEST_CUDNN = (9, 19)  # the oldest version that the executor was tested with
+OLDEST_CUDNN = (9, 19)  # the oldest version that the executor is tested with
 OLDEST_GPU = (8, 0)
 _INSTALL = f"pip install --no-deps '{FRONTEND}>={'.'.join(map(str, OLDEST_FRONTEND))}'"
 
 
 def unusable_device(device: object) -> str | None:
-    """Return why cuDNN cannot run on a device of this type; None when it can."""
+    """Return why cuDNN cannot run on a device of this type; None if it can."""
     return reject_device(device, "cuDNN")
 
 
 def why_not(env: Env) -> str | None:
-    """Return why cuDNN's graphs cannot run on this machine; None when they can."""
+    """Return why cuDNN's graphs cannot run on this machine; None if they can."""
     return (
         env.lacks_version(FRONTEND, OLDEST_FRONTEND, module="cudnn", install=_INSTALL)
         or env.lacks_gpu(OLDEST_GPU)
@@ -38,8 +38,9 @@ def why_not(env: Env) -> str | None:
 
 
 def _why_not_loaded(version: str | None) -> str | None:
-    """Return why the frontend does not load: built for another Python, or no cuDNN, an old one or not torch's."""
-    own = importlib.import_module("torch").backends.cudnn.version()  # torch loads its cuDNN; the frontend then uses it
+    """Return why the frontend does not load, e.g. if it finds another cuDNN than torch.
+    """
+    own = importlib.import_module("torch").backends.cudnn.version()  # the frontend uses the cuDNN that torch loads
     try:
         cudnn: Any = importlib.import_module("cudnn")
     except Exception as error:
@@ -50,7 +51,7 @@ def _why_not_loaded(version: str | None) -> str | None:
         return f"{FRONTEND} {version} finds no cuDNN ({error}): pip install nvidia-cudnn-cu13"
     reason = reject_version("cuDNN", _written(found), OLDEST_CUDNN)
     if reason is None and own is not None and own // 10000 != found // 10000:
-        return f"torch uses cuDNN {_written(own)} and {FRONTEND} found {_written(found)}, which are incompatible"
+        return f"torch uses cuDNN {_written(own)}, but {FRONTEND} found the incompatible cuDNN {_written(found)}"
     return reason
 
 

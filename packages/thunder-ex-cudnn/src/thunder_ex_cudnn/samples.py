@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples with which the conformance suite tests the operators of this wheel.
+"""Samples for the conformance tests of this plugin's operators.
 
 The reference of an operator is its decomposition, run by torch.
 """
@@ -38,7 +38,7 @@ def _attention(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
             yield q, k, v, None, ("top-left", 4), 0.3
             yield q, k, v, None, ("bottom-right", 4), 0.3
         yield q, k, v, small((1, 1, s, t)), None, 0.2
-    q, k, v = (small((2, n, 3, 64)).transpose(1, 2) for n in (16, 24, 24))  # heads next to widths in memory
+    q, k, v = (small((2, n, 3, 64)).transpose(1, 2) for n in (16, 24, 24))  # heads are next to widths in memory
     yield q, k, v, small((2, 3, 16, 24)), None, 0.125
 
 
@@ -132,7 +132,7 @@ def _layer_backward(make: Callable[..., Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def opinfos() -> list[Any]:
-    """Return an OpInfo for each operator of the executor. Gradients are operators of their own."""
+    """Return an OpInfo for each operator of the executor. Gradients are separate operators."""
     attention: dict[str, tuple[Any, Any]] = {
         "cudnn_attention": (_attention, lambda *args: fallback.forward(*args)[0]),
         "cudnn_attention_forward": (_attention, fallback.forward),

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fusion executor for thunder on nvFuser."""
+"""A fusion executor for thunder that uses nvFuser."""
 
 __version__ = "0.1.0"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of a fusion definition: a function that describes a region to nvFuser.
+"""Generate the source of a fusion definition: a function that describes a region to nvFuser.
 
-Compiled definitions are cached by their source with positional names, so that equal layers share one; the source with
-the trace's names, and its operations as comments, is for readers. Symbolic numbers are inputs after the tensors, and
-after them the seeds of random numbers.
+There are two forms of the source. The first has positional names: compiled definitions are cached by this form, so that
+equal layers share one definition. The second is for readers. It has the trace's names, and the operations as comments.
+The inputs are the tensors, then the symbolic numbers, then the seeds of random numbers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Tensor(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """The source of `define(fd)`, and the numbers that are its inputs after the tensors and before the seeds."""
+    """The source of `define(fd)`, and the numbers that are its inputs between the tensors and the seeds."""
 
     text: str
     numbers: tuple[Any, ...]
 
 
 def order_of(strides: Sequence[int]) -> tuple[int, ...]:
-    """Return nvFuser's stride order: the rank of each dimension by its stride, 0 for the smallest."""
+    """Return nvFuser's stride order: the rank of each dimension's stride, 0 for the smallest stride."""
     by_stride = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
     order = [0] * len(strides)
     for rank, d in enumerate(by_stride):
@@ -58,7 +58,7 @@ class _Numbers:
         self.known: dict[str, Any] = {}
 
     def write(self, x: Any) -> str:
-        """Return the name of a tensor, or of the input that holds a number."""
+        """Return the name of a tensor, or the name of the input that holds a number."""
         if isinstance(x, TensorProxy):
             return self.name_of(x.name)
         text = x.name if isinstance(x, NumberProxy) else str(x)
@@ -66,7 +66,7 @@ class _Numbers:
         return self.name_of(f"number_{list(self.known).index(text)}")
 
     def lines(self) -> list[str]:
-        """Return their definitions."""
+        """Return the definitions of these numbers."""
         return [
             f"    {self.write(x)} = fd.define_scalar(DataType.{'Double' if _is_float(x) else 'Int'})  # {text}"
             for text, x in self.known.items()
@@ -78,7 +78,7 @@ def _is_float(x: Any) -> bool:
 
 
 def seeds_of(operations: Sequence[BoundSymbol]) -> list[TensorProxy]:
-    """Return the seeds of random numbers: tensors of two numbers on the CPU, which calls pass as numbers."""
+    """Return the seeds of random numbers. They are tensors of two numbers on the CPU, which calls pass as numbers."""
     return list({op.args[0].name: op.args[0] for op in operations if op.sym.id == UNIFORM}.values())
 
 
@@ -90,9 +90,9 @@ def definition(
     named: Callable[[str], str] | None = None,
     fixed: bool = False,
 ) -> Definition:
-    """Return the function that describes a region; with `named`, values are renamed and there are no comments.
+    """Return the function that describes a region. With `named`, values are renamed and comments are omitted.
 
-    Where sizes are `fixed`, they are declared static.
+    If sizes are `fixed`, they are declared static.
     """
     numbers = _Numbers(named or (lambda name: name))
     write = numbers.write
@@ -105,7 +105,7 @@ def definition(
     lines = [
         f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
     ]
-    # Round outputs that the region itself reads, too: backward, which recomputes, starts from the rounded values.
+    # Also round outputs that the region reads itself: recomputation in backward starts from the rounded values.
     read = {name for op in operations for name in op.arg_names}
     kept = [p for p, _, _ in outputs if p.name in read and held(p.dtype) != stored(p.dtype)]
     for op in operations:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor "nvfuser": which operations can be fused, and which of them form one definition."""
+"""The executor "nvfuser": decide which operations can be fused, and which operations form one definition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from thunder_ex_nvfuser.region import FusedRegion
 __all__ = ["NvFusion"]
 
 MOST_DIMENSIONS = 8
-# nvFuser takes long to segment and schedule larger definitions.
+# nvFuser needs a long time to segment and schedule larger definitions.
 MOST_OPERATIONS = 150
 _EXTREMES = (prims.amax.id, prims.amin.id)
 _HALF = (dtypes.float16, dtypes.bfloat16)
@@ -63,10 +63,10 @@ class NvFusion(FusionExecutor):
 
 
 def _looks_for_largest(trace: Trace) -> bool:
-    """Check whether a trace computes amax or amin in half precision, or compares with it as the gradient does.
+    """Check whether a trace computes amax or amin in half precision, or compares with the result as the gradient does.
 
-    The gradient recomputes the elements and compares them for equality. In another fusion or kernel nvFuser may round
-    the same operations differently, so that no element is equal. If torch runs both traces, results are bitwise equal.
+    The gradient recomputes the elements and compares them for equality. In another fusion or kernel, nvFuser may round
+    the same operations differently, and then no element is equal. If torch runs both traces, results are bitwise equal.
     """
     spread: set[str] = set()
     for op in flattened(trace.bound_symbols, lambda op: not op.subsymbols):
@@ -80,7 +80,7 @@ def _looks_for_largest(trace: Trace) -> bool:
 
 
 def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
-    """Check whether a region has an input tensor, and all its sizes can be computed from the inputs."""
+    """Check whether a region has an input tensor, and whether all its sizes can be computed from the inputs."""
     seeds = {p.name for p in seeds_of(operations)}
     leaves = {p.name for p in region.inputs if isinstance(p, NumberProxy)}
     tensors = [p for p in region.inputs if isinstance(p, TensorProxy) and p.name not in seeds]
@@ -91,9 +91,9 @@ def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why a primitive cannot be fused; a composite never can itself, but its parts may."""
+    """Return why an operation cannot be fused, or None. A composite cannot be fused, but its parts may be."""
     sym = bsym.sym
-    if sym.id == UNIFORM:  # of a seed on the CPU
+    if sym.id == UNIFORM:  # the numbers of a seed on the CPU
         return _reject([bsym.output])
     if not sym.is_prim or sym.executor is not None:
         return "is not a primitive"
@@ -106,14 +106,14 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         return reason
     tensors = [p for p in values if isinstance(p, TensorProxy)]
     if sym.id in _EXTREMES and tensors[0].dtype in _HALF:
-        return "its gradient would not match these elements in half precision; torch runs the program"
+        return "its gradient would not find these elements again in half precision, so torch runs the program"
     if any(type(a) is complex for a in bsym.args):
         return "computes with complex numbers"
     return None if entry(bsym, str) is not None else f"nvFuser does not support it for {tensors[0].dtype}"
 
 
 def _reject(values: Sequence[Any]) -> str | None:
-    """Return why nvFuser does not support these values; None where it does."""
+    """Return why nvFuser does not support these values; None if it does."""
     if any(type(d) is int and d == 0 for p in values if isinstance(p, TensorProxy) for d in p.shape):
         return "has no elements"
     return reject_values(values, "nvFuser", stored, unusable_device, max_dimensions=MOST_DIMENSIONS)

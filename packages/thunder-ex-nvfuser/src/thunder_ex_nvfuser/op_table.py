@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitives that nvFuser supports, and the code of each in a fusion definition.
+"""The primitives that nvFuser supports, and the code of each primitive in a fusion definition.
 
 Half precision is computed in single precision: inputs are converted, and values are rounded where the program converts
-or returns them. An entry of the table takes the operation and a function that writes an operand; it returns the
-expression, or None where nvFuser does not support the call.
+or returns them. An entry of the table is a function of the operation and of a function that writes an operand. The
+entry returns the expression, or None if nvFuser does not support the call.
 
-Slices, concatenations and padding are left out: fused, they silently gave wrong elements in five of 3256 random
-programs, and misaligned addresses in one (nvFuser 0.2.36).
+Slices, concatenations and padding are not in the table. When fused, they silently gave wrong elements in five of 3256
+random programs, and misaligned addresses in one program (nvFuser 0.2.36).
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def stored(dtype: Any) -> str | None:
-    """Return nvFuser's name of a dtype in memory; None for unsupported ones."""
+    """Return nvFuser's name of a dtype in memory; None if nvFuser does not support the dtype."""
     return _TYPES.get(dtype)
 
 
 def held(dtype: Any) -> str:
-    """Return the type in which values of a dtype are computed."""
+    """Return the dtype in which values of a dtype are computed."""
     return "Float" if dtype in _HALF else _TYPES[dtype]
 
 
 def cast(text: str, to: str) -> str:
-    """Return a cast to another type."""
+    """Return a cast to another dtype."""
     return f"fd.ops.cast({text}, DataType.{to})"
 
 
@@ -86,7 +86,7 @@ def _operand(bsym: Any, a: Any, write: Write) -> str:
 
 
 def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool = True) -> Entry:
-    """Return the entry of a function of nvFuser's with the same arguments."""
+    """Return the entry of a function that has the same arguments in nvFuser."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         x = _first(bsym)
@@ -100,7 +100,7 @@ def _call(name: str, *, floats: bool = False, bools: bool = True, halves: bool =
 
 
 def _for_bools(name: str, of_bools: str) -> Entry:
-    """Return the entry of a function, with another one for booleans."""
+    """Return the entry of a function that differs for booleans."""
     return lambda bsym, write: _call(of_bools if _first(bsym).dtype is dtypes.bool8 else name)(bsym, write)
 
 
@@ -110,7 +110,7 @@ def rounded(text: str, dtype: Any) -> str:
 
 
 def _comparison(name: str) -> Entry:
-    """Return the entry of a comparison of rounded values: the gradient of amax compares elements with its output."""
+    """Return the entry of a comparison of rounded values. The gradient of amax compares elements with its output."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         texts = [_operand(bsym, a, write) for a in bsym.args]
@@ -140,7 +140,7 @@ def _power(bsym: Any, write: Write) -> str | None:
 
 def _abs(bsym: Any, write: Write) -> str | None:
     text = _call("abs", bools=False)(bsym, write)
-    return f"fd.ops.add({text}, 0.0)" if text is not None and _is_float(bsym.args[0]) else text  # nvFuser's keeps -0.0
+    return f"fd.ops.add({text}, 0.0)" if text is not None and _is_float(bsym.args[0]) else text  # turns -0.0 into 0.0
 
 
 def _where(bsym: Any, write: Write) -> str | None:
@@ -164,7 +164,7 @@ def _convert(bsym: Any, write: Write) -> str | None:
     text = write(a)
     if a.dtype is target:
         return f"fd.ops.set({text})"
-    if a.dtype in _HALF:  # the multiplication keeps nvFuser from merging casts, which it does wrongly at times
+    if a.dtype in _HALF:  # the multiplication prevents nvFuser from merging casts, which it sometimes does wrongly
         text = f"fd.ops.mul({rounded(text, a.dtype)}, 1.0)"
     if held(a.dtype) != held(target) or target not in _HALF:
         text = cast(text, held(target))
@@ -210,7 +210,8 @@ def _reduction(name: str) -> Entry:
 
 
 def _variance(*, mean: bool) -> Entry:
-    """Return the entry of a variance by deviations: nvFuser's own is wrong where a dimension is expanded (stride 0)."""
+    """Return the entry of a variance, computed from deviations. nvFuser's is wrong for expanded dimensions (stride 0).
+    """
 
     def entry(bsym: Any, write: Write) -> str | None:
         (a, dims), correction = bsym.args, bsym.kwargs["correction"]
@@ -238,7 +239,7 @@ def _view(name: str) -> Entry:
     )
 
 
-# Views and copies: a region of these alone is not fused.
+# Views and copies. A region that contains only these is not fused.
 VIEWS: dict[Any, Entry] = {
     prims.broadcast_in_dim.id: _view("broadcast_in_dim"), prims.reshape.id: _view("reshape"),
     prims.view.id: _view("reshape"), prims.transpose.id: _view("permute"), prims.squeeze.id: _view("squeeze"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's hooks. They import what they need when they run, so that importing this module is cheap."""
+"""The plugin's hooks. Each hook imports its modules when it runs, so importing this file is cheap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def thunder_probe(env: Env) -> Availability:
 
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Register the executor, as a default only where Triton's faster one is not usable: one fuser is enough."""
+    """Register the executor. It is a default only if Triton's faster fusion executor is not usable."""
     from thunder_ex_nvfuser.executor import NvFusion
 
     registry.register_executor(NvFusion(EXECUTOR, version=__version__), default=not is_usable("triton"), priority=10)
@@ -41,7 +41,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
-    """Return the devices and tolerances to test with: sums are taken in another order than torch's."""
+    """Return the devices and tolerances of the conformance tests. nvFuser computes sums in another order than torch."""
     from thunder_ex_nvfuser.samples import opinfos
 
     return ConformanceProfile(

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random numbers as arithmetic on a seed, so that they can be fused.
 
-One operation, `nvfuser_seeds`, takes a seed and an offset for each random operation of the program from torch's
-generator of the device, and advances the generator as torch's own operations do, without a launch or synchronization.
-Each random operation then becomes `nvfuser_uniform(seed, shape, device)`, nvFuser's Philox, and arithmetic on it
-(`thunder.passes.rng_fusion`), unless the option `nvfuser_random` is False. Seeds are tensors on the CPU: a CUDA graph
-would replay the same ones, so `CUDAGraphTransform` leaves their users out of its graphs.
+One operation, `nvfuser_seeds`, draws a seed and an offset for each random operation of the program from torch's
+generator of the device. It advances the generator as torch's operations do, without a launch or synchronization. Each
+random operation then becomes `nvfuser_uniform(seed, shape, device)`, which is nvFuser's Philox, and arithmetic on its
+result (`thunder.passes.rng_fusion`). The option `nvfuser_random=False` turns this off. Seeds are tensors on the CPU, so
+a CUDA graph would always replay the same seeds. `CUDAGraphTransform` therefore leaves operations that read seeds out of
+its graphs.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ from thunder_ex_nvfuser.region import compiled
 
 __all__ = ["drawn_seeds", "register"]
 
-WORDS = 4  # by which a draw advances the generator's offset: nvFuser uses four words per offset, as torch does
+WORDS = 4  # The step by which a draw advances the generator's offset. nvFuser uses four words per offset, like torch.
 
 
 def generator_of(device: torch.device) -> Any:
-    """Return torch's generator of a GPU, which exists only once CUDA is initialized: this call may be the first."""
+    """Return torch's generator of a GPU. It exists only after CUDA is initialized, and this call may be the first."""
     torch.cuda.init()
     index = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[index]
 
 
 def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
-    """Take `n` seeds, each a seed and an offset, from the generator of a device, and advance it past their numbers.
+    """Return `n` seeds (each a seed and an offset) from the generator of a device.
 
-    They are offsets in the same stream that torch's own operations use, so that nothing is drawn twice. nvFuser takes
-    signed 32-bit offsets; the higher bits are added to the seed.
+    Advance the generator past their numbers.
+
+    The seeds are offsets in the stream that torch's operations also use, so no number is drawn twice. nvFuser supports
+    signed 32-bit offsets. The higher bits are added to the seed.
     """
     generator = generator_of(to_torch_device(device))
     seed, offset = generator.initial_seed(), generator.get_offset()
@@ -55,7 +58,7 @@ def _signed(seed: int) -> int:
 
 @functools.cache
 def _uniform_definition(ndim: int) -> str:
-    """Return the definition of a draw by itself; its sizes and its seed are inputs."""
+    """Return the definition of a single draw. Its sizes and its seed are inputs."""
     lines = [f"    n{d} = fd.define_scalar(DataType.Int)" for d in range(ndim)]
     sizes = ", ".join(f"n{d}" for d in range(ndim))
     drawn = uniform(f"[{sizes}]", "seed")
@@ -64,7 +67,7 @@ def _uniform_definition(ndim: int) -> str:
 
 def _uniform(seed: torch.Tensor, shape: Sequence[int], device: Any) -> torch.Tensor:
     where = to_torch_device(device)
-    if type(seed) is not torch.Tensor or 0 in shape:  # a fake tensor asks for the metadata only
+    if type(seed) is not torch.Tensor or 0 in shape:  # a fake tensor needs only the metadata
         return torch.empty(tuple(shape), dtype=torch.float32, device=where)
     execute = compiled(_uniform_definition(len(shape))).execute
     return execute([*shape, *seed.tolist()], device=where.index)[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region as a callable of its inputs, which nvFuser compiles at the first call with each layout of the inputs.
+"""A region as a callable of its inputs. nvFuser compiles it at the first call with each layout of the inputs.
 
-Where the trace has symbolic sizes, one definition serves all of them: nvFuser's extents are symbolic, and sizes that
-the program computes are inputs.
+If the trace has symbolic sizes, one definition supports all sizes. nvFuser's extents are symbolic, and sizes that the
+program computes are inputs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from thunder_ex_nvfuser.probe import library
 __all__ = ["FusedRegion", "compiled", "contiguous"]
 
 _strides = torch.Tensor.stride
-Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # from the inputs of a call to its results
+Run = Callable[[Sequence[Any]], Sequence[torch.Tensor]]  # a function from the inputs of a call to the results
 
 # Equal definitions share their compiled form, in an LRU cache by source.
 MOST_DEFINITIONS = 1024
-# How many combinations of sizes a region caches.
+# The maximal number of combinations of sizes that a region caches.
 MOST_CALLS = 1024
-_defining = threading.Lock()  # nvFuser supports only one definition under construction
-# Strides of results, by the definition with contiguous results and the numbers of a call.
+_defining = threading.Lock()  # nvFuser supports only one definition under construction at a time
+# Strides of results, by the numbers of a call and the definition with contiguous results.
 _layouts: dict[Any, list[tuple[int, ...]]] = {}
 
 
@@ -48,7 +48,7 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return dense strides with the dimensions in that order."""
+    """Return dense strides for dimensions in the given order."""
     strides, step = [0] * len(shape), 1
     for d in sorted(range(len(shape)), key=order.__getitem__):
         strides[d] = step
@@ -57,7 +57,7 @@ def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 class FusedRegion:
-    """Operations compiled as one definition. `source` is a runnable program of it for contiguous inputs."""
+    """Operations compiled as one definition. `source` is a runnable program of the definition for contiguous inputs."""
 
     template = "nvFuser's"
 
@@ -91,7 +91,7 @@ class FusedRegion:
 
     @property
     def source(self) -> str:
-        """Its definition as a readable, runnable program."""
+        """The definition as a readable, runnable program."""
 
         def hint(x: Any) -> Any:
             return x.hint if isinstance(x, SymbolicNumber) else x
@@ -103,7 +103,10 @@ class FusedRegion:
         )
 
     def _first_call(self, key: Any, inputs: Sequence[Any]) -> Any:
-        """Compile and cache the function for such inputs, and run it. Where nvFuser fails, torch runs instead."""
+        """Compile and cache the function for these inputs, and run it.
+
+        If nvFuser fails, torch runs the region instead.
+        """
         if len(self._calls) >= MOST_CALLS:
             self._calls.clear()
         value = self._values(inputs)
@@ -134,7 +137,7 @@ class FusedRegion:
         return result
 
     def _run_of(self, program: _Program | None, value: Callable[[Any], Any]) -> Run:
-        """Return the function from the inputs of such calls to their results."""
+        """Return the function that computes the results of calls like this one."""
         if program is None:
             return lambda inputs: self._by_torch(*inputs)
         if not self.symbolic and not self.seeds:
@@ -149,7 +152,7 @@ class FusedRegion:
 
     @functools.cached_property
     def _by_torch(self) -> Callable[..., Any]:
-        """Its operations as a program that torch runs, except for random numbers."""
+        """The operations as a program that torch runs, except for random numbers."""
         return torch_program(self.name, self.region, self.executor).python_callable()
 
     def _values(self, inputs: Sequence[Any]) -> Callable[[Any], Any]:
@@ -171,14 +174,14 @@ class FusedRegion:
         return value
 
     def _laid_out(self, inputs: Sequence[Tensor], numbers: Sequence[Any], value: Callable[[Any], Any]) -> list[Tensor]:
-        """Return the outputs with the strides that torch gives them, found by running it on fake tensors."""
+        """Return the outputs with the strides that torch gives them. Running torch on fake tensors determines these."""
         usual = [Tensor(p, shape := tuple(map(value, p.shape)), contiguous(shape)) for p in self.outputs]
         alike = definition(self.operations, inputs, usual, named=by_place()).text, *numbers
         if alike not in _layouts:
             if len(_layouts) >= MOST_DEFINITIONS:
                 _layouts.clear()
             with without_data():
-                args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # the seeds' type
+                args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # the seeds' dtype
                 for i, x in zip((*self.places, *self.numbers), (*map(_empty, inputs), *numbers)):
                     args[i] = x
                 _layouts[alike] = [tuple(x.stride()) for x in self._by_torch(*args)]
@@ -191,12 +194,13 @@ def _empty(t: Tensor) -> torch.Tensor:
 
 
 def _kind(t: Tensor) -> Any:
-    """Return what a definition is specialized on: the stride order, the sizes of 1, and the contiguous dimensions."""
+    """Return the facts that a definition depends on: stride order, dimensions of size 1, and contiguous dimensions.
+    """
     order = order_of(t.strides)
     packed: list[Any] = []
     step = 1
     for d in sorted(range(len(order)), key=order.__getitem__):
-        if t.shape[d] == 1:  # its stride is arbitrary
+        if t.shape[d] == 1:  # the stride of a dimension of size 1 is arbitrary
             packed.append(True)
             continue
         packed.append(t.strides[d] == step or (t.strides[d] == 0 and "expanded"))
@@ -206,7 +210,7 @@ def _kind(t: Tensor) -> Any:
 
 @functools.lru_cache(maxsize=MOST_DEFINITIONS)
 def compiled(text: str) -> Any:
-    """Return the executor of a definition, which compiles kernels when it is first called."""
+    """Return the executor of a definition. Its first call compiles the kernels."""
     nvfuser = library()
     scope = {"DataType": nvfuser.DataType}
     exec(compile(text, "<nvfuser>", "exec"), scope)
@@ -216,12 +220,12 @@ def compiled(text: str) -> Any:
         try:
             scope["define"](fd)
         finally:
-            fd.__exit__(None, None, None)  # without the exception, which it would print
+            fd.__exit__(None, None, None)  # without the exception, which nvFuser would print
         return nvfuser.FusionExecutorCache(fd.fusion)
 
 
 def _packed(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Return dense strides in the same order; contiguous ones for an expanded tensor."""
+    """Return dense strides in the same order. Return contiguous strides for an expanded tensor."""
     expanded = any(n > 1 and step == 0 for n, step in zip(shape, strides))
     return contiguous(shape) if expanded else _dense(shape, order_of(strides))
 
@@ -234,7 +238,7 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 class _Program:
     """A region for one layout of the inputs.
 
-    Tensors that are not dense, and expanded ones, are copied first: nvFuser computes wrong results for some.
+    Tensors that are not dense, and expanded tensors, are copied first, because nvFuser computes wrong results for some.
     """
 
     def __init__(self, region: FusedRegion, inputs: Sequence[Tensor], outputs: Sequence[Tensor]):
@@ -248,7 +252,7 @@ class _Program:
         self.laid_anew: list[int] = []
 
     def first(self, inputs: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
-        """Run it for the first time, and check dtypes, shapes, strides and aliasing of nvFuser's results."""
+        """Run the region for the first time. Check dtypes, shapes, strides and aliasing of nvFuser's results."""
         found = self.execute([*inputs, *numbers])
         taken = {x.untyped_storage().data_ptr() for x in inputs}
         for i, (x, (p, shape, strides)) in enumerate(zip(found, self.wanted)):
@@ -269,12 +273,12 @@ class _Program:
         return found
 
     def run_of(self, shapes: Any) -> Run:
-        """Return the function of calls whose results have these `shapes`; None where sizes are fixed."""
+        """Return the function for calls whose results have these `shapes`; None if sizes are fixed."""
         execute: Run = self.execute if self.copied else self.compiled
         return (lambda inputs: self._anew(execute(inputs), shapes)) if self.laid_anew else execute
 
     def _anew(self, found: Sequence[torch.Tensor], shapes: Any) -> Any:
-        """Return the results, with copies of those that alias others or have other strides than in eager mode."""
+        """Return the results. Copy results that alias other results, or whose strides differ from eager mode."""
         out = list(found)
         for i in self.laid_anew:
             p, shape, strides = self.wanted[i]

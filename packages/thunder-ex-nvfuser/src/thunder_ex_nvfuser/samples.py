@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples with which the conformance suite tests the operators that draw random numbers."""
+"""Samples for the conformance tests of the operators that draw random numbers."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ __all__ = ["Delayed", "Quantization", "Scheme", "scheme_of"]
 
 
 class Quantization(NamedTuple):
-    """The quantization of one tensor: format, block size, whether scales are powers of two, and the lower bound of
-    amax.
+    """The quantization of a tensor: format, block size, whether scales are powers of two, and the minimum of amax.
     """
 
     kind: str
@@ -35,8 +34,7 @@ class Delayed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A recipe. `split`: whether the forward, the input gradient and the weight gradient matmul use the split
-    accumulator.
+    """A recipe. `split`: whether forward, input gradient and weight gradient use the split accumulator.
     """
 
     input: Quantization

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `python -m thunder COMMAND`. One file per command; each defines `add_parser`.
+"""The command line: `python -m thunder COMMAND`. Each command has a file, which defines `add_parser`.
 
-`plugins` and `doctor` diagnose broken environments, so nothing here imports torch until a command
-that needs it runs: they work, and report the problem, where torch is broken or missing.
+`plugins` and `doctor` diagnose broken environments. Even if torch is broken or missing, they work and report the
+problem. Therefore nothing here imports torch before a command needs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status: 0 for success, 1 for a failure, 2 for an invalid command line."""
+    """Run one command. Return the exit status: 0 for success, 1 for a failure, 2 for an invalid command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = conformance.split(arguments)
     args = build_parser().parse_args(arguments)
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PluginLoadError as error:
         print(f"thunder {args.command}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader (`| head`) closed the pipe; Python must not report it at exit
+    except BrokenPipeError:  # The reader (e.g. `| head`) closed the pipe. Python must not report this at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inspect torch or one plugin in a child process.
 
-A plugin is foreign code, often compiled, and a crash of it cannot be caught. Here it only terminates a child, and the
-parent reports how the child died. `look(plugin)` runs in the parent; `main([FILE, PLUGIN])` runs in the child and
-writes its findings to FILE as JSON (a plugin may print anything to its standard output).
+A plugin is foreign code, which is often compiled, and its crashes cannot be caught. Here a crash only terminates a
+child process, and the parent reports how the child ended. `look(plugin)` runs in the parent. `main([FILE, PLUGIN])`
+runs in the child and writes its findings to FILE as JSON, because a plugin may print anything to standard output.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from typing import Any
 
 __all__ = ["look"]
 
-#: How many bytes of a dead child's output are shown.
+# : The number of bytes of a dead child's output that are shown.
 LAST_LINES = 15
 
-#: The first line of faulthandler's report; the innermost frame is on the next one.
+# : The first line of faulthandler's report. The innermost frame is on the next line.
 FATAL = "Fatal Python error"
 
 
 def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
-    """Inspect in a child process; return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if it died."""
+    """Inspect in a child process.
+
+    Return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if the child crashed.
+    """
     with tempfile.TemporaryDirectory(prefix="thunder-doctor-") as scratch:
         report = Path(scratch) / "report.json"
-        # Not with -m, where Python warns about a module that its package has imported already.
+        # Not with -m, which would warn that the package has already imported the module.
         begin = f"import sys; from {__name__} import main; sys.exit(main(sys.argv[1:]))"
         command = [sys.executable, "-X", "faulthandler", "-c", begin, str(report)]
         try:
@@ -61,7 +64,7 @@ def death(status: int) -> str:
 
 
 def _last_words(output: bytes | None) -> str:
-    """Return the end of its output; for a crash that Python reported, the beginning of that report."""
+    """Return the end of the child's output. If Python reported the crash, return the beginning of that report."""
     lines = (output or b"").decode(errors="replace").strip().splitlines()
     for number, line in enumerate(lines):
         if line.startswith(FATAL):
@@ -71,7 +74,7 @@ def _last_words(output: bytes | None) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the child: load the plugin, or only inspect the environment, and write the report."""
-    # Imported here: whoever only calls `death` needs none of it.
+    # The import is local, because callers of `death` do not need this.
     from thunder.cli.plugins import quiet_records
     from thunder.plugins import PluginLoadError, load_named, manager
 
@@ -84,7 +87,7 @@ def main(arguments: list[str]) -> int:
         except PluginLoadError:
             pass  # the record has the reason
         except Exception:
-            # a failure of thunder itself, not of the plugin: for example, thunder.extend cannot be imported
+            # thunder itself failed, not the plugin; e.g. thunder.extend cannot be imported
             report["error"] = traceback.format_exc()
         record = manager().find(names[0])
         report["record"] = None if record is None else record.to_dict()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m thunder conformance [NAME] [pytest arguments]`: test the operators of an executor, or of every plugin.
 
-Runs the suite that ships with thunder-core (`thunder.tests`) in pytest, one session per executor; further arguments
-are passed to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`. `--isolate` runs
-each family of operators in a process of its own, so that a crash does not affect the others (`thunder.cli.isolate`).
+Runs the suite of thunder-core (`thunder.tests`) in pytest, with one session per executor. Further arguments are passed
+to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`. `--isolate` runs each family
+of operators in a separate process, so that a crash does not affect the other families (`thunder.cli.isolate`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="an executor; without it every installed plugin is tested"
+        "name", nargs="?", metavar="NAME", help="the executor to test (default: every installed plugin)"
     )
     parser.set_defaults(run=run)
     return parser
@@ -45,8 +45,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split the arguments into those of this command and those of pytest.
 
-    pytest's options take values (`-n 2`), and argparse, which does not know them, would parse such a value as NAME.
-    So NAME has to be the first argument; all others are pytest's.
+    Some options of pytest have values (`-n 2`). argparse does not know these options, and would parse such a value as
+    NAME. Therefore NAME must be the first argument, and all other arguments are pytest's.
     """
     arguments = list(arguments)
     if arguments[:1] != [COMMAND]:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("pytest") is None:
         print(
             "thunder conformance: the suite runs in pytest, which is not installed. "
-            "Install it with the suite's other needs: python -m pip install 'thunder-core[tests]'",
+            "Install pytest and the suite's other requirements: python -m pip install 'thunder-core[tests]'",
             file=sys.stderr,
         )
         return 2
@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def test(executor: str, rest: Sequence[str]) -> int:
-    """Run the suite for one executor, in one pytest session or, with `--isolate`, in one per family.
+    """Run the suite for one executor, in one pytest session or, with `--isolate`, in one session per family.
 
-    The suite's plugin of pytest is an entry point, so no `-p` is needed.
+    The suite's pytest plugin is an entry point, so `-p` is not needed.
     """
     at_once, rest = isolate.take_option(rest, isolate.OPTION)
     if at_once is not None:
@@ -91,7 +91,7 @@ def test(executor: str, rest: Sequence[str]) -> int:
 
 
 def _every_plugin(rest: Sequence[str]) -> Iterator[tuple[str, int, str]]:
-    """Test every plugin that can run here, and report the others with their reason."""
+    """Test every plugin that can run here. Report the reason for each plugin that cannot."""
     for record in quiet_records():
         told = record.to_dict()
         if record.state is PluginState.COMPATIBLE:
@@ -102,6 +102,6 @@ def _every_plugin(rest: Sequence[str]) -> Iterator[tuple[str, int, str]]:
                 status = test(executor["name"], rest)
                 yield executor["name"], status, "passed" if status == 0 else f"pytest ended with status {status}"
         else:
-            # a plugin that is disabled or lacks its hardware is not a failure; a broken one is
+            # A plugin that is disabled or lacks its hardware is not a failure, but a broken plugin is.
             harmless = told["state"] in (PluginState.BLOCKED.value, PluginState.UNAVAILABLE.value)
             yield record.name, 0 if harmless else 1, f"not tested: {told['state']} ({told['reason']})"

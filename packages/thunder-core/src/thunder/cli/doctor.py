@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder doctor [NAME]`: diagnose this environment and which executor plugins can run in it.
+"""`python -m thunder doctor [NAME]`: diagnose this environment, and report which executor plugins can run in it.
 
-Each plugin is loaded in a process of its own, so that a crash is reported like any other failure. The exit status is
-0 when nothing is broken: a plugin that lacks its GPU is not broken. With a NAME it is 0 when that
-plugin can be used.
+Each plugin is loaded in a separate process, so that a crash is reported like any other failure. The exit status is 0 if
+nothing is broken. A plugin that lacks its GPU is not broken. With a NAME, the exit status is 0 if that plugin can be
+used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from thunder.plugins.version import normalize_name
 __all__ = ["add_parser", "run"]
 
 CRASHED = "crashed"
-#: The import time of a plugin, in seconds, from which it is reported as slow.
+# : A plugin is reported as slow if its import takes at least this number of seconds.
 SLOW_IMPORT = 1.0
 _BROKEN = {CRASHED, PluginState.FAILED.value, PluginState.INCOMPATIBLE.value}
 
@@ -45,16 +45,16 @@ _BROKEN = {CRASHED, PluginState.FAILED.value, PluginState.INCOMPATIBLE.value}
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the subcommand."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor", help="load every executor plugin, or one, and say what is wrong", description=__doc__
+        "doctor", help="load every executor plugin, or one of them, and report problems", description=__doc__
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one plugin, in detail")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the plugin to report in detail")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--timeout",
         type=float,
         default=120.0,
         metavar="SECONDS",
-        help="how long a plugin may take to load (default: 120)",
+        help="the maximal time for loading a plugin (default: 120)",
     )
     parser.set_defaults(run=run)
     return parser
@@ -76,7 +76,7 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
     if name is not None and not records:
         known = ", ".join(sorted({record.name for record in quiet_records()})) or "none"
         raise PluginLoadError(
-            f"no installed distribution brings an executor plugin {name!r}. Installed: {known}{without_plugin(name)}"
+            f"no installed distribution provides an executor plugin {name!r}. Installed: {known}{without_plugin(name)}"
         )
     to_load = [record for record in records if record.state is PluginState.COMPATIBLE]
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
@@ -101,7 +101,7 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
 
 
 def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the record of a plugin, updated with its state in the child process."""
+    """Return the record of a plugin, updated with the plugin's state in the child process."""
     if seen is None:
         return record.to_dict()
     if "crash" in seen:
@@ -114,7 +114,7 @@ def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _warnings() -> Iterator[str]:
-    """Yield problems of the environment other than those of plugins."""
+    """Yield problems of the environment that do not belong to a plugin."""
     for owner in other_owners():
         yield (
             f"{owner} also installs a module named 'thunder': its files and thunder-core's overwrite each other. "
@@ -126,7 +126,7 @@ def _warnings() -> Iterator[str]:
     known |= {normalize_name(record.distribution) for record in quiet_records()}
     for name in sorted(disabled_names() - {"*"}):
         if name not in known and normalize_name(name) not in known:
-            yield f"{DISABLE_VARIABLE} names {name!r}, and no plugin or distribution of that name is installed"
+            yield f"{DISABLE_VARIABLE} names {name!r}, but no plugin or distribution of that name is installed"
 
 
 # --- printing ----------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def _row(plugin: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _slow(plugin: dict[str, Any]) -> str | None:
-    """Return a note for a plugin that slows down everyone's first compilation."""
+    """Return a note for a plugin that slows down the first compilation of every program."""
     seconds = plugin["import_seconds"]
     return f"its import takes {seconds:.1f} s" if seconds is not None and seconds >= SLOW_IMPORT else None
 

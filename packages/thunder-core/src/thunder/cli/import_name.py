@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detect other distributions that install a module called `thunder`.
 
-Other distributions use this import name too. When one of them is installed beside thunder-core, each overwrites files
-of the other, and uninstalling one removes files of both. Installers do not notice; `python -m thunder doctor` does.
+Other distributions use this import name too. If one of them is installed together with thunder-core, each overwrites
+files of the other, and uninstalling one removes files of both. Installers do not detect this, but `python -m thunder
+doctor` does.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def other_owners(distributions: Iterable[metadata.Distribution] | None = None) -
             name, version = distribution.metadata["Name"], distribution.version
             if name and normalize_name(name) != CORE_DISTRIBUTION and _installs(distribution, IMPORT_NAME):
                 owners.add(f"{name} {version}")
-        except Exception:  # unreadable metadata tells nothing about the owner
+        except Exception:  # unreadable metadata does not identify the owner
             continue
     return sorted(owners)
 
 
 def _installs(distribution: metadata.Distribution, module: str) -> bool:
-    # The texts are searched, not parsed: the list of files of a large library has tens of thousands of lines.
+    # The texts are searched, not parsed: the file list of a large library has tens of thousands of lines.
     if module in (distribution.read_text("top_level.txt") or "").split():
         return True
     files = "\n" + (distribution.read_text("RECORD") or distribution.read_text("SOURCES.txt") or "")

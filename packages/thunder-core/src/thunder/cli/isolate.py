@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder conformance NAME --isolate`: the suite with a process for each family of operators.
+"""`python -m thunder conformance NAME --isolate`: run the suite with a separate process for each family of operators.
 
-A kernel that crashes takes its process down, and one with an invalid memory access can corrupt a GPU's context
-for all later tests. Here that fails only its own family, which is reported. Each
-process logs the start and the end of each test, so that results from before a crash count and the crashing
-test is known. `--isolate=4` runs four processes at a time.
+A kernel that crashes ends its process. A kernel with an invalid memory access can corrupt a GPU's context for all later
+tests. With separate processes, only the kernel's family fails, and the report names it. Each process logs the start and
+the end of each test. Results from before a crash therefore count, and the crashing test is known. `--isolate=4` runs
+four processes at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["OPTION", "Session", "run", "take_option"]
 OPTION = "--isolate"
 SUITE = "thunder.tests"
 REPORT, FAMILY = "--thunder-report", "--thunder-family"
-#: The exit statuses of pytest when tests have run (or there were none).
+# : The exit statuses of pytest if tests have run, or if there were none.
 ENDED = (0, 1, 5)
 
 
@@ -35,7 +35,7 @@ class Session(NamedTuple):
     family: str
     status: int
     outcomes: list[tuple[str, dict[str, Any], str]]
-    running: str | None  # the test during which it died
+    running: str | None  # the test during which the process died
     output: str
 
     @property
@@ -45,7 +45,7 @@ class Session(NamedTuple):
 
 
 def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]]:
-    """Split off `option` (`--x`, `--x=v`): return its value, "" if it has none, and the other arguments."""
+    """Split off `option` (`--x` or `--x=v`). Return its value ("" if it has none) and the other arguments."""
     found, others = None, []
     for argument in rest:
         name, _, value = argument.partition("=")
@@ -57,8 +57,8 @@ def take_option(rest: Sequence[str], option: str) -> tuple[str | None, list[str]
 
 
 def run(executor: str, rest: Sequence[str], at_once: str) -> int:
-    """Run the suite for one executor; return 0 if every process exited normally and every test passed."""
-    # Imported here, as it imports torch: the other commands work without.
+    """Run the suite for one executor. Return 0 if every process exited normally and every test passed."""
+    # The import is local because it imports torch, and other commands work without torch.
     from thunder.tests.target import WHOLE
 
     report, arguments = take_option(rest, REPORT)
@@ -75,12 +75,12 @@ def run(executor: str, rest: Sequence[str], at_once: str) -> int:
 
 
 def families_of(executor: str, folder: Path) -> list[str]:
-    """Return an executor's families of operators, found in a process of its own, as plugins may crash."""
+    """Return an executor's families of operators. A separate process finds them, because plugins may crash."""
     target = folder / "families.json"
     command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(target), executor]
     done = subprocess.run(command, check=False)
     if done.returncode or not target.exists():
-        raise SystemExit(f"thunder conformance: looking for operators {death(done.returncode)}")
+        raise SystemExit(f"thunder conformance: the process that lists operators {death(done.returncode)}")
     found: list[str] = json.loads(target.read_text(encoding="utf-8"))
     return found
 
@@ -107,7 +107,7 @@ def _session(executor: str, family: str, arguments: Sequence[str], folder: Path)
 def _told(session: Session) -> Session:
     failed = sum(outcome == "failed" for outcome, _, _ in session.outcomes)
     if session.status == 5:
-        return session  # nothing to test
+        return session  # there is nothing to test
     words = f"{len(session.outcomes) - failed} passed" + (f", {failed} failed" if failed else "")
     if session.crash:
         words += f", {session.crash}" + (f" in {session.running.rpartition('::')[2]}" if session.running else "")
@@ -122,7 +122,7 @@ def _outcomes_of(session: Session, executor: str) -> Iterator[tuple[str, dict[st
     quiet = session.status == 1 and not any(outcome == "failed" for outcome, _, _ in session.outcomes)
     if session.crash is not None or quiet:
         where = session.running or session.family
-        operator = f"({session.crash or 'a test that is about no operator failed'})"
+        operator = f"({session.crash or 'a test that does not belong to an operator failed'})"
         counted = {"operator": operator, "family": session.family, "executor": executor, "claimed": False}
         yield "failed", counted, where
 
@@ -135,7 +135,7 @@ def _write_outputs(sessions: Sequence[Session], folder: Path) -> None:
 
 
 def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str | None) -> int:
-    # Imported here, as it imports torch: the other commands work without.
+    # The import is local because it imports torch, and other commands work without torch.
     from pytest_thunder import environment
     from thunder.tests.report import Outcome, Summary, write_report
 
@@ -154,7 +154,7 @@ def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the child that lists families."""
-    # Imported here, as it imports torch: the other commands work without.
+    # The import is local because it imports torch, and other commands work without torch.
     from thunder.plugins import conformance_profile
     from thunder.tests.opinfos import all_opinfos
     from thunder.tests.target import executors_named
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
             profile = conformance_profile(executor.name)
             infos += profile.opinfos() if profile is not None and profile.opinfos is not None else ()
     except ValueError:
-        pass  # an option of another plugin of pytest; if it is unknown, every session reports it
+        pass  # This is an option of another pytest plugin. If it is unknown, every session reports it.
     Path(target).write_text(json.dumps(sorted({info.family for info in infos})), encoding="utf-8")
     return 0
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder ops`: list the operations that an executor can run, and by which operator or transform.
+"""`python -m thunder ops`: list the operations that an executor can run, and the operator or transform that runs each.
 
-Whether it runs a particular call depends on its checker, which needs the arguments: see `thunder.examine`.
+A particular call also depends on the checker, which needs the arguments: see `thunder.examine`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Claim", "add_parser", "claims_of", "run"]
 class Claim(NamedTuple):
     """One operation that an executor runs.
 
-    id: the operation's id. kind: `operator` (one of the executor's own), `implementation` (an operation of thunder
-    that it implements), `gradient` (it only has a gradient rule for it), or `fusion` (it can include the operation in
-    fusions). runs: the operator or transform that replaces it. checker: whether claiming depends on the
-    arguments.
+    id: the operation's id. kind: `operator` (an operator of the executor), `implementation` (an operation of thunder
+    that the executor implements), `gradient` (the executor has only a gradient rule for the operation), or `fusion`
+    (the executor can include the operation in fusions). runs: the operator or transform that replaces the operation.
+    checker: whether claiming depends on the arguments.
     """
 
     id: str
@@ -40,7 +40,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ops", help="list the operations that an executor can run", description=__doc__
     )
-    parser.add_argument("--executor", metavar="NAME", required=True, help="torch, python, or an installed plugin's")
+    parser.add_argument("--executor", metavar="NAME", required=True, help="torch, python, or a plugin's executor")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if error is not None:
         print(f"thunder ops: executors need torch, which cannot be imported: {error}", file=sys.stderr)
         return 1
-    # Imported here, as it imports torch: the other commands work without.
+    # The import is local because it imports torch, and other commands work without torch.
     from thunder.extend import get_executor
 
     executor = get_executor(args.executor)
@@ -81,21 +81,22 @@ def _text(identifier: Any) -> str:
 
 
 def claims_of(executor: Any) -> Iterator[Claim]:
-    """Yield the operations that an executor can run; its checkers are not called."""
-    # Imported here, as it imports torch: the other commands work without.
+    """Yield the operations that an executor can run. Its checkers are not called."""
+    # The import is local because it imports torch, and other commands work without torch.
     from thunder.core.prims import all_prims
     from thunder.core.symbol import BoundSymbol
     from thunder.torch import all_torchsymbols
 
     taken = dict(executor.implmap)
     for symbol in (*all_prims().values(), *all_torchsymbols().values()):
-        # An executor may derive implementations from the operation (the torch executor does), so each one is queried.
+        # An executor may derive implementations from the operation (as the torch executor does), so each operation is
+        # queried.
         how = executor.implementation(BoundSymbol(symbol, (), {}, None))
         if how is not None:
             taken.setdefault(symbol.id, how)
     serving = {how.op for how in taken.values()}
     for symbol in executor.opmap.values():
-        if symbol not in serving:  # the others are listed with the operation that they implement
+        if symbol not in serving:  # the other operators are listed with the operation that they implement
             yield Claim(_text(symbol.id), "operator", symbol.name, False, False, None)
     for identifier, how in taken.items():
         runs = "" if how.op is None else how.op.name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m thunder plugins`: list the installed executor plugins, from metadata alone. Imports none of them."""
+"""`python -m thunder plugins`: list the installed executor plugins from their metadata, without importing them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([record.to_dict() for record in found], indent=2))
     elif not found:
-        print(f"No executor plugin is installed (no distribution has an entry point in the group {GROUP!r}).")
+        print(f"No executor plugin is installed (no entry point in the group {GROUP!r}).")
     else:
         header = ("plugin", "state", "distribution", "needs thunder-core", "module", "why")
         print(format_table(header, (_row(record) for record in found)))
-        print("\n`python -m thunder doctor` loads them and says whether they can run here.")
+        print("\n`python -m thunder doctor` loads them and reports whether they can run here.")
     return 0
 
 
@@ -46,7 +46,7 @@ def _row(record: PluginRecord) -> tuple[object, ...]:
 
 
 def quiet_records() -> tuple[PluginRecord, ...]:
-    """Return the records without logging about them: the command prints the same information."""
+    """Return the records without logging messages about them, because the command prints the same information."""
     with _silence():
         return records()
 

@@ -9,7 +9,7 @@ __all__ = ["format_table"]
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
-    """Format rows under a header, in aligned columns; the last column is not padded."""
+    """Format rows under a header, in aligned columns. The last column is not padded."""
     cells = [list(header), *([("" if cell is None else str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     lines = []

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claiming: each operation is given to the first executor, in order, that accepts it.
 
-The walk is top down: an executor claims an operation whole, or everything it decomposes into, before the next one is
-considered. An operation that no executor claims that way is replaced by its subsymbols, which are claimed one by one.
-What a fusion executor can fuse stays unclaimed until that executor's pass over the whole trace has run; the operations
-that it does not fuse are claimed afterwards.
+The walk is top down. An executor claims a whole operation, or all operations that it decomposes into, before the next
+executor is considered. If no executor claims an operation in this way, its subsymbols replace it and are claimed one by
+one. Operations that a fusion executor can fuse stay unclaimed until that executor's pass over the whole trace has run.
+Operations that it does not fuse are claimed afterwards.
 
-Contract: the input has no get_grad and put_grad. Values keep their names, shapes, dtypes and devices, and
-operations their order; each operation of the result is executable. An operation that does not decompose and that no
-executor claims is an error.
+Contract: the input contains no get_grad and put_grad. Values keep their names, shapes, dtypes and devices. Operations
+keep their order, and each operation of the result is executable. An operation without a decomposition that no executor
+claims raises an error.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_executio
 
 
 def is_structural(bsym: BoundSymbol) -> bool:
-    """Check whether it is part of the trace's frame (inputs, del, return) and runs as printed."""
+    """Check whether an operation belongs to the trace's frame (inputs, del, return) and runs as printed."""
     return bsym.sym.is_structural
 
 
 def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
-    """Return the traces of the passes from `trace` to one that `executors` run."""
+    """Return the traces of the passes from `trace` to a trace that `executors` can run."""
     fusers = [ex for ex in executors if isinstance(ex, FusionExecutor)]
     traces = [claim(trace, executors)]
     for fuser in fusers:
@@ -45,7 +45,7 @@ def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list
 
 
 def _fused_by(fuser: FusionExecutor, trace: Trace) -> Trace:
-    """Run the pass of a fusion executor over a trace; its errors name the executor."""
+    """Run the pass of a fusion executor over a trace. Errors name the executor."""
     what = f"the fusion_pass of the executor {fuser.name!r}"
     try:
         made = fuser.fusion_pass(trace)
@@ -61,7 +61,8 @@ def claim(
 ) -> Trace:
     """Return the trace with each operation replaced by the operator of the executor that claims it.
 
-    With `fusing`, operations that fusion executors can fuse are left to them; else their own operators are used.
+    With `fusing`, operations that fusion executors can fuse stay unclaimed. Otherwise the fusion executors' operators
+    replace them.
     """
     with construct(trace, name) as out:
         claimer = _Claimer(out, executors, fusing)
@@ -72,7 +73,7 @@ def claim(
 
 
 class _Claimer:
-    """The state of one walk: the trace being written, and the replacements of values."""
+    """The state of one walk: the new trace, and the replacements of values."""
 
     def __init__(self, out: Trace, executors: Sequence[Executor], fusing: bool):
         self.out = out
@@ -81,10 +82,13 @@ class _Claimer:
         self.replaced: dict[str, Any] = {}
         # The choices that do not depend on an operation's arguments.
         self.unconditional: dict[Symbol, tuple[Executor, Implementation] | None] = {}
-        self.whole: BoundSymbol | None = None  # the operation of the trace being claimed, for error messages
+        self.whole: BoundSymbol | None = None  # the operation of the trace that is being claimed, for error messages
 
     def take(self, bsym: BoundSymbol, excluded: frozenset[tuple[str, Any]] = frozenset()) -> None:
-        """Record what runs `bsym`. `excluded` are (executor, operation) pairs whose transform is running already."""
+        """Record the operations that run `bsym`.
+
+        `excluded` are (executor, operation) pairs whose transform is already running.
+        """
         if self.replaced:
             bsym = bsym.substitute(self.replaced)
         sym = bsym.sym
@@ -92,7 +96,7 @@ class _Claimer:
             self.out.record(bsym)
             return
         if not bsym.out_names and not sym.must_stay and not bsym.subsymbols:
-            return  # it only returns inputs
+            return  # the operation only returns inputs
         if sym not in self.unconditional:
             self.unconditional[sym] = self.unconditional_choice(sym)
         unconditional = self.unconditional[sym] if not excluded else None
@@ -111,7 +115,7 @@ class _Claimer:
             self.take(sub, excluded)
 
     def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
-        """Return the executor that claims every call of an operation: the first one, if it accepts all."""
+        """Return the executor that claims every call of an operation: the first executor, if it accepts all calls."""
         first = ordered(sym, self.executors)[0] if self.executors else None
         if first is None or (self.fusing and isinstance(first, FusionExecutor)):
             return None
@@ -119,16 +123,16 @@ class _Claimer:
         return None if implementation is None else (first, implementation)
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
-        """Return the error message for `bsym`, which no executor claims, with the operation that it is a part of."""
+        """Return the error message for `bsym`, which no executor claims, and for the operation that contains it."""
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:
-            text += f"\nbecause no executor takes its part\n  {str(bsym).splitlines()[0]}"
+            text += f"\nbecause no executor supports its part\n  {str(bsym).splitlines()[0]}"
         asked = ", ".join(ex.name for ex in self.executors) or "none"
         text += f"\n  executors asked: {asked}"
         owner = bsym.sym.executor
         if owner is not None and owner not in self.executors:
-            text += f"; it is an operator of {owner.name}, which has to be among them"
+            text += f"; it is an operator of {owner.name}, which must be one of the executors"
         return text + _at(bsym)
 
     def execute(
@@ -163,7 +167,7 @@ class _Claimer:
     def match(
         self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]
     ) -> dict[str, Any]:
-        """Return the renaming of the transform's values that gives its result the names of `bsym`'s output."""
+        """Return the renaming that gives the values of the transform's result the names of `bsym`'s output."""
         old, new = proxies_in(bsym.output), flat_items(result)
         wanted = flat_items(bsym.output)
         check(
@@ -184,16 +188,17 @@ class _Claimer:
             if got.name in made and got.name not in names:
                 names[got.name] = want
             else:
-                # The result is an input, or one value for two outputs: later operations read that value instead.
+                # The result is an input, or one value for two outputs. Later operations read that value instead.
                 self.replaced[want.name] = names.get(got.name, got)
         assert old is not None
         return names
 
 
 class Choice(NamedTuple):
-    """The executor that claims an operation, and why the executors before it rejected it.
+    """The executor that claims an operation, and the reasons why earlier executors rejected the operation.
 
-    Without an implementation the executor fuses it (`fused`) or runs all its parts. None: no executor claims it.
+    Without an implementation, the executor fuses the operation (`fused`) or runs all its parts. None: no executor
+    claims it.
     """
 
     executor: Executor | None
@@ -230,7 +235,7 @@ def choose(
 
 
 def ordered(sym: Symbol, executors: Sequence[Executor]) -> Sequence[Executor]:
-    """Return the executors in order of priority for this operation."""
+    """Return the executors in order of their priority for this operation."""
     id = sym.id
     for executor in executors:
         found = executor.implmap.get(id)
@@ -249,7 +254,7 @@ def _can_run_parts(executor: Executor, bsym: BoundSymbol, excluded: frozenset[tu
 
     def takes(part: BoundSymbol) -> bool:
         if not part.out_names and not part.sym.must_stay and not part.subsymbols:
-            return True  # it only returns inputs
+            return True  # the operation only returns inputs
         if (executor.name, part.sym.id) not in excluded and executor.can_execute(part, named=named):
             return True
         return _can_run_parts(executor, part, excluded, named)

@@ -22,8 +22,8 @@ __all__ = ["run_symbol"]
 
 
 def run_symbol(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one operation: its own function if it has one, else torch's implementation."""
-    executors = get_always_executors()  # registers the implementations as well
+    """Run one operation with its function if it has one, otherwise with torch's implementation."""
+    executors = get_always_executors()  # also registers the implementations
     if sym.fn is not None:
         return sym.fn(*args, **kwargs)
     trace = Trace(sym.name if sym.name.isidentifier() else "operation")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fusions of a program: the regions that a fusion executor compiled, as readable and executable text.
+"""The fusions of a program: the regions that fusion executors compiled, as readable and executable text.
 
-A fusion is an operation of a trace whose symbol `is_fusion`. The function that runs it may have two attributes:
-`fn.source`, its program as text, and `fn.template`, its code template. Without a source the text is
-the trace of the fused operations.
+A fusion is an operation of a trace whose symbol has `is_fusion`. The function that runs it may have two attributes:
+`fn.source` (its program as text) and `fn.template` (its code template). Without a source, the text is the trace of the
+fused operations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Fusion", "fusions_of"]
 
 
 class Fusion:
-    """A fusion of a trace, which is the "forward" or the "backward" program of a call (`program`)."""
+    """A fusion of a trace. `program` says whether the trace is the "forward" or the "backward" program of a call."""
 
     def __init__(self, bound_symbol: BoundSymbol, program: str = "forward"):
         self.bound_symbol = bound_symbol
@@ -29,17 +29,17 @@ class Fusion:
 
     @property
     def name(self) -> str:
-        """Its name in the trace."""
+        """The name of the fusion in the trace."""
         return self.bound_symbol.sym.name
 
     @property
     def fn(self) -> Any:
-        """The function that runs it, as created by its executor."""
+        """The function that runs the fusion, as its executor created it."""
         return self.bound_symbol.sym.fn
 
     @property
     def executor(self) -> str | None:
-        """The name of the executor that runs it; None if a transform created it."""
+        """The name of the executor that runs the fusion; None if a transform created it."""
         owner = self.bound_symbol.sym.executor
         return None if owner is None else owner.name
 
@@ -50,27 +50,27 @@ class Fusion:
 
     @property
     def inputs(self) -> tuple[Proxy, ...]:
-        """The values that it reads."""
+        """The values that the fusion reads."""
         return tuple(dict.fromkeys(self.bound_symbol.flat_args))
 
     @property
     def outputs(self) -> tuple[Proxy, ...]:
-        """The values that it computes."""
+        """The values that the fusion computes."""
         return tuple(self.bound_symbol.flat_outs)
 
     @property
     def bytes(self) -> int:
-        """The bytes that it reads and writes, each tensor once."""
+        """The bytes that the fusion reads and writes. Each tensor counts once."""
         return sum(bytes_of(p) for p in (*self.inputs, *self.outputs))
 
     @property
     def template(self) -> str | None:
-        """How its kernels iterate over elements, in its executor's terms."""
+        """How the kernels iterate over elements, in the executor's terms."""
         return getattr(self.fn, "template", None)
 
     @property
     def source(self) -> str:
-        """Its program as text."""
+        """The program of the fusion as text."""
         found = getattr(self.fn, "source", None)
         return found if isinstance(found, str) else str(_as_trace(self.bound_symbol))
 
@@ -82,7 +82,7 @@ class Fusion:
 
 
 def fusions_of(trace: Trace, program: str = "forward") -> list[Fusion]:
-    """Return the fusions of a trace in execution order, those in captured graphs included."""
+    """Return the fusions of a trace in execution order, including fusions in captured graphs."""
     return [Fusion(bsym, program) for bsym in _fusions(trace.bound_symbols)]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory: values are deleted right after their last use, and staged results are yielded as soon as they are computed.
+"""Memory: delete values right after their last use, and yield staged results as soon as they are computed.
 
-Contract: the input is a claimed trace, and this is the last pass, as no value may be read after its `del`. Results
-are unchanged; unused ones get no name.
+Contract: the input is a claimed trace. This pass is the last, because no value may be read after its `del`. Results are
+unchanged. Unused results get no name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBERS = frozenset({prims.size, prims.number, prims.item, prims.items})
 
 
 def delete_last_used(trace: Trace) -> Trace:
-    """Return the trace with `del` after the last use of each value that is not returned."""
+    """Return the trace with a `del` after the last use of each value that is not returned."""
     with construct(trace, "Delete Last Used") as out:
         kept: set[str] = set()
         lines: list[BoundSymbol] = []
@@ -49,7 +49,7 @@ def delete_last_used(trace: Trace) -> Trace:
 
 
 def _at_first_use(lines: list[BoundSymbol]) -> list[BoundSymbol]:
-    """Return the lines with that of each input, which is a comment, above its first use; unused inputs come first."""
+    """Return the lines, with the comment line of each input above its first use. Unused inputs come first."""
     waiting = {p.name: line for line in lines if line.sym is prims.unpack_trivial for p in line.flat_outs}
     used = {name for line in lines if line.sym is not prims.unpack_trivial for name in line.arg_names}
     moved: list[BoundSymbol] = [line for name, line in waiting.items() if name not in used]
@@ -67,9 +67,9 @@ def _del(dead: tuple[Proxy, ...]) -> BoundSymbol:
 
 
 def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
-    """Return the operation with `_` for unused results, unless all its results are unused.
+    """Return the operation with `_` for unused results. If all its results are unused, return it unchanged.
 
-    The next such operation rebinds `_`, so at most one unused value is kept alive at a time.
+    The next such operation rebinds `_`, so at most one unused value is alive at a time.
     """
     unread = {p.name for p in bsym.flat_outs if p.name not in read}
     if not unread or len(unread) == len(bsym.flat_outs):
@@ -78,7 +78,9 @@ def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
 
 
 def hand_over_early(trace: Trace) -> Trace:
-    """Return the trace as a generator that yields its results in the stages of `info["stages"]` and returns the last.
+    """Return the trace as a generator.
+
+    It yields its results in the stages of `info["stages"]`, and returns the last stage.
 
     A stage is a list of positions in the trace's output. It is yielded when the last of its results is computed.
     """
@@ -99,7 +101,7 @@ def hand_over_early(trace: Trace) -> Trace:
             values = [results[i] for i in stage]
             at = max([at, *[made[p.name] for p in values if isinstance(p, Proxy)]])
             while at + 1 < len(operations) and operations[at + 1].sym is prims.python_del:
-                at += 1  # dead values are not kept alive while the generator is suspended
+                at += 1  # so that dead values do not stay alive while the generator is suspended
             stops.setdefault(at, []).append(values)
         kept = {p.name for p in output if isinstance(p, Proxy)}
         lines: list[BoundSymbol] = [BoundSymbol(prims.python_return, (output,), {}, None)]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimate the memory that a program uses at each of its lines, without running it.
 
-The lines are run on fake tensors, which have sizes, strides and a device but no data. So views share their
-base's memory, in-place writes allocate none, and temporary allocations inside torch's functions are counted.
-An operation that cannot be run on fake tensors (a kernel of another executor, the user's hooks) is assumed to
-allocate its results, and the workspace that its executor declares (`register_operator(…, workspace=)`). What
-libraries allocate internally (workspaces of cuBLAS and cuDNN) is not counted.
+The lines are run on fake tensors, which have sizes, strides and a device but no data. Views therefore share the memory
+of their base, in-place writes allocate nothing, and temporary allocations inside torch's functions are counted. Some
+operations cannot run on fake tensors, e.g. a kernel of another executor or a hook in user code. Such an operation is
+assumed to allocate its results and the workspace that its executor declares (`register_operator(…, workspace=)`).
+Internal allocations of libraries (workspaces of cuBLAS and cuDNN) are not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["MemoryLine", "MemoryReport", "MemoryTracker", "estimate_memory"]
 
 
 class MemoryLine(NamedTuple):
-    """A line of a program: its text, the live bytes after it, and the peak of live bytes while it ran."""
+    """A line of a program: its text, the live bytes after the line, and the peak of live bytes while the line ran."""
 
     text: str
     live: int
@@ -51,12 +51,12 @@ class MemoryReport:
 
     @property
     def peak(self) -> int:
-        """The maximum of live bytes at any time, inputs included."""
+        """The maximum of live bytes at any time, including inputs."""
         return max([self.inputs, *[line.peak for line in self.lines]])
 
     @property
     def live(self) -> int:
-        """The live bytes at the end, inputs included."""
+        """The live bytes at the end, including inputs."""
         return self.lines[-1].live if self.lines else self.inputs
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class MemoryReport:
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the storages of tensors created by operations in its context, for real and for fake tensors."""
+    """Counts the storages of tensors that operations in its context create, for real and for fake tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,9 +111,9 @@ def _allocated(x: torch.Tensor, n: int) -> int:
 
 
 class Run:
-    """Consecutive programs on fake tensors, the later ones with inputs from the earlier.
+    """Runs consecutive programs on fake tensors. Later programs read inputs from earlier programs.
 
-    Inputs stay live, since the caller holds them.
+    Inputs stay live, because the caller holds them.
     """
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Run:
         self._held: list[Any] = []
 
     def take(self, inputs: Iterable[Proxy]) -> int:
-        """Create the inputs that are missing and return the live bytes."""
+        """Create the missing inputs and return the live bytes."""
         with self.mode, self.tracker:
             for p in inputs:
                 if p.name not in self.values:
@@ -132,7 +132,7 @@ class Run:
         return self.tracker.live()
 
     def run(self, trace: Trace) -> list[MemoryLine]:
-        """Run the lines of a program whose inputs exist. Keep its results and drop all other values."""
+        """Run the lines of a program whose inputs exist. Store its results and drop all other values."""
         lines: list[MemoryLine] = []
         pending: tuple[str, int] | None = None
         for bsym in trace.bound_symbols:
@@ -154,7 +154,7 @@ class Run:
         return lines
 
     def keep(self, names: Iterable[str], held: Iterable[str] = ()) -> None:
-        """Drop all values but these; those in `held` stay live like inputs."""
+        """Drop all values except these. Values in `held` stay live like inputs."""
         self._held += [self.values[name] for name in held]
         wanted = set(names)
         self.values = {name: value for name, value in self.values.items() if name in wanted}
@@ -171,7 +171,7 @@ class Run:
                 assert bsym.sym.fn is not None
                 result = bsym.sym.fn(*args, **kwargs)
                 self._bind(bsym.output, result)
-            except Exception:  # it has no fake kernel: allocate its results
+            except Exception:  # the operation has no fake kernel, so allocate its results
                 for p in proxies_in(bsym.output):
                     self.values.setdefault(p.name, _made(p))
                 if bsym.sym.workspace is not None:
@@ -190,7 +190,10 @@ class Run:
 
 
 def _runs_on_fakes(bsym: BoundSymbol) -> bool:
-    """Check whether an operation is torch's own: other kernels would read data pointers that fake tensors lack."""
+    """Check whether an operation belongs to torch.
+
+    Other kernels would read data pointers, which fake tensors do not have.
+    """
     sym = bsym.sym
     if sym.is_fusion or sym.fn is None or (sym.executor is not None and not sym.executor.is_fallback):
         return False
@@ -205,7 +208,7 @@ def _made(p: Proxy) -> Any:
 
 
 def estimate_memory(trace: Trace) -> MemoryReport:
-    """Estimate the memory of a program that has been claimed and has its `del`s."""
+    """Estimate the memory of a claimed program that contains `del`s."""
     run = Run()
     inputs = run.take(trace.args)
     return MemoryReport(inputs, [(trace.name, run.run(trace))])

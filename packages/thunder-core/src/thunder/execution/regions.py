@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition a trace into regions: groups of operations that a fusion executor runs together.
 
-`partition(trace, can_fuse)` reorders a program so that dependent operations that can be fused
-are adjacent: each such group is a `Region`. `fused` returns the trace in which regions are operators.
+`partition(trace, can_fuse)` reorders a program so that dependent operations that can be fused are adjacent. Each group
+of adjacent operations is a `Region`. `fused` returns the trace in which operators replace regions.
 
-The algorithm: each operation has a *level*: that of its operands, or one more where it cannot be in one region
-with their producers. Levels never decrease along a path, and increase on a path that leaves a region and comes back;
-so connected operations on one level can become one region without any check. Then regions on different levels are
-joined where no path leads from one to the other outside of them; the search for such a path ends at the second's level.
-The time is linear but for these searches, which are bounded: one that exceeds the bound counts as a path.
+The algorithm: each operation has a *level*. It is the level of its operands, or one more if the operation cannot be in
+one region with their producers. Levels never decrease along a path, and increase on a path that leaves a region and
+comes back. Connected operations on one level can therefore become one region without any check. Then regions on
+different levels are joined if no path outside of them leads from one region to the other. The search for such a path
+ends at the second region's level. Except for these searches, the time is linear. The searches are bounded: if a search
+exceeds the bound, the regions are not joined.
 
-Contract: every operation occurs once, values are computed before they are read, random operations keep their order,
-and nothing is moved across an operation that writes memory or has another effect.
+Contract: every operation occurs once, values are computed before they are read, and random operations keep their order.
+No operation is moved across an operation that writes memory or has another effect.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ CanFuse = Callable[[BoundSymbol], Hashable]
 MayJoin = Callable[[Sequence[BoundSymbol], Sequence[BoundSymbol]], bool]
 
 # The maximal number of regions that a search for a path visits. Programs are local: a longer search is about distant
-# regions, and joining those would keep memory alive for long.
+# regions, and joining distant regions would keep memory alive for long.
 SEARCH_LIMIT = 400
-# The maximal number of readers of a tensor that another of its readers is compared with, to be joined horizontally.
+# For horizontal joins: a reader of a tensor is compared with at most this many other readers of the tensor.
 NEIGHBOURS = 2
 
 
 def by_device(fuser: FusionExecutor) -> CanFuse:
-    """Return a `can_fuse` for `partition` that fuses what `fuser` can fuse, into regions of one device."""
+    """Return a `can_fuse` for `partition`, for operations that `fuser` can fuse, in regions of one device.
+    """
 
     def device(bsym: BoundSymbol) -> Hashable:
         if not bsym.out_names or not fuser.can_fuse(bsym):
@@ -59,12 +61,12 @@ def partition(
     horizontal: bool = True,
     max_size: int | None = None,
 ) -> list[BoundSymbol | Region]:
-    """Return the operations of `trace` in a legal order, with fusible ones grouped into regions.
+    """Return the operations of `trace` in a legal order, with fusible operations grouped into regions.
 
-    `can_fuse(operation)` is None or False for an operation that is not fused, else any hashable: only operations with
-    equal values share a region (True for all, or the device, or an iteration space). `may_join(first, second)` may
-    veto a region of two lists of operations. `horizontal` also joins independent regions that
-    read the same tensor. `max_size` bounds the operations of a region.
+    `can_fuse(operation)` returns None or False if an operation cannot be fused, otherwise any hashable. Only operations
+    with equal values share a region. E.g. the value is True for all operations, or the device, or an iteration space.
+    `may_join(first, second)` may veto the union of two lists of operations. `horizontal` also joins independent regions
+    that read the same tensor. `max_size` limits the operations of a region.
     """
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
@@ -96,7 +98,10 @@ def fused(
     replace: Callable[[Region], Sequence[BoundSymbol] | None],
     name: str,
 ) -> Trace:
-    """Return the trace in the order of `parts`, with `replace(region)` for each region; None keeps its operations."""
+    """Return the trace in the order of `parts`, with `replace(region)` for each region.
+
+    If it returns None, the region's operations stay.
+    """
     with construct(trace, name) as out:
         for part in parts:
             if isinstance(part, Region):
@@ -120,23 +125,26 @@ def _is_random(bsym: BoundSymbol) -> bool:
 
 
 class _Node:
-    """The operations of one region, or one that cannot be fused (key None), with predecessors and successors."""
+    """The operations of one region, or one operation that cannot be fused (key None).
+
+    It has predecessors and successors.
+    """
 
     __slots__ = ("after", "before", "first", "key", "last", "level", "makes_for", "ordered", "reads_of")
 
     def __init__(self, index: int, key: Hashable):
-        self.ordered: list[int] = [index]  # its operations
+        self.ordered: list[int] = [index]  # the operations of the node
         self.first = self.last = index
         self.key = key
         self.level = 0
         self.before: set[_Node] = set()
         self.after: set[_Node] = set()
-        self.reads_of: set[_Node] = set()  # the subset of `before` whose values it reads
+        self.reads_of: set[_Node] = set()  # the subset of `before` whose values the node reads
         self.makes_for: set[_Node] = set()
 
 
 class _Segment:
-    """A part of the program without effects, being partitioned."""
+    """A part of the program without effects, which is being partitioned."""
 
     def __init__(
         self,
@@ -153,12 +161,12 @@ class _Segment:
         self.max_size = max_size
         self.node_of: list[_Node] = []
         self.readers: dict[str, list[int]] = {}
-        self.value: dict[str, Proxy] = {}  # the values that are read
+        self.value: dict[str, Proxy] = {}  # the values that the node reads
 
     def divide(self, horizontal: bool) -> None:
         """Join nodes into regions."""
         self._connect()
-        for _ in range(3):  # a join may enable another; a further round rarely finds any
+        for _ in range(3):  # A join may enable another join. A further round rarely finds any.
             if not self._join_down():
                 break
         if horizontal:
@@ -171,7 +179,7 @@ class _Segment:
         return [self.operations[i] for i in sorted(node.ordered)]
 
     def _allowed(self, *nodes: _Node) -> bool:
-        """Check whether the caller allows these to be one region."""
+        """Check whether the caller allows these two nodes to be one region."""
         if sum(len(node.ordered) for node in nodes) > self.max_size:
             return False
         if self.may_join is None:
@@ -186,7 +194,7 @@ class _Segment:
 
     # -- within a level -----------------------------------------------------------------------------------------------
     def _connect(self) -> None:
-        """Assign a level to each operation and join connected operations of one level."""
+        """Assign a level to each operation, and join connected operations of one level."""
         maker: dict[str, int] = {}
         drawn: int | None = None
         for i, bsym in enumerate(self.operations):
@@ -209,7 +217,7 @@ class _Segment:
             self._place(node)
 
     def _place(self, node: _Node) -> None:
-        """Compute the level of an operation, and the region on it that it joins."""
+        """Compute the level of an operation, and the region of that level that it joins."""
         if node.key is None:
             node.level = max((b.level for b in node.before), default=0)
             return
@@ -224,7 +232,7 @@ class _Segment:
             node = self._join(b, node)
 
     def _join(self, a: _Node, b: _Node) -> _Node:
-        """Merge two nodes: the larger one absorbs the other. The caller sets the level."""
+        """Merge two nodes. The larger node absorbs the other. The caller sets the level."""
         if len(a.ordered) + len(a.before) + len(a.after) < len(b.ordered) + len(b.before) + len(b.after):
             a, b = b, a
         for i in b.ordered:
@@ -248,7 +256,7 @@ class _Segment:
 
     # -- across levels ------------------------------------------------------------------------------------------------
     def _join_down(self) -> bool:
-        """Join regions with their readers; return whether any were joined."""
+        """Join regions with their readers. Return whether any regions were joined."""
         joined = False
         for node in self._nodes():
             if node.key is None or self.node_of[node.first] is not node:
@@ -260,7 +268,7 @@ class _Segment:
         return joined
 
     def _may_follow(self, a: _Node, b: _Node) -> bool:
-        """Check whether `b`, which reads from `a`, can be one region with it; set the level of that region."""
+        """Check whether `b`, which reads from `a`, can be one region with `a`. Set the level of that region."""
         between: set[_Node] | None = set()
         if a.after != {b} and b.before != {a}:
             between = _reached(a, b, b.level)
@@ -269,7 +277,7 @@ class _Segment:
         if b.before == {a}:
             b.level = a.level
         else:
-            for x in between:  # they are now successors of `b` too
+            for x in between:  # they are now also successors of `b`
                 x.level = max(x.level, b.level)
             a.level = b.level
         return True
@@ -310,18 +318,21 @@ class _Segment:
                     others.append(node)
 
     def _worth_sharing(self, name: str, *nodes: _Node) -> bool:
-        """Check whether a tensor that regions share is large compared to their results: else joining is no gain."""
+        """Check whether a tensor that regions share is large compared with their results.
+
+        Otherwise joining gains nothing.
+        """
         shared = bytes_of(self.value[name])
         return all(shared * 4 >= self._made(node) for node in nodes)
 
     def _made(self, node: _Node) -> int:
-        """Return the bytes of a region's results that others read."""
+        """Return the bytes of a region's results that other regions read."""
         members = set(node.ordered)
         made = [p for i in members for p in self.operations[i].flat_outs]
         return sum(bytes_of(p) for p in made if self._read_outside(p.name, members))
 
     def _beside(self, a: _Node, b: _Node) -> bool:
-        """Check whether independent regions can be one; set the level of that region."""
+        """Check whether independent regions can be one region. Set the level of that region."""
         if a.level > b.level:
             a, b = b, a
         if b in a.after or a in b.after or not self._allowed(a, b):
@@ -329,14 +340,14 @@ class _Segment:
         between = _reached(a, b, b.level)
         if between is None or _reached(b, a, a.level) is None or self._holds_memory(a, b):
             return False
-        for x in between:  # they are now successors of `b` too
+        for x in between:  # they are now also successors of `b`
             x.level = max(x.level, b.level)
         a.level = b.level
         return True
 
     # -- the result ---------------------------------------------------------------------------------------------------
     def parts(self) -> list[BoundSymbol | Region]:
-        """Return regions and single operations in a legal order, close to the program's."""
+        """Return regions and single operations in a legal order, close to the program's order."""
         nodes = self._nodes()
         waits = {node: len(node.before) for node in nodes}
         ready = [(node.last, node.first) for node in nodes if not node.before]
@@ -365,7 +376,7 @@ def _link(a: _Node, b: _Node, *, reads: bool) -> None:
 
 
 def _reached(a: _Node, b: _Node, level: int) -> set[_Node] | None:
-    """Return the nodes after `a` up to `level`, without `b`; None if they lead to `b` or are too many."""
+    """Return the nodes after `a` up to `level`, without `b`; None if they lead to `b` or if there are too many."""
     seen = {x for x in a.after if x is not b and x.level <= level}
     todo = list(seen)
     while todo:

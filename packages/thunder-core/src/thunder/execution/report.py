@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report which executor runs each operation of a program, and why the others do not."""
+"""Report which executor runs each operation of a program, and why other executors do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["OperationReport", "report"]
 
 
 class OperationReport:
-    """One operation: its name, whether thunder has a symbol for it, its executor, and the reasons of the others."""
+    """One operation: name, whether thunder has a symbol for it, executor, and reasons of the other executors.
+    """
 
     __slots__ = ("depth", "executor", "name", "opaque", "rejections", "source")
 
@@ -30,7 +31,7 @@ class OperationReport:
     ):
         self.name = name
         self.opaque = opaque
-        self.executor = executor  # None: no executor claims it whole; its parts follow
+        self.executor = executor  # None: no executor claims the whole operation, and its parts follow
         self.rejections = rejections
         self.source = source
         self.depth = depth
@@ -46,7 +47,10 @@ class OperationReport:
 
 
 def report(trace: Trace, executors: Sequence[Executor]) -> list[OperationReport]:
-    """Return a row for each operation of an unclaimed trace; an operation that none claims is followed by its parts."""
+    """Return a row for each operation of an unclaimed trace.
+
+    If no executor claims an operation, rows for its parts follow.
+    """
     return [row for bsym in trace.bound_symbols for row in _rows(bsym, executors, 0)]
 
 

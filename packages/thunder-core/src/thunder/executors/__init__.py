@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built-in executors; accessing a name loads its module, which registers all of them.
+"""The built-in executors. Accessing a name loads its module, which registers all built-in executors.
 
-The text of a compiled program imports `thunder.executors.torchex`, which must not load operations that it never uses.
+The text of a compiled program imports `thunder.executors.torchex`. This import must not load operations that the
+program never uses.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        # Imported here: the text of a compiled program imports this package, but uses few of the operations.
+        # The import is local: compiled programs import this package, but use few of the operations.
         value = getattr(importlib.import_module("thunder.executors.built_in"), name)
     else:
         try:

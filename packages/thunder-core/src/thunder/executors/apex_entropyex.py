@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An import path of `apex_ex`, the executor for NVIDIA's apex, which is in the plugin thunder-ex-apex."""
+"""An alternative import path of `apex_ex`, the executor for NVIDIA's apex in the plugin thunder-ex-apex."""
 
 from __future__ import annotations
 

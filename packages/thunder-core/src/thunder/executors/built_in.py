@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The built-in executors. Importing this module registers them."""
-# No `from __future__ import annotations` here: help(add_operator_executor) shows annotations as written, and its
-# documented signature has these and no others.
+# There is no `from __future__ import annotations` here: help(add_operator_executor) shows annotations as they are
+# written, and its documented signature contains exactly these.
 
 from thunder.core.symbol import Symbol
 from thunder.executors.pythonex import ex as PYTHON
@@ -18,7 +18,7 @@ add_always_executor(PYTHON)
 def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True) -> None:  # type: ignore[no-untyped-def]
     """Create and register an executor from a map of operator ids to `(name, checker, implementation)`.
 
-    The checker receives the operator's arguments as proxies; the implementation takes and returns real tensors.
+    The checker receives the operator's arguments as proxies. The implementation accepts and returns real tensors.
     """
     executor = OperatorExecutor(name)
     for id, (op_name, checker, implementation) in op_map.items():
@@ -29,4 +29,4 @@ def add_operator_executor(name, op_map, *, add_to_default_executors: bool = True
     register_executor(executor, default=add_to_default_executors)
 
 
-add_operator_executor.__module__ = "thunder.executors"  # its documented module, which `help()` prints
+add_operator_executor.__module__ = "thunder.executors"  # the documented module, which `help()` prints

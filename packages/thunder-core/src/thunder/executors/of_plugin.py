@@ -15,7 +15,10 @@ __all__ = ["attribute_of_plugin", "executor_of_plugin"]
 
 
 def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
-    """Return the executor of an installed plugin; raise an ImportError at `path` with the reason if it is unusable."""
+    """Return the executor of an installed plugin.
+
+    If it is unusable, raise an ImportError for `path` with the reason.
+    """
     try:
         return get_executor(executor)
     except (PluginLoadError, ValueError) as error:
@@ -27,7 +30,7 @@ def executor_of_plugin(executor: str, distribution: str, path: str) -> Executor:
 def attribute_of_plugin(
     name: str, executor: str, distribution: str, path: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of the module `path`, whose one attribute `name` is a plugin's executor."""
+    """Return `__getattr__` and `__dir__` of the module `path`. Its only attribute `name` is a plugin's executor."""
 
     def get(asked: str) -> Any:
         if asked == name:

@@ -3,12 +3,13 @@
 
     thunder.jit(model, executors=["torch_compile"])
 
-On the CPU it fuses chains of operations into loops (which needs a C++ compiler). It is never a default: its
-first call takes many times longer than thunder's own, and the speedup depends on the program.
+On the CPU, Inductor fuses chains of operations into loops, which needs a C++ compiler. The executor is never a default:
+its first call takes many times longer than thunder's, and the speedup depends on the program.
 
-A region is compiled at its first call, when the strides of its inputs are known, and again for other strides.
-Not included in regions: random operations (whose order has to be the program's), in-place writes, operators of other
-executors, opaque operations, complex numbers. Views at the border of a region stay outside, where they are views.
+A region is compiled at its first call, because that call provides the strides of its inputs. It is compiled again for
+other strides. Regions do not include random operations (their order must be the program's), in-place writes, operators
+of other executors, opaque operations or complex numbers. Views at the border of a region stay outside of it, so that
+they remain views.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["CompiledRegion", "TorchCompileExecutor", "ex", "program_of"]
 _LEFT_OUT = {
     OpTags.RANDOM_OP: "draws random numbers",
     OpTags.IN_PLACE_OP: "writes to its input",
-    OpTags.SIDE_EFFECT: "has an effect",
+    OpTags.SIDE_EFFECT: "has a side effect",
     OpTags.DEVICE_SYNC_OP: "waits for the device",
     OpTags.OPAQUE_OP: "is opaque",
     OpTags.GRAD_OP: "exists only in gradient rules",
@@ -44,7 +45,7 @@ _LEFT_OUT = {
 
 
 class TorchCompileExecutor(FusionExecutor):
-    """Inductor, one region at a time."""
+    """Compiles one region at a time with Inductor."""
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
         if is_structural(bsym):
@@ -75,7 +76,7 @@ class TorchCompileExecutor(FusionExecutor):
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why an operation is not compiled by Inductor, whatever it computes; None if it can be."""
+    """Return why Inductor cannot compile an operation of this kind; None if it can."""
     sym = bsym.sym
     if sym.executor is not None and sym.executor is not torch_executor:
         return f"it is an operator of {sym.executor.name}"
@@ -91,15 +92,16 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         if any(type(d) is not int for d in p.shape):
             return "has a data-dependent size"
         if is_complex_dtype(p.dtype):
-            return "Inductor leaves complex numbers to torch"
+            return "Inductor does not compile complex numbers"
         devices.add(p.device)
     if len(devices) > 1 or any(d.type not in ("cpu", "cuda") for d in devices):
-        return f"works on {', '.join(sorted(map(str, devices)))}"
+        return f"uses several devices: {', '.join(sorted(map(str, devices)))}"
     return None
 
 
 def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
-    """Return the reason given by the tags of an operation or of its decomposition against compiling it; else None."""
+    """Return why an operation cannot be compiled, from its tags or from those of its decomposition; else None.
+    """
     for tag in bsym.sym.tags:
         if tag in _LEFT_OUT:
             return _LEFT_OUT[tag]
@@ -108,7 +110,7 @@ def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
 
 # -- running a region --------------------------------------------------------------------------------------------------
 class CompiledRegion:
-    """A region as a function of its inputs, compiled by Inductor for each combination of strides that occurs."""
+    """A region as a function of its inputs. Inductor compiles it for each combination of strides that occurs."""
 
     def __init__(self, name: str, region: Region):
         self.name = self.__name__ = name
@@ -143,7 +145,7 @@ class CompiledRegion:
             return self.trace.python_callable()
 
     def graph(self) -> torch.fx.GraphModule:
-        """Return the region as an FX graph of calls of torch's functions."""
+        """Return the region as an FX graph that calls torch's functions."""
         graph = torch.fx.Graph()
         nodes: dict[str, Any] = {p.name: graph.placeholder(f"in_{i}") for i, p in enumerate(self.trace.args)}
 
@@ -165,7 +167,7 @@ class CompiledRegion:
 
 
 def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) -> None:
-    """Record which FX node corresponds to which value of an operation's output."""
+    """Record which FX node corresponds to each value of an operation's output."""
     if isinstance(output, Proxy):
         nodes[output.name] = node
     elif isinstance(output, (tuple, list)):
@@ -175,7 +177,7 @@ def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) 
 
 
 def program_of(name: str, region: Region, *others: Executor) -> Trace:
-    """Return the region as a trace of its own, of torch's functions and operators of `others`."""
+    """Return the region as a separate trace, which consists of torch's functions and operators of `others`."""
     trace = Trace(name, args=region.inputs)
     trace.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     trace.bound_symbols += region.operations

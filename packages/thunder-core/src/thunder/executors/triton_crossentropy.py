@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An import path of `triton_ex`, Triton's cross-entropy executor, which is in the plugin thunder-ex-triton."""
+"""An alternative import path of `triton_ex`, Triton's cross-entropy executor in the plugin thunder-ex-triton."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executors are built from: executor classes, their registry, and the IR of the programs that they run.
+"""The parts that executors are built from: executor classes, their registry, and the IR of programs.
 
 - Executors: `OperatorExecutor`, `FusionExecutor`, and their registry.
-- The IR: a `Trace` is a list of `BoundSymbol`s, each a `Symbol` with its arguments and results, which are `Proxy`
-  objects. `rewrite` and `recording` write operations. The operations are those of `thunder.torch` and `thunder.prims`.
+- The IR: a `Trace` is a list of `BoundSymbol`s. Each is a `Symbol` with its arguments and results, which are `Proxy`
+  objects. `rewrite` and `recording` write operations. `thunder.torch` and `thunder.prims` define operations.
 - Gradient rules: `get_grad`, `put_grad`, `put_grads`.
 
-What builds on executors (claiming, regions for fusers, the conformance suite, benchmarks) is in `thunder.toolkit`;
-how plugins are discovered and loaded is in `thunder.plugins`.
+`thunder.toolkit` has the tools for executors: claiming, regions for fusion executors, the conformance suite and
+benchmarks. `thunder.plugins` discovers and loads plugins.
 """
 
 from thunder.core import devices, dtypes

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the current compilation, for checkers, execution transforms and gradient rules.
 
-They receive the arguments of one operation. From here they get what concerns the whole compilation: the options of
-`thunder.jit`, and state that a jitted function keeps between calls.
+Checkers, execution transforms and gradient rules receive only the arguments of one operation. This module provides the
+state of the whole compilation: the options of `thunder.jit`, and the state that a jitted function stores between calls.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ __all__ = ["Compilation", "compilation", "compiling", "put"]
 class Compilation:
     """options: the user's compile options, of all plugins.
 
-    state: what the jitted function keeps besides its programs: dicts of tensors, by the name of their owner. It
-    is copied and pickled with the jitted function, and is not part of any `state_dict()`.
+    state: the state that the jitted function stores in addition to its programs. It consists of dicts of tensors, by
+    the name of their owner. The state is copied and pickled with the jitted function, but is not part of any
+    `state_dict()`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -29,7 +30,8 @@ class Compilation:
 
 
 def put(state: Mapping[str, Any], into: dict[str, Any]) -> None:
-    """Replace values of the state in place: compiled programs refer to the dicts, and CUDA graphs to the tensors."""
+    """Replace values of the state in place, because programs refer to the dicts and CUDA graphs to the tensors.
+    """
     for name in into.keys() - state.keys():
         if isinstance(into[name], dict):
             put({}, into[name])
@@ -55,17 +57,17 @@ _current = _Current()
 
 
 def compilation() -> Compilation:
-    """Return the compilation that runs on this thread; outside of any, one without options."""
+    """Return the compilation that runs on this thread. Outside of a compilation, return one without options."""
     return _current.compilation or Compilation()
 
 
 def set_compilation(of: Compilation | None) -> None:
-    """Make `compilation()` this one from now on; None is the one without options."""
+    """Set the compilation that `compilation()` returns from now on. None means a compilation without options."""
     _current.compilation = of
 
 
 def current_compilation() -> Compilation | None:
-    """Return the compilation that was set, None where there is none."""
+    """Return the compilation that was set; None if there is none."""
     return _current.compilation
 
 

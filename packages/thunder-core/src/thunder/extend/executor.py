@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executors: what runs the operations of a trace.
+"""Executors, which run the operations of a trace.
 
-An `OperatorExecutor` has operators of its own (`register_operator`) and declares which existing operations it
-implements (`register_implementation`): by an operator with the same arguments, by an `execution_transform` that
-rewrites the call, or by a `grad_transform` with another gradient rule. A `FusionExecutor` also rewrites whole traces.
+An `OperatorExecutor` can define operators (`register_operator`). It declares which existing operations it implements
+(`register_implementation`). An implementation is an operator with the same arguments, an `execution_transform` that
+rewrites the call, or a `grad_transform` with another gradient rule. A `FusionExecutor` also rewrites whole traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "
 
 
 def implementations_epoch() -> int:
-    """Return a counter of registrations of implementations: an older program may be compiled differently now."""
+    """Return the number of registrations of implementations so far.
+
+    If it changes, a program may be compiled differently.
+    """
     return registrations[0]
 
 
@@ -34,7 +37,7 @@ def _changed() -> None:
 
 @dataclass(frozen=True)
 class Implementation:
-    """How an executor runs one operation."""
+    """One executor's implementation of an operation."""
 
     op: Symbol | None = None
     checker: Callable[..., bool | str] | None = None
@@ -45,16 +48,17 @@ class Implementation:
 
     @property
     def executable(self) -> bool:
-        """Whether it runs the operation itself; one with a gradient rule only does not."""
+        """Whether the executor runs the operation itself. False if it has only a gradient rule."""
         return self.op is not None or self.execution_transform is not None
 
 
 class Executor:
-    """The base of executors: a name, a version, operators, and implementations by the id of what they implement."""
+    """The base class of executors: a name, a version, operators, and implementations by the id of the operation."""
 
-    # Whether it ends every list and runs what no other executor takes; registered gradient rules override its own.
+    # Whether the executor ends every list and runs the operations that no other executor claims. Its gradient rules
+    # have lower precedence than registered rules.
     is_fallback = False
-    # Finds an executor by name when unpickling; set by the registry, which this module cannot import.
+    # Finds an executor by name when unpickling. The registry sets this, because this module cannot import the registry.
     find: ClassVar[Any]
 
     def __init__(self, name: str, *, version: str | None = None):
@@ -88,29 +92,30 @@ class Executor:
     ) -> Symbol:
         """Create an operator that this executor runs and return its symbol.
 
-        Give `meta`, which makes output proxies from input proxies, or `like`, which expresses the operator in existing
-        operations (its decomposition and gradient follow from them). `fn` runs it on real tensors; with
-        `module` it is that module's attribute `name`, and traces import it from there. Functions of torch listed in
-        `replaces` become this operator in programs traced with this executor. `workspace` computes from the operator's
-        arguments how many bytes it allocates besides its results while it runs (`thunder.examine.memory`).
+        Pass either `meta` or `like`. `meta` makes output proxies from input proxies. `like` expresses the operator in
+        existing operations, and the decomposition and the gradient follow from it. `fn` runs the operator on real
+        tensors. With `module`, `fn` is the attribute `name` of that module, and traces import it from there. `replaces`
+        lists functions of torch: programs traced with this executor call the operator instead. `workspace` computes
+        from the operator's arguments how many bytes it allocates while it runs, without its results
+        (`thunder.examine.memory`).
 
-        A `kernel` is printed on a line of its own in traces; what it decomposes into, or replaces, is shown by
-        `trace.python(kernels=True)`. By default, operators with `meta` and all operators of installed plugins are
+        Traces print a `kernel` on a separate line. `trace.python(kernels=True)` also shows the operations that it
+        decomposes into or replaces. By default, operators with `meta` and all operators of installed plugins are
         kernels.
         """
         if (like is None) == (meta is None):
             raise ValueError(
                 f"register_operator({name!r}) needs either like= (a function of existing operations) or meta= (a "
-                f"function that makes the output proxies), and got {'both' if like is not None else 'neither'}"
+                f"function that makes the output proxies), but got {'both' if like is not None else 'neither'}"
             )
         if not name.isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"the operator name {name!r} is no Python identifier, but traces call it by its name")
+            raise ValueError(f"the operator name {name!r} is not a Python identifier, but traces call it by its name")
         module_name = getattr(module, "__name__", module)
         if fn is None and module is not None:
             fn = getattr(module, name) if not isinstance(module, str) else None
         description = meta if meta is not None else like
         if not callable(description):
-            raise TypeError(f"register_operator({name!r}) takes functions as like= and meta=, not {description!r}")
+            raise TypeError(f"register_operator({name!r}) expects functions as like= and meta=, not {description!r}")
         sym = Symbol(
             name,
             langctx("torch")(description),
@@ -141,27 +146,27 @@ class Executor:
         priority: int | None = None,
         profitable: Callable[..., bool | str] | None = None,
     ) -> None:
-        """Declare how this executor runs an existing operation; a second registration replaces the first.
+        """Declare how this executor runs an existing operation. A second registration replaces the first.
 
-        The operation is named by its symbol (`ltorch.mul`), by torch's function (`torch.mul`) or by its id.
-        `op` is an operator with the same arguments; an `execution_transform` is called with them instead and returns
-        the replacement of the result. `checker` receives the arguments as proxies and returns True, or False, or a
-        text with the reason. `grad_transform` is the gradient rule when this executor claims the operation. `priority`
-        overrides the executor's own for this operation. `profitable` is a second checker, called after the first
-        where the user named no executor: it accepts only calls that this executor runs faster than others.
+        The operation is given as its symbol (`ltorch.mul`), as torch's function (`torch.mul`) or as its id. `op` is an
+        operator with the same arguments. Instead of `op`, an `execution_transform` is called with the arguments and
+        returns the replacement of the result. `checker` receives the arguments as proxies. It returns True, False, or a
+        text with the reason. `grad_transform` is the gradient rule if this executor claims the operation. `priority`
+        overrides the executor's priority for this operation. `profitable` is a second checker. It is called after the
+        first if the user named no executor, and accepts only calls that this executor runs faster than others.
         """
         if op is not None and execution_transform is not None:
-            raise ValueError("give either an operator with the same arguments or an execution_transform, not both")
+            raise ValueError("register_implementation needs either an operator or an execution_transform, not both")
         if op is None and execution_transform is None and grad_transform is None:
             raise ValueError(
-                "give an operator, an execution_transform or a grad_transform: nothing was given to register"
+                "register_implementation needs an operator, an execution_transform or a grad_transform"
             )
         functions = {"checker": checker, "grad_transform": grad_transform, "profitable": profitable}
         for what, given in {**functions, "execution_transform": execution_transform}.items():
             if given is not None and not callable(given):
-                raise TypeError(f"{what} is a function, but register_implementation was given {given!r}")
+                raise TypeError(f"{what} must be a function, but register_implementation got {given!r}")
         if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
-            raise TypeError(f"priority is an integer, but register_implementation was given {priority!r}")
+            raise TypeError(f"priority must be an integer, but register_implementation got {priority!r}")
         self.implmap[id_of(sym_or_id)] = Implementation(
             op, checker, execution_transform, grad_transform, priority, profitable
         )
@@ -169,33 +174,35 @@ class Executor:
 
     # -- queries ------------------------------------------------------------------------------------------------------
     def implementation(self, bsym: BoundSymbol) -> Implementation | None:
-        """Return its implementation of that operation, whether or not the checker accepts it."""
+        """Return the executor's implementation of an operation, without calling the checker."""
         found = self.implmap.get(bsym.sym.id)
         own = bsym.sym.executor is self and bsym.sym.fn is not None
-        if own and (found is None or not found.executable):  # a gradient rule alone is not executable
+        if own and (found is None or not found.executable):  # a gradient rule alone cannot be executed
             return Implementation(op=bsym.sym)
         return found
 
     def unconditional(self, sym: Symbol) -> Implementation | None:
-        """Return its implementation of every call of an operation, independently of the arguments; a subclass that
-        overrides what depends on the call overrides this too."""
+        """Return the implementation that runs every call of an operation, for any arguments.
+
+        A subclass must override this if it overrides methods that depend on the call.
+        """
         found = self.implmap.get(sym.id)
         if found is not None and found.executable:
             return found if found.checker is None and found.profitable is None else None
         return Implementation(op=sym) if sym.executor is self and sym.fn is not None else None
 
     def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
-        """Return why it does not run that operation; None if it does. `named`: the user named this executor."""
+        """Return why the executor does not run an operation; None if it does. `named`: the user named this executor."""
         found = self.implementation(bsym)
         if found is None or not found.executable:
-            return "has no implementation of it"
+            return "has no implementation of this operation"
         return self._checked(found, bsym, named)
 
     def _checked(self, found: Implementation, bsym: BoundSymbol, named: bool) -> str | None:
         for checker in (found.checker, None if named else found.profitable):
             answer = True if checker is None else self._asked(checker, bsym)
             if isinstance(answer, str) or not answer:
-                return answer or "its checker said no"
+                return answer or "its checker returned False"
         return None
 
     def _asked(self, checker: Callable[..., bool | str], bsym: BoundSymbol) -> bool | str:
@@ -206,19 +213,20 @@ class Executor:
             raise
 
     def can_execute(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Check whether it runs that operation."""
+        """Check whether the executor runs an operation."""
         return self.rejection(bsym, named=named) is None
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Check whether it runs that operation, directly or by a transform, or has a gradient rule for it."""
+        """Check whether the executor has an operator, a transform or a gradient rule for an operation.
+        """
         return self.can_execute(bsym, named=named)
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments for the operator that implements that operation."""
+        """Return the arguments for the operator that implements an operation."""
         return bsym.args, bsym.kwargs
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
-        """Return its gradient rule for that operation, if it accepts it."""
+        """Return the executor's gradient rule for an operation, if its checker accepts the operation."""
         found = self.implmap.get(bsym.sym.id)
         if found is None or found.grad_transform is None or self._checked(found, bsym, named) is not None:
             return None
@@ -235,12 +243,13 @@ def _at(bsym: BoundSymbol) -> str:
 
 def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Check whether calls of `fn` can be intercepted while tracing."""
-    from torch.overrides import resolve_name  # imported here: plugin hooks use this module before torch is imported
+    # The import is local because plugin hooks use this module before torch is imported.
+    from torch.overrides import resolve_name
 
     if resolve_name(fn) is None:
         raise TypeError(
-            f"replaces= takes functions of torch, whose calls a traced program can be seen making, but {fn!r} is not "
-            "one: call the operator in its place"
+            f"replaces= needs functions of torch whose calls can be intercepted while tracing, but {fn!r} is not  "
+            "such a function: call the operator instead"
         )
     return fn
 
@@ -250,7 +259,7 @@ class OperatorExecutor(Executor):
 
 
 class FusionExecutor(Executor):
-    """An executor that replaces regions of a trace. Subclass it and implement `fusion_pass`."""
+    """An executor that replaces regions of a trace. Subclass this and implement `fusion_pass`."""
 
     def __init__(self, name: str, *, version: str | None = None):
         super().__init__(name, version=version)
@@ -258,7 +267,7 @@ class FusionExecutor(Executor):
         self._supported: dict[Any, Callable[..., bool | str] | None] = {}
 
     def fusion_pass(self, trace: Trace) -> Trace:
-        """Return a trace in which the regions it runs are operators of its own."""
+        """Return a trace in which the executor's operators replace the regions that it runs."""
         raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: implement it in {type(self).__name__}")
 
     def register_supported(
@@ -269,7 +278,7 @@ class FusionExecutor(Executor):
         execution_transform: Callable[..., Any] | None = None,
         grad_transform: Callable[..., Any] | None = None,
     ) -> None:
-        """Declare that it can include that operation in fusions."""
+        """Declare that the executor can include an operation in fusions."""
         id = id_of(sym_or_id)
         self._supported[id] = checker
         if execution_transform is not None or grad_transform is not None:
@@ -279,10 +288,10 @@ class FusionExecutor(Executor):
         _changed()
 
     def fuse_rejection(self, bsym: BoundSymbol) -> str | None:
-        """Return why that operation cannot be in a fusion; None if it can, itself or as its decomposition."""
+        """Return why an operation cannot be in a fusion. Return None if it can, directly or by its decomposition."""
         owner = bsym.sym.executor
-        if bsym.sym.is_fusion or owner not in (None, self):  # another executor has claimed it
-            return f"is run by {owner.name}" if owner is not None else "is a fusion already"
+        if bsym.sym.is_fusion or owner not in (None, self):  # another executor has claimed the operation
+            return f"is run by {owner.name}" if owner is not None else "is already a fusion"
         reason = self.why_not_fusible(bsym)
         if reason is None or not bsym.subsymbols:
             return reason
@@ -293,7 +302,7 @@ class FusionExecutor(Executor):
         return None
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
-        """Return why it cannot fuse that operation as it is, regardless of its decomposition; None if it can."""
+        """Return why the executor cannot fuse the undecomposed operation; None if it can."""
         id = bsym.sym.id
         if id not in self._supported:
             return "does not support it"
@@ -301,19 +310,19 @@ class FusionExecutor(Executor):
         answer = True if checker is None else self._asked(checker, bsym)
         if answer is True:
             return None
-        return answer if isinstance(answer, str) and answer else "its checker said no"
+        return answer if isinstance(answer, str) and answer else "its checker returned False"
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
         return self.can_fuse(bsym) or self.can_execute(bsym, named=named)
 
     def can_fuse(self, bsym: BoundSymbol) -> bool:
-        """Check whether that operation can be in a fusion."""
+        """Check whether an operation can be in a fusion."""
         return self.fuse_rejection(bsym) is None
 
     def register_temporary_operation(
         self, name: str, fn: Callable[..., Any], *, inputs: Sequence[Any], outputs: Any, bsyms: Sequence[BoundSymbol]
     ) -> BoundSymbol:
-        """Return the bound symbol of a fusion: `fn` computes `outputs` from `inputs` and replaces `bsyms`."""
+        """Return the bound symbol of a fusion. `fn` computes `outputs` from `inputs`, and replaces `bsyms`."""
 
         def meta(*args: Any) -> Any:
             return outputs
@@ -323,7 +332,7 @@ class FusionExecutor(Executor):
         return BoundSymbol(sym, tuple(inputs), {}, outputs, list(bsyms))
 
     def get_fuel(self, amount: int = 1) -> bool:
-        """Use `amount` of the optimization fuel; False when it is used up (for bisecting a wrong fusion)."""
+        """Use `amount` of the optimization fuel. Return False if none is left (to bisect a wrong fusion)."""
         if self._fuel is None:
             return True
         if self._fuel < amount:
@@ -332,5 +341,5 @@ class FusionExecutor(Executor):
         return True
 
     def set_fuel(self, amount: int | None) -> None:
-        """Limit the number of further fusions; None removes the limit."""
+        """Limit the number of further fusions. None removes the limit."""
         self._fuel = amount

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookup of operations by id; executors register implementations by id."""
+"""Lookup of operations by id. Executors register implementations by id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["id_of", "symbol_of_id"]
 
 def symbol_of_id(id: Any) -> Symbol:
     """Return the operation with that id."""
-    # Imported here: an executor that names no operation does not load the operations.
+    # The import is local so that an executor that names no operation does not load the operations.
     from thunder.core.prims import all_prims
     from thunder.torch import all_torchsymbols
 
@@ -26,16 +26,16 @@ def symbol_of_id(id: Any) -> Symbol:
 
 
 def id_of(sym_or_id: Symbol | Any) -> Any:
-    """Return an operation's id, from its symbol, from a function of torch, or from the id itself.
+    """Return an operation's id. The argument is its symbol, a function of torch, or the id itself.
 
-    An unknown id is accepted: it may belong to a package that is not imported yet, or to an opaque operation.
+    An unknown id is accepted, because it may belong to a package that is not imported yet, or to an opaque operation.
     """
     if isinstance(sym_or_id, Symbol):
         return sym_or_id.id
     if isinstance(sym_or_id, str) and sym_or_id.startswith(("torch.", "prims.")):
         return symbol_of_id(sym_or_id).id
     if callable(sym_or_id):
-        from thunder.torch import torch_function_map  # here, as above
+        from thunder.torch import torch_function_map  # local, for the same reason
 
         found = torch_function_map().get(sym_or_id)
         return sym_or_id if found is None else found.id

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of executors, the default executors, and those that end every list.
+"""The registry of executors, the default executors, and the executors that end every list.
 
-The order of the defaults is explicit: higher priority first, then name. Plugins (`thunder.plugins`) register here;
-unknown names are looked up among the installed plugins.
+The order of the defaults is explicit: higher priority first, then by name. Plugins (`thunder.plugins`) register
+executors here. Unknown names are looked up among the installed plugins.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _always: list[str] = []
 
 
 def register_executor(executor: Executor, *, default: bool = False, priority: int | None = None) -> Executor:
-    """Register an executor by its name; with `default`, it is used without being named."""
+    """Register an executor by its name. With `default`, it is used even if the user does not name it."""
     if not isinstance(executor, Executor):
-        raise TypeError(f"register_executor takes an Executor, not {type(executor).__name__}")
+        raise TypeError(f"register_executor needs an Executor, not {type(executor).__name__}")
     known = _executors.get(executor.name)
     if known is not None and known is not executor and type(known) is not type(executor):
         raise ValueError(
@@ -48,7 +48,7 @@ def deregister_executor(executor: Executor | str) -> None:
 
 
 def add_default_executor(executor: Executor | str) -> None:
-    """Use an executor without its being named, ordered by priority."""
+    """Use an executor by default, ordered by priority."""
     found = get_executor(executor)
     if found.name in _defaults:
         _defaults.remove(found.name)
@@ -58,7 +58,7 @@ def add_default_executor(executor: Executor | str) -> None:
 
 
 def remove_default_executor(executor: Executor | str) -> None:
-    """Use an executor only where it is named."""
+    """Use an executor only if the user names it."""
     name = executor if isinstance(executor, str) else executor.name
     if name in _defaults:
         _defaults.remove(name)
@@ -66,7 +66,7 @@ def remove_default_executor(executor: Executor | str) -> None:
 
 
 def set_default_executors(executors: Iterable[Executor | str]) -> None:
-    """Use exactly these executors by default, in this order, before the ones that end every list."""
+    """Use exactly these executors by default, in this order, before the executors that end every list."""
     _defaults[:] = [get_executor(ex).name for ex in named_executors(executors)]
     _changed()
 
@@ -79,7 +79,7 @@ def add_always_executor(executor: Executor) -> None:
 
 
 def get_executor(executor: Executor | str) -> Executor:
-    """Return the executor of that name: a registered one, else an installed plugin's."""
+    """Return the executor of that name: a registered executor, otherwise an installed plugin's."""
     if isinstance(executor, Executor):
         return executor
     _load_built_in()
@@ -88,7 +88,7 @@ def get_executor(executor: Executor | str) -> Executor:
         plugins.load_named(executor)
         found = _executors.get(executor)
     if found is None:
-        raise ValueError(f"there is no executor {executor!r}; the known ones: {', '.join(_executors)}")
+        raise ValueError(f"there is no executor {executor!r}; the known executors are {', '.join(_executors)}")
     return found
 
 
@@ -96,7 +96,7 @@ Executor.find = staticmethod(get_executor)
 
 
 def get_all_executors() -> tuple[Executor, ...]:
-    """Return all registered executors, those of usable plugins included, in the order of priority."""
+    """Return all registered executors, including those of usable plugins, in the order of priority."""
     _load_built_in()
     plugins.load_all()
     first = [_executors[name] for name in (*_defaults, *_always)]
@@ -104,10 +104,10 @@ def get_all_executors() -> tuple[Executor, ...]:
 
 
 def get_default_executors() -> tuple[Executor, ...]:
-    """Return the executors that `thunder.jit` uses when none are named, without the ones that end every list."""
+    """Return the executors that `thunder.jit` uses by default, without the executors that end every list."""
     _load_built_in()
     order = plugins.executor_order()
-    if order is not None:  # only the plugins it names are imported
+    if order is not None:  # only the plugins that it names are imported
         return tuple(get_executor(name) for name in order)
     plugins.load_all()
     return tuple(_executors[name] for name in _defaults)
@@ -122,8 +122,8 @@ def get_always_executors() -> tuple[Executor, ...]:
 class ExecutorList(tuple[Executor, ...]):
     """Executors in the order in which operations are offered to them.
 
-    Executors that the user `named` take every call that they support; the others, used because they are installed,
-    take only calls that are profitable (`register_implementation(profitable=…)`).
+    Executors that the user `named` claim every call that they support. Default executors claim only calls that are
+    profitable (`register_implementation(profitable=…)`).
     """
 
     named: bool
@@ -138,29 +138,30 @@ class ExecutorList(tuple[Executor, ...]):
 
 
 def are_named(executors: Sequence[Executor]) -> bool:
-    """Check whether the user named these executors, as opposed to the installed defaults."""
+    """Check whether the user named these executors, rather than using the defaults."""
     return getattr(executors, "named", True)
 
 
 def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str, ...]:
-    """Return the executors that a user named, validated but not looked up."""
+    """Return the executors that a user named. They are validated, but not looked up."""
     if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):
         hint = f": write [{executors!r}]" if isinstance(executors, (Executor, str)) else ""
-        raise TypeError(f"executors are given in a list, not as {executors!r}{hint}")
+        raise TypeError(f"executors must be a list, not {executors!r}{hint}")
     named = executors if isinstance(executors, tuple) else tuple(executors)
     for each in named:
         if not isinstance(each, (Executor, str)):
-            raise TypeError(f"an executor is named by its name or its object, not by {type(each).__name__}: {each!r}")
+            raise TypeError(f"executors must contain names or executor objects, not {type(each).__name__}: {each!r}")
     return named
 
 
 def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorList:
-    """Return the executors to use, in order: those named (else the defaults), then those that end every list."""
+    """Return the executors to use, in order: the named executors or the defaults, then those that end every list.
+    """
     chosen = get_default_executors() if executors is None else map(get_executor, named_executors(executors))
     return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
 
 
 def _load_built_in() -> None:
     if not _always:
-        # Imported here on purpose: built-in executors register themselves with this module, like those of plugins.
+        # The import is local on purpose: built-in executors register themselves with this module, as plugins do.
         importlib.import_module("thunder.executors.built_in")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recording operations into a trace, and replacing operations of a trace by others.
 
-A plugin's pass is a function `(trace, context) -> trace`. Most passes match operations one at a time and record
-replacements: `rewrite` (`thunder/passes/rewrite.py`) does the rest.
+A plugin's pass is a function `(trace, context) -> trace`. Most passes match one operation at a time and record
+replacements. `rewrite` (`thunder/passes/rewrite.py`) does everything else.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ __all__ = ["recording", "rewrite"]
 
 @contextmanager
 def recording(trace: Trace) -> Iterator[list[BoundSymbol]]:
-    """Record the operations called in the context into a list instead of into `trace`, which names their results.
+    """Record the operations that are called in the context.
 
-    Python's operators on proxies mean what they mean for torch's tensors.
+    They go into a list, not into `trace`, but `trace` names their results.
+
+    Python's operators on proxies have the same meaning as on torch's tensors.
     """
     with tracectx(trace), trace.scope() as operations, set_langctx("torch"):
         yield operations

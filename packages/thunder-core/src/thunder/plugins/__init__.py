@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of executor plugins: what a plugin author implements, and functions that query the installed plugins.
+"""The API of executor plugins: the parts that a plugin author implements, and functions that query installed plugins.
 
-A plugin author needs `hookimpl`, `Availability` and `ConformanceProfile`; `docs/plugins.md` is a tutorial from an
-empty folder to a wheel. Importing this package imports neither a plugin nor torch.
+A plugin author needs `hookimpl`, `Availability` and `ConformanceProfile`. `docs/plugins.md` is a tutorial from an empty
+folder to a wheel. Importing this package imports neither a plugin nor torch.
 """
 
 from __future__ import annotations
@@ -77,50 +77,57 @@ def manager() -> PluginManager:
 
 
 def records() -> tuple[PluginRecord, ...]:
-    """Return a record of every installed executor plugin, from metadata alone unless it has been loaded already."""
+    """Return a record of every installed executor plugin.
+
+    A plugin that is not loaded is described from its metadata.
+    """
     return _manager.records()
 
 
 def load_all() -> None:
-    """Load every compatible plugin once; called at the first compilation that names no executors. Never raises."""
+    """Load every compatible plugin once. The first compilation without named executors calls this. Never raise."""
     _manager.load_all()
 
 
 def load_named(name: str) -> PluginRecord:
-    """Load one plugin and no other; raise PluginLoadError with the reason if it cannot be used.
+    """Load one plugin and no other. Raise PluginLoadError with the reason if the plugin cannot be used.
 
-    `name` is that of the plugin. An executor may have another name than its plugin, and only the plugin's own code
-    knows which; a name that no plugin has therefore loads all of them before it is rejected.
+    `name` is the name of the plugin. An executor may have another name than its plugin, and only the plugin's code
+    contains the executor's name. If no plugin is called `name`, all plugins are therefore loaded before `name` is
+    rejected.
     """
     return _manager.load_named(name)
 
 
 def is_usable(name: str) -> bool:
-    """Check whether an installed plugin can be used here: it is in use, or its probe reports that it could be.
+    """Check whether an installed plugin can be used here: it is in use, or its probe reports that it can run.
 
-    A plugin that is not loaded yet is only probed; nothing of it is registered. A plugin calls this for another plugin
-    that it defers to.
+    A plugin that is not loaded yet is only probed, and nothing is registered. A plugin calls this if it defers to
+    another plugin.
     """
     record = _manager.find(name)
     if record is None or not record.pending:
         return record is not None and record.ready
     try:
         return bool(record.entry_point.load().thunder_probe(env=_manager.env))
-    except Exception:  # loading it will report the error
+    except Exception:  # loading the plugin will report the error
         return False
 
 
 def executor_order() -> tuple[str, ...] | None:
     """Return the executor names in THUNDER_EXECUTORS, or None if it is not set.
 
-    They replace the default executors; `thunder.jit(executors=…)` takes precedence over them. Where neither is given,
-    executors are ordered by priority, then by name.
+    These executors replace the default executors. `thunder.jit(executors=…)` takes precedence over them. If neither is
+    given, executors are ordered by priority, then by name.
     """
     return names_in(EXECUTORS_VARIABLE) or None
 
 
 def conformance_profile(executor: str) -> ConformanceProfile | None:
-    """Return the conformance profile for `executor` from its plugin; None without a profile or for core's executors."""
+    """Return the plugin's conformance profile for `executor`.
+
+    Return None if there is none, or if core owns the executor.
+    """
     return _manager.conformance_profile(executor)
 
 
@@ -130,11 +137,13 @@ def known_options() -> dict[str, OptionSpec]:
 
 
 def check_options(values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-    """Validate compile options that are not core's; an unknown one raises a TypeError that lists the known ones.
+    """Validate the compile options that are not core's.
+
+    An unknown option raises a TypeError that lists the known options.
 
     An option may belong to a plugin that is not loaded yet, so an unknown name loads all plugins before it is rejected.
-    The error for an option with the prefix of an unusable plugin gives the reason why that plugin is unusable.
-    `others` are further valid option names, for the message.
+    If the option has the prefix of an unusable plugin, the error explains why that plugin is unusable. `others` are
+    further valid option names, for the message.
     """
     if any(name not in _manager.catalog.options() for name in values):
         _manager.load_all()
@@ -159,7 +168,7 @@ def transformed(
     executors: Iterable[Any] = (),
     trace_into: TraceInto | None = None,
 ) -> Iterator[Any]:
-    """Run the passes of `phase` on `trace` and yield the trace after each; nothing where a pass changed nothing.
+    """Run the passes of `phase` on `trace`. Yield the trace after each pass that changed it.
 
     The context of a pass holds the user's `options`, the `executors` of this compilation, and `trace_into`.
     """
@@ -172,5 +181,5 @@ def transformed(
 
 
 def reset() -> None:
-    """Unregister everything that plugins registered and drop their records; the next use scans again."""
+    """Unregister everything that plugins registered, and drop their records. The next use scans again."""
     _manager.reset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compile options and passes registered by plugins: what `thunder.jit` consults besides the executors."""
+"""The compile options and passes that plugins registered. `thunder.jit` reads these in addition to the executors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class OptionSpec:
             self.check(self.default)
 
     def check(self, value: Any) -> Any:
-        """Return `value`; raise TypeError or ValueError if the option does not accept it."""
-        if value is None and self.default is None:  # whatever the type, an option may be left unset
+        """Return `value`. Raise TypeError or ValueError if the option does not accept it."""
+        if value is None and self.default is None:  # an option of any type may be unset
             return value
         types = self.type if isinstance(self.type, tuple) else (self.type,)
         accepted = (*types, int) if float in types else types
-        # a bool is an int in Python, but passing one for a number is a mistake
+        # A bool is an int in Python, but a bool in place of a number is a mistake.
         if not isinstance(value, accepted) or (isinstance(value, bool) and not {bool, object} & set(types)):
             names = " or ".join(kind.__name__ for kind in types)
             raise TypeError(f"option {self.name!r} of {self.owner} must be {names}, but it is {value!r}")
@@ -49,7 +49,7 @@ class OptionSpec:
 
 @dataclass(frozen=True)
 class TransformSpec:
-    """A pass over traces, run in `phase`, before and after the named passes of that phase if present."""
+    """A pass over traces that runs in `phase`, `before` and `after` the named passes of that phase, if present."""
 
     name: str
     transform: Callable[[Any, PassContext], Any]
@@ -61,16 +61,16 @@ class TransformSpec:
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
             raise ValueError(
-                f"transform {self.name!r} names the phase {self.phase!r}; the phases are {', '.join(PHASES)}"
+                f"transform {self.name!r} has an unknown phase {self.phase!r}; the phases are {', '.join(PHASES)}"
             )
         if not callable(self.transform):
             raise TypeError(f"transform {self.name!r} must be callable, but it is {self.transform!r}")
 
     def apply(self, trace: Any, context: PassContext) -> Any:
-        """Run the pass on `trace`; attribute an exception to its plugin, not to the user's program or to thunder."""
+        """Run the pass on `trace`. If it raises, the error names the plugin, not the user's program or thunder."""
         try:
             result = self.transform(trace, context)
-        except ThunderError:  # has a message for the user already
+        except ThunderError:  # the error already has a message for the user
             raise
         except Exception as error:
             raise ThunderError(
@@ -83,7 +83,7 @@ class TransformSpec:
 
 
 class Catalog:
-    """Options and passes in use, by name. Names are unique; a name conflict raises an error that names both owners."""
+    """Options and passes in use, by name. Names are unique: a conflict raises an error that names both owners."""
 
     def __init__(self) -> None:
         self._options: dict[str, OptionSpec] = {}
@@ -91,7 +91,7 @@ class Catalog:
         self._lock = threading.Lock()
 
     def add(self, options: Iterable[OptionSpec], transforms: Iterable[TransformSpec]) -> None:
-        """Add all of them, or none if a name is taken or the passes cannot be ordered."""
+        """Add all options and passes. Add none if a name is taken or if the passes cannot be ordered."""
         with self._lock:
             new_options, new_transforms = dict(self._options), dict(self._transforms)
             for option in options:
@@ -119,7 +119,7 @@ class Catalog:
         return _ordered(self._transforms, phase)
 
     def check_options(self, values: Mapping[str, Any], others: Iterable[str] = ()) -> dict[str, Any]:
-        """Validate values and return them; `others` are further valid option names, for the message."""
+        """Validate the values and return them. `others` are further valid option names, for the message."""
         checked = {}
         for name, value in values.items():
             if name not in self._options:
@@ -142,7 +142,10 @@ def _unknown_option(name: str, known: set[str]) -> str:
 
 
 def _ordered(transforms: Mapping[str, TransformSpec], phase: str) -> tuple[TransformSpec, ...]:
-    """Sort passes topologically; ties are broken by name, so that the order is the same in every process."""
+    """Sort passes topologically.
+
+    Passes without an order are sorted by name, so the result is the same in every process.
+    """
     mine = {name: spec for name, spec in transforms.items() if spec.phase == phase}
     earlier: dict[str, set[str]] = {
         name: {other for other in spec.after if other in mine} for name, spec in mine.items()
@@ -156,7 +159,7 @@ def _ordered(transforms: Mapping[str, TransformSpec], phase: str) -> tuple[Trans
         free = min((name for name, waits_for in earlier.items() if not waits_for), default=None)
         if free is None:
             owners = ", ".join(f"{name!r} of {mine[name].owner}" for name in sorted(earlier))
-            raise ValueError(f"the transforms {owners} cannot be ordered: each is to run before another of them")
+            raise ValueError(f"the transforms {owners} cannot be ordered: their before= and after= form a cycle")
         order.append(mine[free])
         del earlier[free]
         for waits_for in earlier.values():

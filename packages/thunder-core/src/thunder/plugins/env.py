@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment that a plugin's probe can query: Python, torch, CUDA, other libraries.
+"""The environment that a plugin's probe can query: Python, torch, CUDA and other libraries.
 
-Every property is computed on first access and cached. A probe that only checks whether a library is installed
-imports nothing; only properties of torch or CUDA import torch.
+Every property is computed on first access and cached. A probe that only checks whether a library is installed imports
+nothing. Only properties of torch or CUDA import torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Availability:
-    """A probe's result: whether the plugin can run here, and if not, the reason (one line that says what to change).
+    """A probe's result: whether the plugin can run here. If it cannot, `reason` is one line that says what to change.
 
-    A plugin that can run may also give a note, with something users should know about it.
+    A plugin that can run may also return a note for users.
     """
 
     ok: bool
@@ -35,20 +35,21 @@ class Availability:
         if not isinstance(self.ok, bool):
             raise TypeError(f"Availability.ok must be True or False, but it is {self.ok!r}")
         if not self.ok and not self.reason:
-            raise ValueError("Availability(False, …) needs a reason that tells the user why the plugin cannot run")
+            raise ValueError("Availability(False, …) needs a reason why the plugin cannot run")
 
     def __bool__(self) -> bool:
         return self.ok
 
     @classmethod
     def unless(cls, reason: str | None, note: str | None = None) -> Availability:
-        """Return the result for a plugin that can run (with `note`) unless there is a `reason` why it cannot."""
+        """Return a negative result with `reason`, or, if `reason` is None, a positive result with `note`.
+        """
         return cls(True, note or "") if reason is None else cls(False, reason)
 
 
 @dataclass(frozen=True)
 class GpuDevice:
-    """One GPU as torch sees it."""
+    """One GPU as torch reports it."""
 
     index: int
     name: str
@@ -57,7 +58,7 @@ class GpuDevice:
 
 
 class Env:
-    """The machine and the process, lazily. Properties are cached: an `Env` is a snapshot of one process."""
+    """The machine and the process. Properties are computed lazily and cached: an `Env` is a snapshot of one process."""
 
     @property
     def python(self) -> str:
@@ -66,33 +67,33 @@ class Env:
 
     @functools.cached_property
     def platform(self) -> str:
-        """Operating system and processor, such as `Linux-x86_64`."""
+        """The operating system and processor, e.g. `Linux-x86_64`."""
         return f"{platform.system()}-{platform.machine()}"
 
     @functools.cached_property
     def thunder_core(self) -> str | None:
-        """The version of thunder-core, or None when it runs from a bare source tree."""
+        """The version of thunder-core; None if thunder runs from a source tree that is not installed."""
         return self.version_of("thunder-core")
 
     @functools.cached_property
     def _torch(self) -> tuple[Any, str | None]:
         try:
-            # Imported here on purpose: the question is whether the import succeeds.
+            # The import is local on purpose: this property checks whether it succeeds.
             torch = importlib.import_module("torch")
-            # a directory called torch imports as an empty namespace package
+            # a folder named torch is imported as an empty namespace package
             return (torch, None) if hasattr(torch, "Tensor") else (None, "the module 'torch' is not PyTorch")
         except (Exception, SystemExit) as error:
             return None, f"{type(error).__name__}: {error}"
 
     @property
     def torch(self) -> str | None:
-        """The version of torch, or None when it cannot be imported. Imports torch."""
+        """The version of torch; None if torch cannot be imported. Imports torch."""
         module, _ = self._torch
         return None if module is None else str(module.__version__)
 
     @property
     def torch_error(self) -> str | None:
-        """Why torch cannot be imported, or None. Imports torch."""
+        """The reason why torch cannot be imported, or None. Imports torch."""
         return self._torch[1]
 
     @property
@@ -103,7 +104,7 @@ class Env:
 
     @functools.cached_property
     def cuda_error(self) -> str | None:
-        """Why no CUDA device can be used, or None when one can. Creates no CUDA context."""
+        """The reason why no CUDA device can be used, or None. Creates no CUDA context."""
         module, error = self._torch
         if module is None:
             return f"torch cannot be imported ({error})"
@@ -121,7 +122,7 @@ class Env:
 
     @functools.cached_property
     def devices(self) -> tuple[GpuDevice, ...]:
-        """The GPUs that torch sees, empty when it can use none. Initialises CUDA when there are some."""
+        """The GPUs that torch can use. Initialises CUDA if there are any."""
         module, _ = self._torch
         if module is None or not self.cuda_available:
             return ()
@@ -131,13 +132,13 @@ class Env:
         )
 
     def lacks_gpu(self, oldest: Version, before: Version | None = None) -> str | None:
-        """Return why there is no NVIDIA GPU with a compute capability in this range, or None if there is one."""
+        """Return why there is no NVIDIA GPU with a compute capability in this range; None if there is one."""
         if self.cuda_error is not None:
             return f"needs an NVIDIA GPU: {self.cuda_error}"
         if any(_is_between(gpu.capability, oldest, before) for gpu in self.devices):
             return None
         there = ", ".join(f"{gpu.name} ({_dotted(gpu.capability)})" for gpu in self.devices)
-        return f"needs a GPU of compute capability {_range(oldest, before)}, and there is only {there or 'none'}"
+        return f"needs a GPU of compute capability {_range(oldest, before)}, but the GPUs here have {there or 'none'}"
 
     def lacks_version(
         self,
@@ -149,11 +150,10 @@ class Env:
         name: str | None = None,
         module: str | None = None,
     ) -> str | None:
-        """Return why a distribution is missing or has a version outside this range, or None if it is usable.
+        """Return why a distribution is missing or has a version outside this range; None if it is usable.
 
-        install: the command that installs it, for the message.
-        name: its name in messages.
-        module: a module that has to be importable, too.
+        install: the command that installs the distribution, for the message. name: its name in messages. module: a
+        module that must also be importable.
         """
         name = name or distribution
         version = self.version_of(distribution)
@@ -169,14 +169,14 @@ class Env:
             return False
 
     def version_of(self, distribution: str) -> str | None:
-        """Return the installed version of a distribution, from its metadata, or None."""
+        """Return the installed version of a distribution, from its metadata; None if it is not installed."""
         try:
             return importlib.metadata.version(distribution)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON types. Imports torch."""
+        """Return all properties as JSON types. Imports torch."""
         return {
             "python": self.python,
             "platform": self.platform,
@@ -190,7 +190,10 @@ class Env:
 
 
 def major_and_minor(version: str | None) -> tuple[int, int]:
-    """Return the first two numbers of a version, for comparisons; (0, 0) if it does not start with two."""
+    """Return the first two numbers of a version, for comparisons.
+
+    Return (0, 0) if it does not start with two numbers.
+    """
     found = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -198,19 +201,20 @@ def major_and_minor(version: str | None) -> tuple[int, int]:
 def reject_version(
     name: str, version: str, oldest: Version, before: Version | None = None, *, install: str | None = None
 ) -> str | None:
-    """Return why a version is outside this range, or None if it is inside.
+    """Return why a version is outside this range; None if it is inside.
 
-    A version that does not start with two numbers is outside. `install` is the command that installs a suitable one.
+    A version that does not start with two numbers is outside. `install` is the command that installs a suitable
+    version.
     """
     found = re.match(r"\d+(\.\d+)+", version)
     if found and _is_between(tuple(map(int, found[0].split("."))), oldest, before):
         return None
-    reason = f"needs {name} {_range(oldest, before)}, and {version} is installed"
+    reason = f"needs {name} {_range(oldest, before)}, but {version} is installed"
     return f"{reason}: {install}" if install else reason
 
 
 def reject_device(device: Any, library: str, types: tuple[str, ...] = ("cuda",)) -> str | None:
-    """Return why a library for NVIDIA GPUs cannot run on a device, or None if it can.
+    """Return why a library for NVIDIA GPUs cannot run on a device; None if it can.
 
     types: the device types that it supports.
     """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook specifications of executor plugins, version 1: the hooks that a plugin module implements.
 
-A plugin implements the hooks it needs and marks each with `@hookimpl`. An implementation may omit arguments it does
-not use. A function whose name begins with `thunder_` but is not a hook is an error, so that a misspelt hook is
-noticed.
+A plugin implements the hooks that it needs, and marks each with `@hookimpl`. An implementation may omit arguments that
+it does not use. A function is an error if its name begins with `thunder_` but it is not a hook, so that misspelt hooks
+are noticed.
 
-thunder calls the hooks of one plugin at a time, in the order below, once per process. Their registrations are
-staged: when one of them raises, all earlier registrations of the plugin are discarded.
+thunder calls the hooks of one plugin at a time, in the order below, once per process. Registrations are staged: if a
+hook raises, all earlier registrations of the plugin are discarded.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 def thunder_probe(env: Env) -> Availability | None:
     """Return whether this plugin can run on this machine.
 
-    Called right after the plugin module was imported, before anything is registered. Return `Availability(True)`, or
-    `Availability(False, reason)` with a line that tells the user what is missing: a library, a GPU, a driver, a newer
-    torch. The plugin is then recorded as unavailable, and thunder runs without it. The note of
-    `Availability(True, note)` is printed by `doctor`.
+    thunder calls this hook immediately after it imports the plugin module, before anything is registered. Return
+    `Availability(True)`, or `Availability(False, reason)`. The reason is one line that names the missing library, GPU,
+    driver or newer torch. The plugin is then recorded as unavailable, and thunder runs without it. `doctor` prints the
+    note of `Availability(True, note)`.
 
-    Do not import a heavy library here when a cheaper check is enough: `env.has_module("acme")` and
-    `env.version_of("acme-kernels")` import nothing; `thunder.plugins.major_and_minor(version)` returns two numbers to
-    compare. `env.lacks_gpu((8, 0))` returns a reason if there is no usable GPU of that compute capability or newer.
-    A plugin without this hook runs everywhere.
+    Do not import a heavy library here if a cheaper check is enough. `env.has_module("acme")` and
+    `env.version_of("acme-kernels")` import nothing. `thunder.plugins.major_and_minor(version)` returns two numbers to
+    compare. `env.lacks_gpu((8, 0))` returns a reason if there is no usable GPU of that compute capability or newer. A
+    plugin without this hook runs everywhere.
     """
 
 
 @hookspec
 def thunder_register_executors(registry: PluginRegistry) -> None:
-    """Register the executors of this plugin, one or several.
+    """Register the executors of this plugin.
 
-    `registry.register_executor(executor, default=True, priority=10)`: a default executor is used by `thunder.jit`
-    without being named. Executors claim operations in order of descending priority; ties are broken by name.
+    `registry.register_executor(executor, default=True, priority=10)`: `thunder.jit` uses a default executor even if the
+    user does not name it. Executors claim operations in order of descending priority, then by name.
     """
 
 
@@ -58,8 +58,8 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 def thunder_register_operators(registry: PluginRegistry) -> None:
     """Register new operators of this plugin's executors, with their meta function or a `like` function.
 
-    `registry.register_operator(name, like=…, fn=…)` returns the operator's symbol, as
-    `OperatorExecutor.register_operator` does.
+    `registry.register_operator(name, like=…, fn=…)` returns the operator's symbol, like
+    `OperatorExecutor.register_operator`.
     """
 
 
@@ -68,37 +68,40 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Declare which operations of thunder the executors of this plugin implement, and under which conditions.
 
     `registry.register_implementation(ltorch.mul, checker=…, execution_transform=…, grad_transform=…)`. `priority=`
-    for a single operation overrides the executor's priority. `profitable=` is a second checker, called where the user
-    named no executor: it rejects calls that other executors run faster.
+    overrides the executor's priority for this operation. `profitable=` is a second checker. It is called if the user
+    named no executor, and rejects calls that other executors run faster.
     """
 
 
 @hookspec
 def thunder_register_options(registry: PluginRegistry) -> None:
-    """Register the compile options of this plugin: `thunder.jit(fn, acme_precision="high")` is then accepted.
+    """Register the compile options of this plugin. `thunder.jit(fn, acme_precision="high")` is then accepted.
 
-    `registry.register_option(name, type=…, default=…, help=…)`. An option that is not registered is an error.
+    `registry.register_option(name, type=…, default=…, help=…)`. An option that is not registered raises an error.
 
-    Passes read the user's options from `context.options`; checkers, execution transforms and gradient rules from
-    `thunder.extend.compilation().options`.
+    Passes read the user's options from `context.options`. Checkers, execution transforms and gradient rules read them
+    from `thunder.extend.compilation().options`.
     """
 
 
 @hookspec
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register passes over traces, each for a phase of compilation and before or after other passes of that phase.
+    """Register passes over traces.
 
-    `registry.register_transform(name, transform, phase="before_execution", before=(), after=())`; `transform(trace,
+    Each pass belongs to a phase of compilation, before or after other passes of that phase.
+
+    `registry.register_transform(name, transform, phase="before_execution", before=(), after=())`. `transform(trace,
     context)` returns a trace, and reads the user's options from `context.options`.
     """
 
 
 @hookspec(firstresult=True)
 def thunder_conformance_profile(executor: Executor) -> ConformanceProfile | None:
-    """Return how the conformance suite tests `executor`, which is one of this plugin's.
+    """Return the profile with which the conformance suite tests `executor`, one of this plugin's executors.
 
-    The profile has devices, dtypes, tolerances, known failures, and the OpInfos of the plugin's own operators. Called
-    only by the suite. An executor without a profile is tested on the CPU, with every dtype and the suite's tolerances.
+    The profile has devices, dtypes, tolerances, known failures, and the OpInfos of the plugin's operators. Only the
+    suite calls this hook. An executor without a profile is tested on the CPU, with every dtype and the suite's
+    tolerances.
     """
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lifecycle of plugins in a process: discovered once, loaded separately when first needed, isolated by failure.
+"""The lifecycle of plugins in a process: discovered once, loaded separately on demand, and isolated when they fail.
 
-A plugin that cannot be used never breaks `thunder.jit`: its record says why, one line is logged, and its
-registrations are discarded. Only naming it explicitly raises an error. pluggy's own loader stops at the first plugin
-that raises, and its broadcast calls stop at the first implementation that does; here each plugin has a pluggy manager
-of its own, so a failure of one does not affect the others.
+A plugin that cannot be used never breaks `thunder.jit`. Its record contains the reason, one line is logged, and its
+registrations are discarded. Only a user who names it gets an error. pluggy's loader stops at the first plugin that
+raises, and its broadcast calls stop at the first implementation that raises. Here each plugin has a separate pluggy
+manager, so a failing plugin does not affect the others.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["PluginManager"]
 
 _log = logging.getLogger("thunder.plugins")
 
-#: What a plugin may raise without aborting the program: everything but an interrupt. A library that cannot find its
-#: licence file or device and calls sys.exit() while it is imported is one more broken plugin.
+# : The errors that a plugin may raise without aborting the program: all except an interrupt. E.g. a library calls
+# sys.exit() at import because it finds no licence file or device. Its plugin then only counts as broken.
 _PLUGIN_ERRORS = (Exception, SystemExit)
 
 _NEVER_IMPORTED = frozenset({PluginState.BLOCKED, PluginState.INCOMPATIBLE})
@@ -44,7 +44,10 @@ _EXTEND = "thunder.extend"
 
 
 class PluginManager:
-    """Discovers, loads and keeps plugins. The process has one (`thunder.plugins.manager()`); tests create their own."""
+    """Discovers, loads and stores plugins.
+
+    The process has one manager (`thunder.plugins.manager()`); tests create others.
+    """
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class PluginManager:
     # ---- discovery --------------------------------------------------------------------------------------------------
 
     def records(self) -> tuple[PluginRecord, ...]:
-        """Return a record of every plugin installed; the first call scans metadata, no call imports a plugin."""
+        """Return a record of every installed plugin. The first call scans metadata, and no call imports a plugin."""
         with self._lock:
             if self._records is None:
                 self._records = self._scan()
@@ -78,9 +81,12 @@ class PluginManager:
             return tuple(self._records)
 
     def find(self, name: str) -> PluginRecord | None:
-        """Return the record of the plugin `name`; if several have that name, the one that is used."""
+        """Return the record of the plugin `name`.
+
+        If several plugins have that name, return the record of the plugin in use.
+        """
         matches = [record for record in self.records() if record.name == name]
-        # the record of a plugin that lost a name conflict must not hide the winner's
+        # The record of a plugin that lost a name conflict must not hide the winner's record.
         return min(matches, key=lambda record: record.state in _NEVER_IMPORTED, default=None)
 
     def owner_of(self, executor: str) -> PluginRecord | None:
@@ -89,7 +95,7 @@ class PluginManager:
         return owned[0] if owned else None
 
     def conformance_profile(self, executor: str) -> ConformanceProfile | None:
-        """Return the conformance profile that a plugin gives for the executor of this name, or None."""
+        """Return the conformance profile that a plugin provides for the executor of this name, or None."""
         if executor not in self._executors:
             return None
         record, instance = self._executors[executor]
@@ -103,12 +109,12 @@ class PluginManager:
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Load every compatible plugin that is not loaded yet. Never raises; failures are kept in the records."""
+        """Load every compatible plugin that is not loaded yet. Never raise; failures are stored in the records."""
         if self._all_loaded:
             return
         with self._lock:
-            # Re-entered when a plugin compiles something while it is imported, or `thunder.extend` lists executors:
-            # loading one plugin must not load the others.
+            # This is re-entered if a plugin compiles something during its import, or if `thunder.extend` lists
+            # executors. Loading one plugin must not load the others.
             if self._busy:
                 return
             for record in self.records():
@@ -116,9 +122,10 @@ class PluginManager:
             self._all_loaded = True
 
     def load_named(self, name: str) -> PluginRecord:
-        """Load the plugin `name` and no other and return its record; raise PluginLoadError if it cannot be used.
+        """Load only the plugin `name` and return its record. Raise PluginLoadError if the plugin cannot be used.
 
-        If no plugin has that name, a plugin may still provide an executor of that name: all are loaded to check.
+        If no plugin has that name, a plugin may still provide an executor of that name. All plugins are then loaded to
+        check this.
         """
         with self._lock:
             record = self.find(name)
@@ -133,7 +140,7 @@ class PluginManager:
             return record
 
     def reset(self) -> None:
-        """Unregister everything that plugins registered and drop the records; the next use scans again."""
+        """Unregister everything that plugins registered, and drop the records. The next use scans again."""
         with self._lock, self._working():
             if self._executors:
                 withdraw(self.host, [executor for _, executor in self._executors.values()])
@@ -146,9 +153,12 @@ class PluginManager:
 
     @property
     def host(self) -> ExecutorHost:
-        """Return the module that executors are registered with. It imports torch, hence as late as possible."""
+        """Return the module that executors are registered with.
+
+        It imports torch, so it is imported as late as possible.
+        """
         if self._host is None:
-            # Imported here on purpose: commands about plugins (`thunder plugins list`) import no torch.
+            # The import is local on purpose: commands about plugins (e.g. `thunder plugins list`) do not import torch.
             self._host = importlib.import_module(_EXTEND)
         return self._host
 
@@ -173,20 +183,20 @@ class PluginManager:
             self._blame_torch(record)
         finally:
             registry.close()
-            if record.pending:  # interrupted from the keyboard: the next use tries again
+            if record.pending:  # interrupted from the keyboard, so the next use tries again
                 record.state, record.stage = PluginState.COMPATIBLE, None
         if record.ready:
             self._executors.update({name: (record, executor) for name, executor in registry.executors.items()})
             registry.describe_on(record)
         else:
             self._hooks.pop(record.name, None)
-            # a plugin that bypassed its registry and called thunder.extend itself
+            # The plugin bypassed its registry and called thunder.extend directly.
             leaked = [executor for executor in self._in_use() if all(executor is not old for old in before)]
             if leaked:
                 withdraw(self.host, leaked)
 
     def _run(self, record: PluginRecord, registry: PluginRegistry) -> None:
-        """Run all stages of one plugin. Ends in READY or UNAVAILABLE, or raises with `record.stage` set."""
+        """Run all stages of one plugin. It ends in READY or UNAVAILABLE, or raises with `record.stage` set."""
         with _stage(record, "import"):
             began = time.perf_counter()
             plugin = record.entry_point.load()
@@ -219,13 +229,13 @@ class PluginManager:
             self._busy = busy
 
     def _in_use(self) -> Sequence[Any]:
-        """Return the executors in use; none if torch, and hence thunder.extend, cannot be imported."""
+        """Return the executors in use. Return none if torch, and therefore thunder.extend, cannot be imported."""
         if self.env.torch_error is not None:
             return ()
         return tuple(self.host.get_all_executors())
 
     def _blame_torch(self, record: PluginRecord) -> None:
-        """Mark a plugin that failed because torch cannot be imported as unavailable, not as failed."""
+        """Mark a plugin as unavailable (not as failed) if it failed because torch cannot be imported."""
         if self.env.torch_error is not None:
             record.end(PluginState.UNAVAILABLE, f"torch cannot be imported ({self.env.torch_error})")
 
@@ -236,36 +246,36 @@ class PluginManager:
         close = difflib.get_close_matches(name, executors | plugins, n=1)
         hint = f", did you mean {close[0]!r}?" if close else "."
         return (
-            f"there is no executor {name!r}, and no installed distribution brings a plugin of that name{hint} "
+            f"there is no executor {name!r}, and no installed distribution provides a plugin of that name{hint} "
             f"Executors: {', '.join(sorted(executors)) or 'none'}; plugins: {', '.join(sorted(plugins)) or 'none'}"
             f"{without_plugin(name)}"
         )
 
     def _report(self, record: PluginRecord) -> None:
-        """Log once, per plugin that is installed but not used, what a user should know about it."""
+        """Log one message for each plugin that is installed but not used, and for each plugin with a note."""
         if record.logged or record.pending:
             return
         record.logged = True
         if record.ready and not record.reason:
             _log.debug("%s", record.describe())
         elif record.ready:
-            _log.info("%s", record.describe())  # usable, with a note
+            _log.info("%s", record.describe())  # the plugin is usable and has a note
         elif record.state is PluginState.UNAVAILABLE or (record.state is PluginState.BLOCKED and not record.conflict):
-            _log.info("%s", record.describe())  # expected: a GPU plugin on a laptop, or disabled by the user
+            _log.info("%s", record.describe())  # expected, e.g. a GPU plugin on a laptop or a disabled plugin
         else:
             _log.warning("%s. `python -m thunder doctor` shows more.", record.describe())
 
 
 @contextmanager
 def _stage(record: PluginRecord, name: str) -> Iterator[None]:
-    """Set the stage a plugin is at; it stays on the record only when the stage raises."""
+    """Set the current stage of a plugin. It stays on the record only if the stage raises."""
     record.stage = name
     yield
     record.stage = None
 
 
 def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
-    """Return the hooks of one plugin, in a pluggy manager of its own; raise when they do not match the hookspecs."""
+    """Return the hooks of one plugin, in a separate pluggy manager. Raise if they do not match the hookspecs."""
     if isinstance(plugin, type):
         raise TypeError(f"{record.entry_point.value} is a class; the entry point must name a module, or an instance")
     _check_hooks(plugin, record)
@@ -279,7 +289,7 @@ def plugin_hooks(plugin: Any, record: PluginRecord) -> Any:
 
 
 def _check_hooks(plugin: Any, record: PluginRecord) -> None:
-    """Reject misspelt and unmarked hooks, and unknown arguments, which pluggy ignores or reports in its own terms."""
+    """Reject misspelt and unmarked hooks, and unknown arguments. pluggy ignores these, or reports them unclearly."""
     for name in dir(plugin):
         function = getattr(plugin, name) if name.startswith("thunder_") else None
         if not callable(function):
@@ -290,14 +300,14 @@ def _check_hooks(plugin: Any, record: PluginRecord) -> None:
         if marked is not None and name not in hookspecs.HOOKS and not marked.get("optionalhook"):
             close = difflib.get_close_matches(name, hookspecs.HOOKS, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the hooks are {', '.join(hookspecs.HOOKS)}"
-            raise TypeError(f"{name} in {record.entry_point.value} is no hook of thunder: {hint}")
+            raise TypeError(f"{name} in {record.entry_point.value} is not a hook of thunder: {hint}")
         if name in hookspecs.HOOKS:
             given = inspect.signature(hookspecs.HOOKS[name]).parameters
             asked = inspect.signature(function).parameters.values()
             for p in asked:
                 if p.name not in given and p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                     raise TypeError(
-                        f"{name} in {record.entry_point.value} takes an argument {p.name!r}, and is called with "
+                        f"{name} in {record.entry_point.value} has an argument {p.name!r}, but the hook's are "
                         f"{', '.join(map(repr, given))}"
                     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the conformance suite needs to know about an executor, declared by its plugin."""
+"""The facts about an executor that the conformance suite needs. Its plugin declares them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ __all__ = ["ConformanceProfile"]
 
 @dataclass(frozen=True)
 class ConformanceProfile:
-    """How to test one executor.
+    """The settings with which the suite tests one executor.
 
-    - devices: the device types that it runs on, such as `("cuda",)`.
-    - dtypes: the names of the dtypes to test (`"float32"`), or None for every dtype of each operator.
-    - tolerances: `(rtol, atol)` by dtype name, or by `"operator:dtype"` for one operator; the suite's elsewhere.
-    - known_failures: a TOML file that ships in the plugin's wheel, or its entries; an entry that matches nothing, or
-      that passes, is an error of the suite.
-    - opinfos: a function that returns the OpInfos of the plugin's own operators. It is a function so that the profile
-      can be read without the suite.
+    - devices: the device types that the executor runs on, e.g. `("cuda",)`.
+    - dtypes: the names of the dtypes to test (e.g. `"float32"`); None means every dtype of each operator.
+    - tolerances: `(rtol, atol)` by dtype name, or by `"operator:dtype"` for one operator. The suite's tolerances are
+      the default.
+    - known_failures: the entries of known failures, or a TOML file in the plugin's wheel that contains them. The suite
+      raises an error for an entry that matches nothing or that passes.
+    - opinfos: a function that returns the OpInfos of the plugin's operators. Because it is a function, the profile can
+      be read without the suite.
     """
 
     devices: Sequence[str] = ("cpu",)
@@ -31,5 +32,5 @@ class ConformanceProfile:
     opinfos: Callable[[], Iterable[Any]] | None = None
 
     def tolerance(self, operator: str, dtype: str) -> tuple[float, float] | None:
-        """Return the `(rtol, atol)` of this profile for an operator and a dtype, or None for the suite's default."""
+        """Return the `(rtol, atol)` of this profile for an operator and a dtype; None means the suite's default."""
         return self.tolerances.get(f"{operator}:{dtype}", self.tolerances.get(dtype))

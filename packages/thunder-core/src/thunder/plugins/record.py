@@ -15,19 +15,19 @@ __all__ = ["ExecutorInfo", "PluginRecord", "PluginState"]
 
 
 class PluginState(enum.Enum):
-    """The states of a plugin. The first four lead to its use; the others are final."""
+    """The states of a plugin. The first four lead to its use. The others are final."""
 
-    FOUND = "found"  # an entry point exists; nothing is checked yet
-    COMPATIBLE = "compatible"  # metadata fits this version of thunder-core; not imported yet
-    LOADED = "loaded"  # imported; its hooks are being called
-    READY = "ready"  # everything it registered is in use
-    BLOCKED = "blocked"  # the user disabled it, or lost its name to another plugin
-    INCOMPATIBLE = "incompatible"  # made for another plugin API or another range of thunder-core; never imported
+    FOUND = "found"  # an entry point exists, and nothing is checked yet
+    COMPATIBLE = "compatible"  # metadata fits this version of thunder-core, and the plugin is not imported yet
+    LOADED = "loaded"  # imported, and its hooks are being called
+    READY = "ready"  # all its registrations are in use
+    BLOCKED = "blocked"  # the user disabled it, or another plugin won its name
+    INCOMPATIBLE = "incompatible"  # made for another plugin API or another range of thunder-core, and never imported
     UNAVAILABLE = "unavailable"  # imported, and its probe reports that it cannot run here
-    FAILED = "failed"  # raised while it was imported or registered
+    FAILED = "failed"  # raised during its import or registration
 
 
-#: The states in which loading is not finished.
+# : The states in which loading is not finished.
 PENDING = frozenset({PluginState.FOUND, PluginState.COMPATIBLE, PluginState.LOADED})
 
 
@@ -45,9 +45,9 @@ class ExecutorInfo:
 class PluginRecord:
     """One plugin of this environment.
 
-    `reason` says in one line why the plugin is not used, or is the note of its probe; `stage` and
-    `traceback` say where it failed. `import_seconds` is the time its import took. `conflict` is set on every
-    plugin of a name that is taken twice, the one in use included.
+    `reason` is one line: why the plugin is not used, or the note of its probe. `stage` and `traceback` describe where
+    it failed. `import_seconds` is the time of its import. `conflict` is set on all plugins that share a name, including
+    the plugin in use.
     """
 
     name: str
@@ -74,7 +74,7 @@ class PluginRecord:
 
     @property
     def ready(self) -> bool:
-        """Whether everything this plugin registered is in use."""
+        """Whether all registrations of this plugin are in use."""
         return self.state is PluginState.READY
 
     @property
@@ -88,7 +88,7 @@ class PluginRecord:
         self.reason = reason
 
     def fail(self, error: BaseException) -> None:
-        """Record that the current stage raised `error`. Keeps the text, but neither the exception nor its frames."""
+        """Record that the current stage raised `error`. Store its text, but not the exception or its frames."""
         lines = str(error).strip().splitlines()
         summary = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         self.traceback = "".join(_traceback.format_exception(type(error), error, error.__traceback__))

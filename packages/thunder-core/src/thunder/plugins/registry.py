@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The staging registry that a plugin's hooks register into, and its commit.
+"""The registry that stages the registrations of a plugin's hooks, and commits them.
 
-Each plugin registers into an object of its own. Executors stay private to it until all hooks of the plugin have
-succeeded; then `commit` puts them, the options and the passes into use in one step, and rolls back if that
-fails half way. A plugin that raises in its last hook therefore leaves nothing behind.
+Each plugin has a separate registry. Its executors stay private until all hooks of the plugin have succeeded. `commit`
+then puts executors, options and passes into use in one step, and rolls back if it fails half way. A plugin that raises
+in its last hook therefore leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ExecutorHost", "PluginRegistry"]
 
 
 class ExecutorHost(Protocol):
-    """What executors are registered with: the module `thunder.extend`, or a stand-in in tests."""
+    """The interface that executors are registered with: the module `thunder.extend`, or a replacement in tests."""
 
     def register_executor(self, ex: Any, *, default: bool = False, priority: int = 0) -> Any: ...
 
@@ -45,7 +45,7 @@ class _Implementation:
 
 
 class PluginRegistry:
-    """The registrations of one plugin. Hooks receive it; it is closed after the last one."""
+    """The registrations of one plugin. Hooks receive it. It is closed after the last hook."""
 
     def __init__(self, plugin: str) -> None:
         self.plugin = plugin
@@ -62,8 +62,8 @@ class PluginRegistry:
     def register_executor(self, executor: Executor, *, default: bool = False, priority: int = 0) -> Executor:
         """Register an executor and return it.
 
-        default: `thunder.jit` uses it without being asked to.
-        priority: executors of higher priority are asked first; the torch executor is always asked last.
+        default: `thunder.jit` uses the executor even if the user does not name it. priority: operations are offered to
+        executors of higher priority first. The torch executor is always last.
         """
         self._check_open()
         name = getattr(executor, "name", None)
@@ -84,13 +84,14 @@ class PluginRegistry:
         """Register a new operator and return its symbol.
 
         The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
-        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. It is a kernel, printed on a line of its own
-        in traces, unless `kernel=False`. `executor` is needed only when the plugin registers several.
+        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. The operator is a kernel, which traces print
+        on a separate line, unless `kernel=False`. `executor` is required only if the plugin registers several
+        executors.
         """
         target = self.executor(executor)
         if name in self._operators:
             raise ValueError(f"plugin {self.plugin!r} registers two operators named {name!r}")
-        # The executor is not in use yet, so creating the symbol now is safe; implementations need it.
+        # The executor is not in use yet, so the symbol can be created now. Implementations need the symbol.
         symbol: Symbol = target.register_operator(name, **{"kernel": True, **definition})
         self._operators[name] = symbol
         return symbol
@@ -109,7 +110,8 @@ class PluginRegistry:
     ) -> None:
         """Register how an executor runs an operation: directly by the operator `op`, or through `execution_transform`.
 
-        Like `OperatorExecutor.register_implementation`, but takes effect when all hooks of the plugin have succeeded.
+        Same as `OperatorExecutor.register_implementation`, but effective only when all hooks of the plugin have
+        succeeded.
         """
         target = self.executor(executor)
         given = {
@@ -131,7 +133,7 @@ class PluginRegistry:
         help: str = "",
         choices: Iterable[Any] | None = None,
     ) -> OptionSpec:
-        """Register a compile option: `thunder.jit(fn, NAME=value)` accepts it, and its value is validated."""
+        """Register a compile option. `thunder.jit(fn, NAME=value)` accepts the option and validates its value."""
         self._check_open()
         spec = OptionSpec(name, type, default, help, None if choices is None else tuple(choices), owner=self.owner)
         self._options.append(spec)
@@ -146,10 +148,10 @@ class PluginRegistry:
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),
     ) -> TransformSpec:
-        """Register a pass: `transform(trace, context)` returns a new trace, or the same one when nothing changes.
+        """Register a pass. `transform(trace, context)` returns a new trace, or the same trace if nothing changes.
 
-        phase: one of `thunder.plugins.PHASES`.
-        before, after: names of other passes of that phase; absent ones are ignored.
+        phase: one of `thunder.plugins.PHASES`. before, after: names of other passes of that phase. Names of absent
+        passes are ignored.
         """
         self._check_open()
         spec = TransformSpec(name, transform, phase, _names(before), _names(after), owner=self.owner)
@@ -157,17 +159,17 @@ class PluginRegistry:
         return spec
 
     def executor(self, executor: Executor | str | None = None) -> Any:
-        """Return the executor of this name that this plugin registered, or its only one if no name is given."""
+        """Return the executor of this name that this plugin registered. Without a name, return its only executor."""
         self._check_open()
         if executor is None:
             if len(self._executors) == 1:
                 return next(iter(self._executors.values()))[0]
             have = ", ".join(self._executors) or "none"
-            raise ValueError(f"say which executor is meant (executor=…): plugin {self.plugin!r} has registered {have}")
+            raise ValueError(f"name the executor (executor=…): plugin {self.plugin!r} has registered {have}")
         name = executor if isinstance(executor, str) else getattr(executor, "name", executor)
         if name not in self._executors:
             raise ValueError(
-                f"plugin {self.plugin!r} has not registered an executor {name!r}; register_executor comes first"
+                f"plugin {self.plugin!r} has not registered an executor {name!r}: call register_executor first"
             )
         return self._executors[name][0]
 
@@ -175,7 +177,7 @@ class PluginRegistry:
         """Return the symbol of an operator that this plugin registered."""
         if name not in self._operators:
             have = ", ".join(self._operators) or "none"
-            raise ValueError(f"plugin {self.plugin!r} has registered no operator {name!r}; it has: {have}")
+            raise ValueError(f"plugin {self.plugin!r} has not registered an operator {name!r}; it has: {have}")
         return self._operators[name]
 
     # ---- for the manager -------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class PluginRegistry:
         self._closed = True
 
     def commit(self, host: ExecutorHost, catalog: Catalog) -> None:
-        """Put all registrations into use, or none if one of them is rejected."""
+        """Put all registrations into use. Put none into use if one of them is rejected."""
         if not (self._executors or self._options or self._transforms):
             raise ValueError(f"plugin {self.plugin!r} registers no executor, no option and no transform")
         self._check_names(host)
@@ -208,7 +210,7 @@ class PluginRegistry:
             raise
 
     def describe_on(self, record: PluginRecord) -> None:
-        """Store what was registered on the plugin's record."""
+        """Store the registrations on the plugin's record."""
         record.executors = tuple(info for _, info in self._executors.values())
         record.operators = tuple(self._operators)
         record.options = tuple(option.name for option in self._options)
@@ -228,12 +230,12 @@ class PluginRegistry:
                 version = getattr(other, "version", None)
                 what = f"{name!r} (version {version})" if version else repr(name)
                 raise ValueError(
-                    f"an executor named {what} is already registered, by core, another plugin or the program"
+                    f"an executor named {what} is already registered by core, another plugin or the program"
                 )
 
 
 def withdraw(host: ExecutorHost, executors: Iterable[Any]) -> None:
-    """Deregister those of the executors that are in use."""
+    """Deregister the executors that are in use."""
     for executor in executors:
         if any(other is executor for other in host.get_all_executors()):
             host.deregister_executor(executor)

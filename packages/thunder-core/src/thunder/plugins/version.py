@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check whether a version of thunder-core satisfies the requirement in a plugin's metadata.
 
-The check runs before a plugin is imported, on its `Requires-Dist` lines alone. It follows the version and specifier
-rules of Python packaging (PEP 440 and the name part of PEP 508). `packaging` itself is not a dependency: core keeps
-them few, and this would be its only use; the tests compare every result with it.
+The check runs before a plugin is imported, and reads only its `Requires-Dist` lines. It follows the version and
+specifier rules of Python packaging (PEP 440 and the name part of PEP 508). `packaging` is not a dependency, because
+core has few dependencies and this would be its only use. The tests compare every result with `packaging`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REQUIREMENT = re.compile(
 
 @dataclass(frozen=True)
 class Version:
-    """A parsed version; `key` sorts like an installer."""
+    """A parsed version. `key` sorts versions in the same order as installers do."""
 
     text: str
     epoch: int
@@ -63,7 +63,7 @@ class Version:
 
     @classmethod
     def parse(cls, text: str) -> Version:
-        """Parse `text`; raise InvalidRequirement if it is not a version."""
+        """Parse `text`. Raise InvalidRequirement if it is not a version."""
         match = _VERSION.fullmatch(text.strip())
         if match is None:
             raise InvalidRequirement(f"{text!r} is not a version")
@@ -81,7 +81,7 @@ class Version:
             pre=(_PRE_ORDER[part["pre"].lower()], int(part["pre_n"] or 0)) if part["pre"] else None,
             post=post,
             dev=int(part["dev_n"] or 0) if part["dev"] else None,
-            # numbers sort after words, and a longer local version after its prefix
+            # Numbers sort after words, and a longer local version sorts after its prefix.
             local=tuple((1, int(word)) if word.isdigit() else (0, word) for word in local),
         )
 
@@ -91,7 +91,7 @@ class Version:
 
     @property
     def base(self) -> tuple[int, tuple[int, ...]]:
-        """Epoch and release without trailing zeros: 1.0 and 1.0.0 are the same version."""
+        """The epoch and the release without trailing zeros: 1.0 and 1.0.0 are the same version."""
         release = self.release
         while len(release) > 1 and release[-1] == 0:
             release = release[:-1]
@@ -99,7 +99,7 @@ class Version:
 
     @property
     def public_key(self) -> tuple[Any, ...]:
-        """The sort key without the local part (`2.1.0` of `2.1.0+cu128`)."""
+        """The sort key without the local part, e.g. `2.1.0` for `2.1.0+cu128`."""
         if self.pre is not None:
             pre: tuple[float, int] = self.pre
         elif self.dev is not None and self.post is None:
@@ -116,12 +116,12 @@ class Version:
 
 
 def normalize_name(name: str) -> str:
-    """Return the normalized name of a distribution: `Thunder_Ex.Acme` is `thunder-ex-acme`."""
+    """Return the normalized name of a distribution, e.g. `thunder-ex-acme` for `Thunder_Ex.Acme`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def satisfies(version: str, specifiers: str) -> bool:
-    """Check whether `version` is in a range such as `>=0.1,<0.3`; pre-releases count like other versions."""
+    """Check whether `version` is in a range such as `>=0.1,<0.3`. Pre-releases count like other versions."""
     candidate = Version.parse(version)
     return all(_clause_holds(candidate, clause) for clause in specifiers.split(",") if clause.strip())
 
@@ -154,7 +154,7 @@ def _equal(candidate: Version, text: str) -> bool:
         wanted = Version.parse(text[:-2])
         return _has_prefix(candidate, wanted.epoch, wanted.release)
     wanted = Version.parse(text)
-    # `==1.0` matches 1.0+local; `==1.0+local` matches only that
+    # `==1.0` also matches 1.0+local. `==1.0+local` matches nothing else.
     return candidate.key == wanted.key if wanted.local else candidate.public_key == wanted.public_key
 
 
@@ -163,7 +163,7 @@ def _less(candidate: Version, wanted: Version) -> bool:
         return False
     if wanted.is_prerelease or not candidate.is_prerelease:
         return True
-    # `<0.3` must not match 0.3.dev1, a preview of the very version that is excluded
+    # `<0.3` must not match 0.3.dev1, a preview of the excluded version.
     post = None if wanted.post is None else candidate.post
     return replace(candidate, pre=None, post=post, dev=None, local=()).key != wanted.key
 
@@ -171,7 +171,7 @@ def _less(candidate: Version, wanted: Version) -> bool:
 def _greater(candidate: Version, wanted: Version) -> bool:
     if candidate.key <= wanted.key:
         return False
-    # `>1.0` means a later version, not a post-release (1.0.post1) or local build (1.0+cpu) of 1.0
+    # `>1.0` matches later versions. It does not match a post-release (1.0.post1) or local build (1.0+cpu) of 1.0.
     repackaged = candidate.post is not None and wanted.post is None
     original = replace(candidate, post=None, dev=None, local=()) if repackaged else replace(candidate, local=())
     return original.key != wanted.key
@@ -183,10 +183,10 @@ def _has_prefix(candidate: Version, epoch: int, prefix: tuple[int, ...]) -> bool
 
 
 def requirement_specifiers(requires: Iterable[str] | None, distribution: str) -> list[str]:
-    """Return the specifiers that a distribution's requirements have for `distribution`.
+    """Return the specifiers that a distribution's requirements contain for `distribution`.
 
-    Requirements with an environment marker are skipped: those of an extra are optional, and the others were evaluated
-    by the installer, which implements the marker language. A requirement by URL has no specifier.
+    Requirements with an environment marker are skipped. Requirements of an extra are optional. The installer, which
+    implements the marker language, has evaluated the others. A requirement by URL has no specifier.
     """
     found = []
     for requirement in requires or ():

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executors are built, tested and timed with: the API above `thunder.extend`, for authors of plugins.
+"""Tools to build, test and time executors: the API above `thunder.extend`, for authors of plugins.
 
 - `thunder.toolkit.claiming`: which executor claims an operation;
-- `thunder.toolkit.fusion`: regions of a trace for fusion executors, and random numbers inside of them;
+- `thunder.toolkit.fusion`: regions of a trace for fusion executors, and random numbers inside of regions;
 - `thunder.toolkit.launch`: torch's allocator, streams and devices with minimal overhead on the host;
-- `thunder.toolkit.conformance`: samples of a plugin's own operators for the conformance suite;
-- `thunder.toolkit.testing`: tests of a plugin and its probe without the library or the GPU that it needs;
-- `thunder.toolkit.benchmarking`: timers, interleaved measurements of contenders, tables.
+- `thunder.toolkit.conformance`: samples of a plugin's operators for the conformance suite;
+- `thunder.toolkit.testing`: tests of a plugin and its probe without the library or the GPU that the plugin needs;
+- `thunder.toolkit.benchmarking`: timers, interleaved measurements of contenders, and tables.
 
-Importing this package imports none of these modules; each is imported on first access.
+Importing this package imports none of these modules. Each module is imported on first access.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["benchmarking", "claiming", "conformance", "fusion", "launch", "testi
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    # Imported on access: using one of them does not load the others.
+    # The import is local: using one module does not load the others.
     return importlib.import_module(f"{__name__}.{name}")
 
 

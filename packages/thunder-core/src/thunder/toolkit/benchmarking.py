@@ -25,7 +25,7 @@ def parser(description: str | None, repetitions: int | None = 5) -> argparse.Arg
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--markdown", type=Path, help="write the tables to this file too")
     if repetitions is not None:
-        found.add_argument("--repetitions", type=int, default=repetitions, help="how often each contender is measured")
+        found.add_argument("--repetitions", type=int, default=repetitions, help="how often to measure each contender")
     return found
 
 

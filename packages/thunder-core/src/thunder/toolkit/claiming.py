@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claiming: which executor runs an operation, for passes that rewrite only what their own executor would claim.
+"""Claiming: find the executor that runs an operation, for passes that rewrite only what their executor would claim.
 
-`choose` returns the choice for one operation and changes nothing; `claim` returns a trace in which each operation is
-an operator of the executor that claimed it.
+`choose` returns the choice for one operation and changes nothing. `claim` returns a trace in which each operation is an
+operator of the executor that claimed it.
 """
 
 from thunder.execution.claim import Choice, choose, claim

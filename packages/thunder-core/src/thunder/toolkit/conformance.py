@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of a plugin's own operators, and their reference functions, for the conformance suite.
+"""Samples of a plugin's operators, and reference functions of these operators, for the conformance suite.
 
     def _matmul_samples(make):
         for n in (1, 16):
@@ -9,8 +9,8 @@
         samples = OperatorSamples(_matmul_samples, torch.matmul)
         return operator_opinfos("acme", {"acme_matmul": samples}, family="matmul")
 
-`make` is a `TensorMaker` of the device and dtype under test. Samples are reproducible: torch's
-generator is seeded by the operator's name.
+`make` is a `TensorMaker` of the device and dtype under test. Samples are reproducible, because torch's generator is
+seeded by the operator's name.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ __all__ = [
 
 
 class OperatorSamples(NamedTuple):
-    """How an operator is tested.
+    """The tests of an operator.
 
-    samples: yields arguments, as tuples or (with keyword arguments) as `SampleInput`s, given a `TensorMaker`.
-    reference: a function that computes the expected result from the same arguments, on real tensors.
-    dtypes: the dtypes that it supports; None: all that its reference supports.
-    supports_grad: False: its gradient is not tested; None: it is differentiable where its reference is.
+    samples: given a `TensorMaker`, yields arguments as tuples or (with keyword arguments) as `SampleInput`s. reference:
+    a function that computes the expected result from the same arguments, on real tensors. dtypes: the dtypes that the
+    operator supports; None means all that its reference supports. supports_grad: False means that its gradient is not
+    tested; None means that it is differentiable if its reference is differentiable.
     """
 
     samples: Callable[[TensorMaker], Iterator[Any]]
@@ -67,9 +67,9 @@ class OperatorSamples(NamedTuple):
 
 
 def operator_opinfos(executor: str, table: Mapping[str, OperatorSamples], *, family: str) -> list[OpInfo]:
-    """Return an OpInfo for each operator in `table`, by its name, of a registered executor.
+    """Return an OpInfo for each operator in `table`. The keys are names of operators of a registered executor.
 
-    family: its row in the suite's summary table.
+    family: the row of these operators in the suite's summary table.
     """
     operators = get_executor(executor).opmap
     return [
@@ -96,7 +96,9 @@ def _generator(samples: Callable[[TensorMaker], Iterator[Any]]) -> Callable[...,
 def philox_words(
     seed: torch.Tensor, shape: Sequence[int], counter: Callable[[int, int], tuple[int, int, int, int]]
 ) -> torch.Tensor:
-    """Return the 32-bit words, as int64, that a kernel generates from a seed and an offset, four from each counter.
+    """Return the 32-bit words (as int64) that a kernel generates from a seed and an offset.
+
+    Each counter gives four words.
 
     `counter(block, offset)` is Philox's counter for elements `4 * block` to `4 * block + 3`.
     """

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What fusion executors share: regions of a trace, checks of values, random numbers inside a fusion.
+"""Shared parts of fusion executors: regions of a trace, checks of values, and random numbers inside of a fusion.
 
 A fusion pass is
 
     parts = partition(trace, by_device(executor))
     return replace_regions(trace, parts, run, "Fusion by …")
 
-where `run(region)` returns the operations that replace a region, most often one created by
-`executor.register_temporary_operation`, or None. The results of a region must not be views, so `without_views`
-first moves the views at its border out of it. `torch_program` runs a region with torch, for calls that the compiler
-behind a fusion cannot run.
+`run(region)` returns the operations that replace a region, or None. Usually this is one operation, created by
+`executor.register_temporary_operation`. The results of a region must not be views, so `without_views` first moves the
+views at its border out of it. `torch_program` runs a region with torch, for calls that the compiler of a fusion
+executor cannot run.
 """
 
 from __future__ import annotations
@@ -49,14 +49,13 @@ def reject_values(
     *,
     max_dimensions: int | None = None,
 ) -> str | None:
-    """Return why a compiler does not support the values that an operation reads and produces, or None if it does.
+    """Return why a compiler does not support the values that an operation reads and produces; None if it does.
 
     Supported values are tensors on one usable device, and numbers that are constant or symbolic.
 
-    library: the compiler's name in messages.
-    has_type: whether the compiler has a dtype; a false value or None means no.
-    unusable_device: returns why it cannot run on a device, or None.
-    max_dimensions: the maximal number of dimensions of its tensors.
+    library: the compiler's name in messages. has_type: whether the compiler has a dtype; a false value or None means
+    no. unusable_device: returns why the compiler cannot run on a device, or None. max_dimensions: the maximal number of
+    dimensions of tensors.
     """
     devices = set()
     for value in values:
@@ -66,7 +65,7 @@ def reject_values(
             reason = unusable_device(value.device)
         if reason is not None:
             return reason
-    return "works on several devices" if len(devices) > 1 else None
+    return "uses several devices" if len(devices) > 1 else None
 
 
 def _reject_value(value: Any, library: str, has_type: Callable[[Any], Any], max_dimensions: int | None) -> str | None:
@@ -74,7 +73,7 @@ def _reject_value(value: Any, library: str, has_type: Callable[[Any], Any], max_
         known = value.symbol is not None and value.symbol.hint is not None
         return None if known else "has a data-dependent number"
     if not isinstance(value, TensorProxy):
-        return "works on what is not a tensor"
+        return "uses a value that is not a tensor"
     if max_dimensions is not None and value.ndim > max_dimensions:
         return f"has more than {max_dimensions} dimensions"
     if not has_type(value.dtype):
@@ -87,6 +86,6 @@ def _reject_value(value: Any, library: str, has_type: Callable[[Any], Any], max_
 
 @contextmanager
 def without_data() -> Iterator[None]:
-    """Create tensors without data in the context: operations on them compute only shapes and strides."""
+    """Create tensors without data in the context. Operations on them compute only shapes and strides."""
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
         yield

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launching kernels with minimal overhead on the host, by undocumented functions of torch.
+"""Launch kernels with minimal overhead on the host, using undocumented functions of torch.
 
-Each falls back to the documented function in versions of torch that lack it. They are for tensors on a GPU.
+If a version of torch lacks an undocumented function, the documented function is used. All functions are for tensors on
+a GPU.
 
-- `current_cuda_device()`: the index of the current device; `no_device()` replaces it where there is no GPU;
+- `current_cuda_device()`: the index of the current device; `no_device()` replaces it if there is no GPU;
 - `current_stream(device)`: the address of a device's current stream;
 - `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device.
 """

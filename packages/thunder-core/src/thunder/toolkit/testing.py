@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of a plugin on a machine without the library or the GPU that it needs.
+"""Test a plugin on a machine without the library or the GPU that the plugin needs.
 
-`FakeEnv` is an environment from tables for a probe; `registered` uses a plugin although its probe would reject it.
+`FakeEnv` is an environment for a probe that is defined by tables. `registered` uses a plugin even if its probe would
+reject it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ def gpu(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0)) -> GpuD
 class FakeEnv(Env):
     """An environment for probes, defined by tables.
 
-    versions: the installed distributions and their versions.
-    modules: the modules that can be imported; by default the names in `versions`.
-    gpus: the GPUs that torch sees; `cuda_error` is why it sees none.
+    versions: the installed distributions and their versions. modules: the modules that can be imported; the default is
+    the names in `versions`. gpus: the GPUs that torch finds. `cuda_error` is the reason why torch finds none.
     """
 
     torch: str | None = None
@@ -66,7 +66,7 @@ def is_ready(plugin: str) -> bool:
 
 @contextmanager
 def registered(name: str, hooks: ModuleType) -> Iterator[dict[str, Any]]:
-    """Register what the hooks of a plugin register, within the context, without running its probe.
+    """Register everything that the hooks of a plugin register, within the context, without running its probe.
 
     Yields the plugin's executors by name.
     """

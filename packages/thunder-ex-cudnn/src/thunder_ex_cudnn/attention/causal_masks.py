@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of band masks: causal masks and sliding windows that a program builds as tensors.
 
-cuDNN's kernels skip what lies outside of a band, whereas they have to read an equivalent mask. Bands are found in
+cuDNN's kernels skip the elements outside of a band, but they must read an equivalent mask tensor. Bands are detected in
 `tril` and `triu` of ones, and in comparisons of row and column indices.
 """
 
@@ -24,13 +24,13 @@ _LEAST = -1e9
 
 
 class _Band(NamedTuple):
-    """The visible diagonals, as column index minus row index; None: unbounded."""
+    """The visible diagonals, as column index minus row index. A bound of None means unbounded."""
 
     first: Any = None
     last: Any = None
 
     def within(self, other: _Band | None) -> _Band | None:
-        """Return the intersection."""
+        """Return the intersection of two bands."""
         if other is None:
             return None
         firsts = [n for n in (self.first, other.first) if n is not None]
@@ -38,7 +38,7 @@ class _Band(NamedTuple):
         return _Band(max(firsts, default=None), min(lasts, default=None))
 
     def outside(self) -> _Band | None:
-        """Return the complement, if that is a band."""
+        """Return the complement if it is a band; None otherwise."""
         if self.first is None and self.last is not None:
             return _Band(self.last + 1, None)
         if self.first is not None and self.last is None:
@@ -47,9 +47,9 @@ class _Band(NamedTuple):
 
 
 def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = False) -> Causal:
-    """Return the corner to which a mask is causal, with the window size if it is a sliding window; None: neither.
+    """Return the corner that a causal mask is aligned to, with the window size, if any. Return None for other masks.
 
-    A boolean mask tells which keys are visible (`negated`: which are not); one of zeros and -inf is additive.
+    A boolean mask selects the visible keys (with `negated`: the hidden keys). A mask of zeros and -inf is additive.
     """
     if mask.ndim < 2 or tuple(mask.shape[-2:]) != (rows, columns):
         return None
@@ -66,7 +66,7 @@ def side_of(mask: Any, rows: int, columns: int, made: Made, *, negated: bool = F
 
 
 def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | None]) -> _Band | None:
-    """Return the band of the source of a view or cast that keeps rows and columns."""
+    """Return the band of the source of a view or cast, if the operation keeps rows and columns."""
     source, result = op.args[0], op.output
     if op.sym.id == "torch.getitem" and not takes_all(op.args[1]):
         return None
@@ -76,7 +76,7 @@ def _through(op: BoundSymbol, made: Made, how: Callable[[Any, Made], _Band | Non
 
 
 def _seen(x: Any, made: Made) -> _Band | None:
-    """Return the band in which `x` is true or one, and outside of which it is false or zero."""
+    """Return the band inside which `x` is true or one, and outside of which `x` is false or zero."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -119,7 +119,7 @@ def _diagonal(op: BoundSymbol) -> Any:
 
 
 def _compared(id: str, left: Number | None, right: Number | None) -> _Band | None:
-    """Return the band in which a comparison of row and column indices holds."""
+    """Return the band in which a comparison of row and column indices is true."""
     if left is None or right is None or {left.dim, right.dim} != {-1, -2}:
         return None
     if left.dim == -2:
@@ -131,7 +131,7 @@ def _compared(id: str, left: Number | None, right: Number | None) -> _Band | Non
 
 
 def _added(x: Any, made: Made) -> _Band | None:
-    """Return the band of an additive mask: zero where keys are visible, -inf elsewhere."""
+    """Return the band of an additive mask, which is zero for visible keys and -inf elsewhere."""
     op = made.get(x.name) if isinstance(x, Proxy) else None
     if op is None:
         return None
@@ -152,5 +152,5 @@ def _added(x: Any, made: Made) -> _Band | None:
 
 
 def is_least(x: Any) -> bool:
-    """Check whether a number, filled in or added to scores, masks them out."""
+    """Check whether a number masks out scores when it is filled in or added."""
     return type(x) in (int, float) and x <= _LEAST

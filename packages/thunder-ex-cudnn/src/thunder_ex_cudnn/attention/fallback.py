@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in torch operations, used where cuDNN has no plan for a call.
+"""Attention in torch's operations, for calls that cuDNN has no plan for.
 
-Its results and saved values are those of the kernels, so that forward and backward may each run here. It materializes
-the attention weights, and serves as the reference of the executor's operators.
+Results and saved values are those of cuDNN's kernels, so forward and backward can fall back independently. The fallback
+materializes the attention weights. It is also the reference of the executor's operators.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _scores(query: Tensor, key: Tensor, bias: Optional, causal: Causal, scale: f
 def forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return attention, and the log-sum-exp of each row."""
+    """Return the result of attention, and the log-sum-exp of each row."""
     scores = _scores(query, key, bias, causal, scale)
     sums = scores.logsumexp(-1)
     out = torch.softmax(scores, -1).nan_to_num(0.0) @ _wide(_repeated(value, query.shape[1]))
@@ -67,7 +67,7 @@ def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, bias: Optional,
     causal: Causal, scale: float, bias_grad: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """Return the gradients of query, key and value, and of the bias if requested."""
+    """Return the gradients of query, key and value, and the gradient of the bias if requested."""
     heads, g = query.shape[1], _wide(grad)
     sums = sums.masked_fill(sums.isinf(), 0.0).unsqueeze(-1)
     weights = (_scores(query, key, bias, causal, scale) - sums).exp()

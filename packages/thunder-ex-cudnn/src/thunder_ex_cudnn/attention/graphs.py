@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cuDNN's graphs for attention, forward and backward, from shapes, strides and flags.
+"""cuDNN's graphs for attention, forward and backward, built from shapes, strides and flags.
 
-A `Call` holds all that a graph depends on, so it is also the cache key of its plan. Tensors are (batch, heads, length,
-width) here; cuDNN supports any strides whose last dimension is contiguous.
+A `Call` holds everything that a graph depends on, so it is also the cache key of the graph's plan. Tensors are (batch,
+heads, length, width) here. cuDNN supports any strides if the last dimension is contiguous.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from thunder_ex_cudnn.plans import Context, Description, Ints, Layout, Plan, lib
 
 __all__ = ["Call", "Causal", "backward_plan", "fits", "forward_plan", "side_and_window"]
 
-_ALIGNED = 16  # bytes: the required alignment of tensors and their rows
+_ALIGNED = 16  # the required alignment of tensors and their rows, in bytes
 
 
-# The alignment of a causal mask, "top-left" or "bottom-right"; for a sliding window a pair of it and the number of
-# visible keys, the query's own included.
+# The alignment of a causal mask, "top-left" or "bottom-right". For a sliding window, a pair of the alignment and the
+# number of visible keys, including the key at the query's position.
 Causal: TypeAlias = str | tuple[str, int] | None
 
 
@@ -29,7 +29,10 @@ def side_and_window(causal: Causal) -> tuple[str | None, int | None]:
 
 
 class Call(NamedTuple):
-    """What a plan depends on. Layouts are (shape, strides); None for tensors that a call does not have."""
+    """Everything that a plan depends on.
+
+    Layouts are (shape, strides), or None for tensors that the call does not have.
+    """
 
     dtype: torch.dtype
     query: Layout
@@ -47,7 +50,7 @@ class Call(NamedTuple):
 
 
 def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
-    """Check whether cuDNN supports the layout of queries, keys, values or their gradients."""
+    """Check whether cuDNN supports the layout of a query, key or value, or of a gradient of these."""
     if strides[-1] != 1:
         return False
     step = _ALIGNED // itemsize
@@ -57,7 +60,7 @@ def fits(shape: Ints, strides: Ints, itemsize: int) -> bool:
 class _Description(Description):
     def input(self, name: str, layout: Layout, dtype: torch.dtype, *, exact: bool = False) -> Any:
         shape, strides = layout
-        # The stride of a dimension of size 1 is arbitrary: normalize it. (`exact`: cuDNN checks these, too.)
+        # The stride of a dimension of size 1 is arbitrary, so normalize it. (`exact`: cuDNN checks such strides, too.)
         dense = strides if exact else packed_strides(shape, strides)
         steps = tuple([d if n == 1 else s for n, s, d in zip(shape, strides, dense)])
         return self.tensor(name, (shape, steps), dtype)
@@ -67,7 +70,7 @@ class _Description(Description):
 
 
 def _options(call: Call, d: _Description) -> dict[str, Any]:
-    """Return the options of masks and dropout, the same in both directions; their tensors come in this order."""
+    """Return the options of masks and dropout, which are equal in both directions. Their tensors come in this order."""
     cudnn = library()
     how: dict[str, Any] = {"attn_scale": call.scale}
     if call.bias is not None:
@@ -85,7 +88,7 @@ def _options(call: Call, d: _Description) -> dict[str, Any]:
 
 
 def _out_layout(call: Call) -> Layout:
-    """Return the layout of the result: that of the queries."""
+    """Return the layout of the result, which is that of the queries."""
     shape = (*call.query[0][:3], call.value[0][3])
     return shape, packed_strides(shape, call.query[1])
 
@@ -96,7 +99,10 @@ def _sums_layout(call: Call) -> Layout:
 
 
 def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
-    """Plan forward: its tensors are query, key, value, those of the options, result and, if requested, log-sum-exp."""
+    """Plan forward.
+
+    Its tensors are query, key, value, the tensors of the options, the result and, if requested, log-sum-exp.
+    """
     d = _Description(context, call.dtype)
     q, k, v = (d.input(n, getattr(call, n), call.dtype) for n in ("query", "key", "value"))
     out, stats = d.graph.sdpa(q, k, v, generate_stats=sums, **_options(call, d))
@@ -104,12 +110,15 @@ def forward_plan(context: Context, call: Call, *, sums: bool) -> Plan:
     if sums:
         shape, strides = _sums_layout(call)
         d.result(stats, (shape, strides), torch.float32)
-        d.outputs[-1] = (shape[:3], strides[:3], torch.float32)  # callers have no last dimension
+        d.outputs[-1] = (shape[:3], strides[:3], torch.float32)  # callers omit the last dimension
     return d.plan()
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
-    """Plan backward: its tensors are query, key, value, out, grad, sums, those of the options, and the gradients."""
+    """Plan backward.
+
+    Its tensors are query, key, value, out, grad, sums, the tensors of the options, and the gradients.
+    """
     assert call.grad is not None and call.out is not None
     d = _Description(context, call.dtype)
     names = ("query", "key", "value", "out", "grad")

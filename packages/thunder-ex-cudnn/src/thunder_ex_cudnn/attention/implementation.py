@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls of attention the executor takes, and how they are executed and differentiated."""
+"""Check which calls of attention the executor supports; execute and differentiate them."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ __all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
 
 DTYPES = ("float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
-_STEP = 8  # rows have to be aligned to 16 bytes
-_WIDEST = 256  # the largest head dimension of its backward kernels
+_STEP = 8  # the alignment of rows is 16 bytes
+_WIDEST = 256  # the largest head dimension of the backward kernels
 
 
 def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
-    """Return why cuDNN does not support these devices, dtypes, heads and head dimensions; None where it does."""
+    """Return why cuDNN does not support these devices, dtypes, heads or head dimensions; None if it does."""
     reason = unusable_device(query.device)
     if reason is not None:
         return reason
     if query.device != key.device or query.device != value.device:
-        return "its tensors are on several devices"
+        return "the tensors are on several devices"
     if query.dtype not in _TAKEN:
-        return f"takes {' and '.join(DTYPES)}, not {query.dtype}"
+        return f"supports {' and '.join(DTYPES)}, not {query.dtype}"
     if any(n == 0 for x in (query, key, value) for n in x.shape):
         return "the tensors have no elements"
     if key.shape[1] != value.shape[1] or query.shape[1] % key.shape[1]:
-        return "key and value must have the same number of heads, a divisor of the query's"
+        return "key and value must have the same number of heads, which must divide the query's"
     for width in (query.shape[-1], value.shape[-1]):
         if width % _STEP or width > _WIDEST:
-            return f"takes head dimensions that are multiples of {_STEP} up to {_WIDEST}, not {width}"
+            return f"supports head dimensions that are multiples of {_STEP} up to {_WIDEST}, not {width}"
     return None
 
 
 def _why_not_shapes(query: Any, key: Any, value: Any) -> str | None:
     if not query.ndim == key.ndim == value.ndim == 4:
-        return unusable_device(query.device) or "takes tensors of four dimensions: batch, heads, length and width"
+        return unusable_device(query.device) or "supports only four dimensions (batch, heads, length, width)"
     if query.shape[0] != key.shape[0] or query.shape[0] != value.shape[0]:
         return unusable_device(query.device) or "query, key and value must have the same batch size"
     reason = why_not_kinds(query, key, value)
     if reason is None and key.shape[2] == 1:
-        return "does not take a single key: cuDNN's gradients of masked rows are wrong there"
+        return "does not support a single key: cuDNN's gradients of masked rows are wrong"
     return reason
 
 
@@ -56,16 +56,16 @@ def _why_not_mask(query: Any, key: Any, mask: Any, is_causal: bool) -> str | Non
     if mask is None:
         return None
     if is_causal:
-        return "takes a mask or is_causal, not both"
+        return "supports either a mask or is_causal, not both"
     if mask.device != query.device:
-        return "its tensors are on several devices"
+        return "the tensors are on several devices"
     if mask.dtype not in (dtypes.bool8, dtypes.float32, query.dtype):
-        return f"takes masks in bool, float32 or {query.dtype}, not {mask.dtype}"
+        return f"supports masks in bool, float32 or {query.dtype}, not {mask.dtype}"
     if mask.ndim > 4:
-        return "takes masks of at most four dimensions"
+        return "supports masks of at most four dimensions"
     full = (*query.shape[:3], key.shape[2])
     if any(n not in (1, m) for n, m in zip(mask.shape[::-1], full[::-1])):
-        return f"takes masks that can be expanded to {full}, not {tuple(mask.shape)}"
+        return f"supports masks that can be expanded to {full}, not {tuple(mask.shape)}"
     return None
 
 
@@ -77,30 +77,30 @@ def takes(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> bool | str:  # fmt: skip
-    """Return True, or the reason why cuDNN does not take the call."""
+    """Return True, or the reason why cuDNN does not support the call."""
     reason = _why_not_shapes(query, key, value) or _why_not_mask(query, key, attn_mask, is_causal)
     if reason is not None:
         return reason
     if query.shape[1] != key.shape[1] and not enable_gqa:
-        return "fewer heads of key and value than of query need enable_gqa=True"
+        return "if key and value have fewer heads than query, enable_gqa=True is required"
     if scale is not None and not scale > 0:
-        return "takes positive scales only"
+        return "supports only positive scales"
     if dropout_p and attn_mask is not None and attn_mask.dtype is not dtypes.bool8 and not _one_width(query, value):
-        return "does not take additive masks with dropout and values of another width: cuDNN's gradient is wrong"
+        return "does not support additive masks with dropout if value and key differ in width: the gradient is wrong"
     if not 0 <= dropout_p < 1:
-        return "takes dropout probabilities in [0, 1)"
+        return "supports only dropout probabilities in [0, 1)"
     if not torch.backends.cuda.cudnn_sdp_enabled():
         return "cuDNN is disabled by torch.backends.cuda.enable_cudnn_sdp(False) or sdpa_kernel"
     return True
 
 
 def added_by(mask: Any, dtype: Any) -> Any:
-    """Return a mask in its additive form."""
+    """Return the additive form of a mask."""
     return ltorch.to(ltorch.where(mask, 0.0, -math.inf), dtype) if mask.dtype is dtypes.bool8 else mask
 
 
 def bias_of(mask: Any, query: Any, key: Any) -> Any:
-    """Return a mask in its additive form, with four dimensions, expanded to all rows and columns."""
+    """Return the additive form of a mask, with four dimensions, expanded to all rows and columns."""
     if mask is None:
         return None
     mask = added_by(mask, query.dtype)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors whose elements are functions of their indices, derived from `arange` to compare rows and columns.
+"""Tensors whose elements are functions of their indices. They are derived from `arange`, to compare rows and columns.
 
-transformers also checks whether the positions of tokens jump, which tells that several sequences are packed in one row
-of a batch. Where the program made them by `arange` they do not, and what it computes from that is a constant.
+transformers also checks whether the positions of tokens jump. A jump means that several sequences are packed in one row
+of a batch. If the program creates the positions by `arange`, they do not jump, and values computed from the check are
+constants.
 """
 
 from __future__ import annotations
@@ -26,21 +27,24 @@ CASTS = (
     "torch.half",
     "torch.type",
 )
-# Dtypes that hold indices exactly; what networks compute is in others, and not analyzed.
+# Dtypes that represent indices exactly. The values that networks compute have other dtypes, and are not analyzed.
 _EXACT = (dtypes.bool8, dtypes.int64, dtypes.int32)
 
 Made = Mapping[str, BoundSymbol]
 
 
 class Number(NamedTuple):
-    """Elements equal to their index in a dimension (negative) plus an offset; without a dimension, to the offset."""
+    """Elements that equal their index in a dimension (negative) plus an offset.
+
+    Without a dimension, they equal the offset.
+    """
 
     dim: int | None
     offset: int
 
 
 def filled(x: Any, made: Made) -> Any:
-    """Return a number, or the fill value of a tensor; None where it is neither."""
+    """Return a number, or the fill value of a tensor; None for other values."""
     if type(x) in (bool, int, float):
         return x
     op = made.get(x.name) if isinstance(x, Proxy) else None
@@ -59,7 +63,7 @@ def filled(x: Any, made: Made) -> Any:
 
 
 def number_of(x: Any, made: Made) -> Number | None:
-    """Return the index expression of the elements of `x`; None where there is none."""
+    """Return the index expression of the elements of `x`; None if there is none."""
     full = filled(x, made)
     if full is not None:
         return Number(None, int(full)) if full in (0, 1) or type(full) is int else None
@@ -108,7 +112,7 @@ def _of_two(id: str, a: Number | None, b: Number | None) -> Number | None:
 
 
 def _differences(op: BoundSymbol, made: Made) -> Number | None:
-    """Return the differences of consecutive indices in the last dimension: all are 1."""
+    """Return the differences of consecutive indices in the last dimension. All differences are 1."""
     how = dict(zip(("input", "n", "dim", "prepend", "append"), op.args))
     how.update(op.kwargs)
     if how.get("n", 1) != 1 or how.get("dim", -1) not in (-1, op.output.ndim - 1) or how.get("append") is not None:
@@ -135,7 +139,7 @@ def _picked(x: Any, key: Any, made: Made) -> Number | None:
 
 
 def takes_all(key: Any, *, slices: bool = False) -> bool:
-    """Check whether an index only adds dimensions; `slices`: also allow slices without a step."""
+    """Check whether an index only adds dimensions. With `slices`, slices without a step are also allowed."""
     parts = key if isinstance(key, tuple) else (key,)
     return all(
         part is None or part is ... or (isinstance(part, slice) and part.step in (None, 1) and (slices or _whole(part)))
@@ -148,7 +152,8 @@ def _whole(part: slice) -> bool:
 
 
 def _moved(op: BoundSymbol, dim: int) -> tuple[int, int] | None:
-    """Return the dimension of a view that corresponds to one of its source, and the index where it begins there."""
+    """Return the dimension of a view that corresponds to a dimension of its source, and the view's first index there.
+    """
     source, result, id = op.args[0], op.output, op.sym.id
     at = source.ndim + dim
     if id == "torch.expand":

@@ -14,12 +14,15 @@ _MATMULS = ("torch.matmul", "torch.bmm")
 
 
 def is_product(op: BoundSymbol) -> bool:
-    """Check whether an operation may be either matmul."""
+    """Check whether an operation may be one of the two matmuls."""
     return op.sym.id in _MATMULS or op.sym.id == "torch.einsum"
 
 
 def as_scores(op: BoundSymbol) -> tuple[Any, Any, bool] | None:
-    """Match `query @ key.T`; return both, with their widths last, and whether the key is already transposed."""
+    """Match `query @ key.T`.
+
+    Return query and key, with their widths last, and whether the key is already transposed.
+    """
     if op.sym.id in _MATMULS:
         return op.args[0], op.args[1], True
     letters = _letters(op)
@@ -35,7 +38,7 @@ def as_scores(op: BoundSymbol) -> tuple[Any, Any, bool] | None:
 
 
 def as_weighted(op: BoundSymbol) -> tuple[Any, Any, tuple[int, ...] | None] | None:
-    """Match `weights @ value`; return both, and the order of the result's dimensions."""
+    """Match `weights @ value`. Return weights and value, and the order of the result's dimensions."""
     if op.sym.id in _MATMULS:
         weights, value = op.args[:2]
         return (weights, value, None) if weights.ndim == value.ndim else None
@@ -53,7 +56,7 @@ def as_weighted(op: BoundSymbol) -> tuple[Any, Any, tuple[int, ...] | None] | No
 
 
 def ordered(x: Any, dims: tuple[int, ...] | None) -> Any:
-    """Permute the dimensions of `x`; None leaves them in order."""
+    """Permute the dimensions of `x`. None leaves them in order."""
     return x if dims is None else ltorch.permute(x, dims)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of the attention executor: their decompositions (`like`) and their implementations (`run`).
 
-`causal` is the alignment of a causal mask, "top-left", "bottom-right" or None, or a pair of it and the window size.
-`bias` has four dimensions and is added to the scores. The metadata of an operator, and its gradient for second
-derivatives, are derived from the decomposition. Dropout with cuDNN's random numbers has no decomposition.
+`causal` is the alignment of a causal mask ("top-left", "bottom-right" or None), or a pair of the alignment and the
+window size. `bias` has four dimensions and is added to the scores. Each operator's metadata, and its gradient for
+second derivatives, are derived from its decomposition. Dropout with cuDNN's random numbers has no decomposition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Backward", "DropoutBackward", "DropoutForward", "Forward", "Plain", 
 
 
 def _masked(query: Any, key: Any, bias: Any, causal: Causal) -> tuple[Any, bool]:
-    """Return bias and causal mask as the arguments `attn_mask` and `is_causal` of torch's attention."""
+    """Return the bias and the causal mask as the arguments `attn_mask` and `is_causal` of torch's attention."""
     side, window = side_and_window(causal)
     if side is None:
         return bias, False
@@ -37,11 +37,11 @@ def _masked(query: Any, key: Any, bias: Any, causal: Causal) -> tuple[Any, bool]
 
 
 class Plain:
-    """`cudnn_attention`: the result alone."""
+    """`cudnn_attention`: computes only the result."""
 
     @staticmethod
     def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> Any:
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         mask, is_causal = _masked(query, key, bias, causal)
         grouped = query.shape[1] != key.shape[1]
         return ltorch.scaled_dot_product_attention(
@@ -52,11 +52,11 @@ class Plain:
 
 
 class Forward:
-    """`cudnn_attention_forward`: the result, and the log-sum-exp of each row."""
+    """`cudnn_attention_forward`: computes the result and the log-sum-exp of each row."""
 
     @staticmethod
     def like(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> tuple[Any, Any]:
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         mask, is_causal = _masked(query, key, bias, causal)
         return ltorch.attention_forward(query, key, value, mask, is_causal, scale, "cudnn")
 
@@ -64,14 +64,14 @@ class Forward:
 
 
 class Backward:
-    """`cudnn_attention_backward`: the gradients of query, key and value, and of the bias if requested."""
+    """`cudnn_attention_backward`: computes the gradients of query, key and value, and of the bias if requested."""
 
     @staticmethod
     def like(
         grad: Any, query: Any, key: Any, value: Any, out: Any, sums: Any, bias: Any, causal: Causal, scale: float,
         bias_grad: bool,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """Decompose into operations of torch."""
+        """Decompose into torch's operations."""
         mask, is_causal = _masked(query, key, bias, causal)
         grads = ltorch.attention_backward(grad, query, key, value, mask, out, sums, is_causal, scale, "cudnn")
         if not bias_grad:
@@ -83,7 +83,8 @@ class Backward:
 
 
 class DropoutForward:
-    """`cudnn_attention_dropout_forward`: the result, the sums, and the seed and offset of the random numbers."""
+    """`cudnn_attention_dropout_forward`: computes the result, the sums, and the random numbers' seed and offset.
+    """
 
     @staticmethod
     def meta(
@@ -99,7 +100,10 @@ class DropoutForward:
 
 
 class DropoutBackward:
-    """`cudnn_attention_dropout_backward`: the gradients of the former; it draws the same random numbers again."""
+    """`cudnn_attention_dropout_backward`: computes the gradients of the forward operator.
+
+    It draws the same random numbers.
+    """
 
     @staticmethod
     def meta(
@@ -122,7 +126,7 @@ def _no_second_gradient(*args: Any) -> Any:
 
 
 def register(registry: Any, executor: str) -> dict[str, Any]:
-    """Register the operators; return their symbols by name."""
+    """Register the operators. Return their symbols by name."""
     matmul, random = (OpTags.MATMUL_OP,), (OpTags.MATMUL_OP, OpTags.RANDOM_OP)
     found = {
         name: registry.register_operator(name, executor=executor, like=of.like, fn=of.run, tags=matmul)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes that match attention written out in a program, and remove gradients of biases that are not used.
+"""Passes that replace the operations of attention by one operator, and remove unused gradients of biases.
 
-Before differentiation
+Before differentiation:
 
-- `softmax(q @ k.T * scale + mask) @ v` becomes one attention, where the intermediate values have no other use and the
-  executor takes it: written with matmul or einsum, with additive or filled-in masks, with dropout;
-- keys and values repeated for the query's heads are replaced by those before the repetition;
-- attention without a batch dimension gets one of size 1;
-- a mask that is causal or a sliding window becomes a flag, and the additive form of another mask is computed once for
-  all layers.
+- `softmax(q @ k.T * scale + mask) @ v` becomes one attention operator. The intermediate values must have no other use,
+  and the executor must support the call. The matmuls may be written with matmul or einsum, masks may be additive or
+  filled in, and dropout is supported.
+- Keys and values that are repeated for the query's heads are replaced by the tensors before the repetition.
+- Attention without a batch dimension gets a batch dimension of size 1.
+- A causal mask or a sliding window becomes a flag. The additive form of another mask is computed once for all layers.
 
-A fully masked row then gives zeros, as torch's attention does; written out it would be NaN. Where intermediate values
-are detached (`torch.no_grad` detaches after each operation), the inputs of the attention are detached.
+A fully masked row then gives zeros, as in torch's attention; the separate operations would give NaN. If intermediate
+values are detached (`torch.no_grad` detaches after each operation), the inputs of the attention are detached.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["register"]
 
 
 class _Mask(NamedTuple):
-    """A mask of scores: an additive tensor, or a condition and the value to fill in where it is false."""
+    """A mask of scores: an additive tensor, or a condition with the value to fill in where the condition is false."""
 
     tensor: Any
     fill: float | None = None
@@ -49,7 +49,7 @@ class _Mask(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """The argument of softmax: `query @ key.T * scale`, and its masks."""
+    """The argument of softmax: `query @ key.T * scale`, and the masks."""
 
     query: Any
     key: Any
@@ -58,18 +58,18 @@ class _Scores(NamedTuple):
 
 
 class _Finder:
-    """Matches attention in one trace. Replacements are recorded in the trace under construction."""
+    """Matches attention in one trace. Records replacements in the trace under construction."""
 
     def __init__(self, trace: Trace, attention: Any):
         self.attention = attention
-        self.biases: dict[Any, Any] = {}  # additive forms of masks, which layers share
+        self.biases: dict[Any, Any] = {}  # the additive forms of masks, which layers share
         self.made = {name: op for op in trace.bound_symbols for name in op.out_names}
         works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others have no effect
         self.uses = Counter(name for op in works for name in op.arg_names)
         self.uses.update({p.name for p in proxies_in(trace.output)})
 
     def replacement(self, op: BoundSymbol) -> Any:
-        """Return the replacement of an operation's result; None where it stays."""
+        """Return the replacement of an operation's result; None if the operation is not replaced."""
         if op.sym.id == "torch.scaled_dot_product_attention":
             return self.simplified(op)
         return self.spelt_out(op) if is_product(op) else None
@@ -88,7 +88,7 @@ class _Finder:
         return scores._replace(query=self.detached(scores.query), key=self.detached(scores.key), masks=masks)
 
     def behind(self, x: Any) -> tuple[BoundSymbol | None, bool]:
-        """Return the operation that computes `x`, skipping detaches, and whether there were any."""
+        """Return the operation that computes `x` before any detaches, and whether there are detaches."""
         op = self.made.get(x.name) if isinstance(x, Proxy) else None
         cut = False
         while op is not None and op.sym.id == "torch.detach":
@@ -96,12 +96,12 @@ class _Finder:
         return op, cut
 
     def inner(self, x: Any) -> BoundSymbol | None:
-        """Return the operation that computes `x`, if `x` has a single use."""
+        """Return the operation that computes `x` if `x` has only one use; None otherwise."""
         return self.made.get(x.name) if isinstance(x, TensorProxy) and self.uses[x.name] == 1 else None
 
     # -- calls of torch's attention ------------------------------------------------------------------------------------
     def simplified(self, op: BoundSymbol) -> Any:
-        """Return a call of attention without repeated heads, and with a flag for a causal mask."""
+        """Return a call of attention without repeated heads, and with a flag instead of a causal mask."""
         query, key, value, mask, p, is_causal, scale, _ = _arguments(*op.args, **op.kwargs)
         lacks_batch = query.ndim == key.ndim == value.ndim == 3
         if lacks_batch:
@@ -121,7 +121,10 @@ class _Finder:
         return ltorch.squeeze(out, 0) if lacks_batch and out is not None else out
 
     def shared_heads(self, x: Any) -> Any:
-        """Return keys or values before their heads were repeated, if they were."""
+        """Return keys or values as they were before their heads were repeated.
+
+        Return None if they were not repeated.
+        """
         op, cut = self.behind(x)
         if op is None or not op.args:
             return x
@@ -135,7 +138,7 @@ class _Finder:
         return self.detached(source) if cut else source
 
     def spread(self, op: BoundSymbol, x: Any) -> Any:
-        """Return the source of heads repeated by `unsqueeze`, `expand` and a reshape."""
+        """Return the source of heads that are repeated by `unsqueeze`, `expand` and a reshape."""
         wide, cut = self.behind(op.args[0])
         if wide is None or wide.sym.id not in ("torch.expand", "torch.repeat"):
             return None
@@ -150,7 +153,7 @@ class _Finder:
 
     # -- attention that is written out ---------------------------------------------------------------------------------
     def spelt_out(self, op: BoundSymbol) -> Any:
-        """Return the matmul of weights and values as one attention."""
+        """Return one attention operator for the matmul of weights and values."""
         weighted = as_weighted(op)
         if weighted is None:
             return None
@@ -170,7 +173,7 @@ class _Finder:
         query, key, _, masks = self.cut(scores) if cut else scores
         if not query.dtype is key.dtype is value.dtype is op.output.dtype:
             return None
-        if value.ndim == 3:  # one head
+        if value.ndim == 3:  # a single head
             query, key, value = (_with_heads(x) for x in (query, key, value))
             masks = tuple(m._replace(tensor=_with_heads(m.tensor)) if m.tensor.ndim == 3 else m for m in masks)
         side = self.side(masks, query, key)
@@ -199,7 +202,7 @@ class _Finder:
         if source is not None:
             return self.scores(source, scale * factor, masks)
         for source, mask in _masked(op):
-            # A mask below a scaling would be scaled, too.
+            # A mask that is added before a scaling would be scaled, too.
             if scale == 1.0 and isinstance(source, TensorProxy) and tuple(source.shape) == tuple(x.shape):
                 found = self.scores(source, scale, (*masks, mask))
                 if found is not None:
@@ -207,7 +210,7 @@ class _Finder:
         return None
 
     def scaled(self, op: BoundSymbol) -> tuple[Any, float]:
-        """Match a multiplication or division by a number; return the tensor (None: no match) and the factor."""
+        """Match a multiplication or division by a number. Return the tensor (None: no match) and the factor."""
         if op.sym.id not in ("torch.mul", "torch.div") or len(op.args) != 2 or op.kwargs:
             return None, 1.0
         for x, factor in (op.args, op.args[::-1]):
@@ -220,7 +223,7 @@ class _Finder:
         return None, 1.0
 
     def unscaled(self, x: Any) -> tuple[Any, float]:
-        """Return an operand of the matmul before its scaling, and the factor."""
+        """Return an operand of the matmul before it is scaled, and the factor."""
         op, cut = self.behind(x)
         source, factor = (None, 1.0) if op is None else self.scaled(op)
         if source is None or source.dtype is not x.dtype:
@@ -228,7 +231,7 @@ class _Finder:
         return (self.detached(source) if cut else source), factor
 
     def untransposed(self, x: Any) -> Any:
-        """Return keys with their last two dimensions transposed, without transposing twice."""
+        """Return keys with their last two dimensions transposed. Never transpose twice."""
         op, cut = self.behind(x)
         if op is not None and op.sym.id in ("torch.mT", "torch.transpose", "torch.swapaxes", "torch.swapdims"):
             dims = {d % x.ndim for d in op.args[1:] if isinstance(d, int)}
@@ -238,7 +241,7 @@ class _Finder:
 
     # -- the replacement ---------------------------------------------------------------------------------------------
     def side(self, masks: tuple[_Mask, ...], query: Any, key: Any) -> Causal:
-        """Return the corner, and window, of the only mask if it is causal."""
+        """Return the corner (and window) of a causal mask, if it is the only mask."""
         if len(masks) != 1:
             return None
         return side_of(masks[0].tensor, query.shape[2], key.shape[2], self.made, negated=masks[0].negated)
@@ -246,7 +249,7 @@ class _Finder:
     def made_of(
         self, query: Any, key: Any, value: Any, masks: tuple[_Mask, ...], p: float, side: Causal, scale: float
     ) -> Any:
-        """Return the attention; None where the executor does not take it."""
+        """Return the attention operator; None if the executor does not support the call."""
         kind = (query.dtype, *((m.tensor.name, m.fill, m.negated) for m in masks))
         mask = self.biases.get(kind)
         if mask is None and masks:
@@ -274,7 +277,7 @@ def _probability(dropout: BoundSymbol) -> float:
 
 
 def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
-    """Yield the tensor that an operation masks, and the mask, for each way to read it."""
+    """Yield the tensor that an operation masks, and the mask, for each interpretation of the operation."""
     id, args = op.sym.id, op.args
     if id == "torch.add" and len(args) == 2 and not op.kwargs:
         for x, mask in (args, args[::-1]):
@@ -287,7 +290,7 @@ def _masked(op: BoundSymbol) -> Iterator[tuple[Any, _Mask]]:
 
 
 def _joined(masks: tuple[_Mask, ...]) -> Any:
-    """Combine masks into one: boolean where all of them are, else additive."""
+    """Combine masks into one mask. It is boolean if all masks are boolean, otherwise additive."""
     seen: Any = None
     added: Any = None
     for mask in masks:

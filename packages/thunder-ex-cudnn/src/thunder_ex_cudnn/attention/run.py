@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on tensors: looks up the plan for a call, allocates the results, and executes the plan.
+"""Attention on tensors: look up the plan of a call, allocate the results, and execute the plan.
 
-Plans are cached by a tuple of shapes, strides and flags. Where cuDNN does not support the layout of a tensor, the plan
-is for a contiguous copy; where it has no plan at all, torch computes the result, which is logged.
+Plans are cached by a tuple of shapes, strides and flags. If cuDNN does not support the layout of a tensor, the plan is
+for a contiguous copy. If cuDNN has no plan for the call, torch computes the result, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Optional: TypeAlias = torch.Tensor | None
 
 
 class _Copied:
-    """A cache entry in place of a plan: some of the tensors have to be copied first."""
+    """A cache entry in place of a plan: some of the tensors must be copied first."""
 
     def __init__(self, which: tuple[bool, ...]):
         self.which = which
@@ -40,7 +40,7 @@ def _readable(tensors: Sequence[Tensor], bias: Optional) -> _Copied | None:
 
 
 def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
-    """Return the tensors and the bias, with copies of those whose layout cuDNN does not support."""
+    """Return the tensors and the bias. Copy tensors whose layout cuDNN does not support."""
     every = (*tensors, bias)
     which = found.which if isinstance(found, _Copied) else [False] * len(every)
     return [
@@ -50,7 +50,7 @@ def _copies(tensors: Sequence[Tensor], bias: Optional, found: Any) -> list[Any]:
 
 
 def _planned(here: Context, key: Any, call: Call, tensors: Sequence[Tensor], bias: Optional, sums: bool) -> Any:
-    """Return the new cache entry of a key: a plan, the tensors to copy, or None where cuDNN has no plan."""
+    """Return the new cache entry of a key: a plan, the tensors to copy, or None if cuDNN has no plan."""
 
     def make(here: Context) -> Any:
         copied = _readable(tensors, bias)
@@ -66,7 +66,7 @@ def _results(plan: Any) -> list[Tensor]:
 
 
 def _without_plan(what: str, query: Tensor) -> Unsupported:
-    """Return the error where there is no fallback: only cuDNN draws its random numbers."""
+    """Return the error for a call that torch cannot compute, because only cuDNN draws its random numbers."""
     return Unsupported(
         f"cuDNN has no plan for {what} of shape {tuple(query.shape)} on {query.device}: disable it with "
         "torch.backends.cuda.enable_cudnn_sdp(False), or thunder.jit(…, executors=[…])"
@@ -78,7 +78,7 @@ def _forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float,
     seed: Optional, sums: bool,
 ) -> Any:  # fmt: skip
-    """Return the results of the plan as a list; None where cuDNN has no plan."""
+    """Return the results of the plan as a list; None if cuDNN has no plan."""
     device = query.get_device()
     if device != current_device():
         with torch.cuda.device(device):
@@ -120,7 +120,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal:
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Return attention, and the log-sum-exp of each row."""
+    """Return the result of attention, and the log-sum-exp of each row."""
     made = _forward(query, key, value, bias, causal, scale, 0.0, None, True)
     if made is None:
         return fallback.forward(query, key, value, bias, causal, scale)
@@ -130,9 +130,10 @@ def attention_forward(
 def dropout_forward(
     query: Tensor, key: Tensor, value: Tensor, bias: Optional, causal: Causal, scale: float, dropout_p: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return attention with dropout, the sums, and the seed and offset of cuDNN's random numbers.
+    """Return the result of attention with dropout, the sums, and the seed and offset of cuDNN's random numbers.
 
-    Both are drawn from torch's generator of the device: results repeat with its seed, and a CUDA graph can be replayed.
+    Seed and offset are drawn from torch's generator of the device. Results therefore repeat with its seed, and a CUDA
+    graph can be replayed.
     """
     seed = fallback.seed(query.device)
     made = _forward(query, key, value, bias, causal, scale, dropout_p, seed, True)
@@ -188,7 +189,8 @@ def attention_backward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of query, key and value, and of the bias if requested.
 
-    With the bias's gradient and values of another width than keys, torch computes: cuDNN's gradients are wrong there.
+    If the gradient of the bias is requested and values have another width than keys, torch computes the gradients:
+    cuDNN's are wrong in this case.
     """
     made = None
     if not bias_grad or query.shape[3] == value.shape[3]:
@@ -202,7 +204,7 @@ def dropout_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, seed: Tensor, bias: Optional,
     causal: Causal, scale: float, dropout_p: float, bias_grad: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of `dropout_forward`, drawing the same random numbers again."""
+    """Return the gradients of `dropout_forward`. The kernel draws the same random numbers again."""
     made = _backward(grad, query, key, value, out, sums, bias, causal, scale, dropout_p, seed, bias_grad)
     if made is None:
         raise _without_plan("the gradient of attention with dropout", query)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variable-length attention of packed sequences, in (tokens, heads, width): torch's `varlen_attn`.
+"""Variable-length attention of packed sequences (torch's `varlen_attn`), on tensors of (tokens, heads, width).
 
-cuDNN takes them as a ragged batch: padded to the longest length, with an offset and a length for each sequence. Offsets
-and lengths are computed by operations of the trace, so that all layers and both directions share them.
+cuDNN treats the sequences as a ragged batch: padded to the longest length, with an offset and a length for each
+sequence. Operations of the trace compute offsets and lengths, so that all layers and both directions share them.
 
-`window` is the number of keys to the left and to the right of its own that a query sees, -1 for all: (-1, 0) is causal.
-The last query of a sequence is aligned with the last key.
+`window` is the number of keys that a query sees to the left and to the right of its position; -1 means all. (-1, 0) is
+causal. The last query of a sequence is aligned with the last key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class Call(NamedTuple):
-    """What a plan depends on, which is also its cache key."""
+    """Everything that a plan depends on. It is also the cache key of the plan."""
 
     backward: bool
     dtype: torch.dtype
@@ -76,7 +76,7 @@ class _Description(Description):
             sides = library().diagonal_alignment
             how["diagonal_alignment"] = sides.TOP_LEFT if self.call.same else sides.BOTTOM_RIGHT
         if left >= 0:
-            how["diagonal_band_left_bound"] = left + 1  # cuDNN counts the query's own key
+            how["diagonal_band_left_bound"] = left + 1  # cuDNN also counts the key at the query's position
         if right >= 0:
             how["diagonal_band_right_bound"] = right
         return how
@@ -103,10 +103,10 @@ def _described(context: Context, call: Call) -> Plan:
 
 # -- running it --------------------------------------------------------------------------------------------------------
 def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -> bool:
-    """Compute the outputs; return False where cuDNN has no plan."""
+    """Compute the outputs. Return False if cuDNN has no plan."""
     longest, same, window, scale = how
-    # With a longest length of 1, cuDNN silently writes the sums of the first head only, which makes gradients wrong.
-    # Padding to 2 avoids it.
+    # If the longest length is 1, cuDNN silently writes the sums of only the first head, and gradients become wrong.
+    # Padding to 2 avoids this.
     longest = (max(longest[0], 2), longest[1])
     q, k, v, *_ = tensors
     device = q.get_device()
@@ -129,7 +129,7 @@ def _run(tensors: Any, places: Any, outputs: Any, how: Any, *, backward: bool) -
 
 
 def _sequences(places: Any, *tensors: Any) -> Any:
-    """Yield each sequence's slice of every tensor, as a batch of one; `tensors` are (tensor, whether it has keys)."""
+    """Yield each sequence's slice of every tensor, as a batch of one. `tensors` are (tensor, whether it has keys)."""
     begins: list[list[int]] = [[0], [0]]
     for side in (0, 1):
         for n in places[side].tolist():
@@ -139,7 +139,7 @@ def _sequences(places: Any, *tensors: Any) -> Any:
 
 
 def _unseen(rows: int, columns: int, window: tuple[int, int], like: Tensor) -> Tensor | None:
-    """Return the additive mask of a window for one sequence; None where all keys are visible."""
+    """Return the additive mask of a window for one sequence; None if all keys are visible."""
     left, right = window
     if left < 0 and right < 0:
         return None
@@ -152,7 +152,7 @@ def _unseen(rows: int, columns: int, window: tuple[int, int], like: Tensor) -> T
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
-    make = torch.empty if same else torch.zeros  # sequences without keys are not written
+    make = torch.empty if same else torch.zeros  # the kernel does not write sequences without keys
     out = make((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = make(query.shape[:2], dtype=torch.float32, device=query.device)
     how = (longest, same, window, scale)
@@ -164,7 +164,7 @@ def _forward(
 def forward_in_steps(
     query: Tensor, key: Tensor, value: Tensor, places: Any, longest: Any, same: bool, window: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Compute the same by torch, one sequence at a time."""
+    """Compute forward with torch, one sequence at a time."""
     out = torch.zeros((*query.shape[:2], value.shape[2]), dtype=query.dtype, device=query.device)
     sums = torch.zeros(query.shape[:2], dtype=torch.float32, device=query.device)
     parts = ((query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
@@ -191,7 +191,7 @@ def backward_in_steps(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor, places: Any, longest: Any,
     same: bool, window: Any, scale: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Compute the same by torch, one sequence at a time."""
+    """Compute backward with torch, one sequence at a time."""
     made = tuple(torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     parts = ((grad, False), (query, False), (key, True), (value, True), (out, False), (sums.unsqueeze(2), False))
     for g, q, k, v, o, s, *of in _sequences(places, *parts, (made[0], False), (made[1], True), (made[2], True)):
@@ -218,7 +218,7 @@ def _backward_meta(
 
 
 class _Arguments:
-    """The arguments of torch's operator, by the names of its schema, which differs between versions of torch."""
+    """The arguments of torch's operator, by the names of its schema. The schema differs between versions of torch."""
 
     def __init__(self, names: list[tuple[str, Any]], args: Any, kwargs: Any):
         found = dict(names)
@@ -241,20 +241,21 @@ class _Arguments:
         return second is not None and first.name == second.name and self.longest[0] == self.longest[1]
 
     def why_not(self) -> str | None:
-        """Return why cuDNN does not take the call; None where it does."""
+        """Return why cuDNN does not support the call; None if it does."""
         q, k, v = self.query, self.key, self.value
         if self.further or self.starts[1] is None:
             return f"does not support {' and '.join(self.further) or 'a cache'}"
         if not q.ndim == k.ndim == v.ndim == 3:
-            return "takes tensors of three dimensions: tokens, heads and width"
+            return "supports only tensors of three dimensions: tokens, heads and width"
         if not all(type(n) is int and n >= -1 for n in self.window):
-            return "takes windows whose sizes are known while tracing"
+            return "supports only windows whose sizes are known while tracing"
         if not all(type(n) is int and n > 0 for n in self.longest) or not self.scale > 0:
-            return "takes positive lengths, known while tracing, and positive scales"
+            return "supports only positive lengths that are known while tracing, and positive scales"
         return why_not_kinds(q, k, v)
 
     def places(self) -> tuple[Any, ...]:
-        """Return lengths of queries and keys, and the sequences' offsets in query, key, value, result and sums."""
+        """Return the lengths of queries and keys, and the offsets in query, key, value, result and sums.
+        """
         (q, k), h, hk = self.starts, self.query.shape[1], self.key.shape[1]
 
         def lengths_of(x: Any) -> Any:
@@ -272,7 +273,7 @@ class _Arguments:
 
 
 def register(registry: Any, executor: str) -> None:
-    """Register the operators, and implement torch's with them if this version of torch has it."""
+    """Register the operators. Implement torch's operator with them if this version of torch has it."""
     tags = (OpTags.MATMUL_OP,)
     forward = registry.register_operator(
         "cudnn_varlen_forward", executor=executor, meta=_forward_meta, fn=_forward, tags=tags

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """cuDNN's graphs for norms of rows, forward and backward.
 
-For cuDNN, a tensor of N rows of C elements is (N, C, 1, 1), with contiguous rows; statistics are (N, 1, 1, 1).
+For cuDNN, a tensor of N rows of C elements has the shape (N, C, 1, 1) and contiguous rows. Statistics have the shape
+(N, 1, 1, 1).
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ __all__ = ["Call", "backward_plan", "forward_plan"]
 
 
 class Call(NamedTuple):
-    """What a plan depends on, which is also its cache key. `centred`: layer norm, else RMS norm."""
+    """Everything that a plan depends on.
+
+    It is also the cache key of the plan. `centred`: layer norm, otherwise RMS norm.
+    """
 
     backward: bool
     centred: bool
@@ -27,7 +31,10 @@ class Call(NamedTuple):
 
 
 class _Description(Description):
-    """A norm's graph. A letter gives the layout and dtype of a tensor: x, the rows; w, the weight; s, a statistic."""
+    """The graph of a norm.
+
+    A letter selects the layout and dtype of a tensor: x, the rows; w, the weight; s, a statistic.
+    """
 
     def __init__(self, context: Context, call: Call):
         super().__init__(context, call.dtype)
@@ -49,7 +56,7 @@ class _Description(Description):
 
 
 def forward_plan(context: Context, call: Call) -> Plan:
-    """Plan forward: its tensors are rows, weight, (bias,) epsilon, and then the result, (means,) and rstd."""
+    """Plan forward. Its tensors are rows, weight, (bias,) epsilon, the result, (means,) and rstd."""
     d = _Description(context, call)
     x, w = d.input("x", "x"), d.input("weight", "w")
     phase = library().norm_forward_phase.TRAINING
@@ -66,7 +73,7 @@ def forward_plan(context: Context, call: Call) -> Plan:
 
 
 def backward_plan(context: Context, call: Call) -> Plan:
-    """Plan backward: its tensors are grad, rows, weight, statistics, and the gradients of rows, weight (and bias)."""
+    """Plan backward. Its tensors are grad, rows, weight, statistics, and the gradients of rows, weight (and bias)."""
     d = _Description(context, call)
     g, x, w = d.input("grad", "x"), d.input("x", "x"), d.input("weight", "w")
     if call.centred:

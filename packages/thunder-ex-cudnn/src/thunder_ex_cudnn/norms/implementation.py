@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which norms the executor takes. Fusion executors have precedence: they put more operations into one kernel."""
+"""Check which norms the executor supports.
+
+Fusion executors have priority, because they fuse more operations into a kernel.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ def _why_not(input: Any, normalized_shape: Any, weight: Any) -> str | None:
     if reason is not None:
         return reason
     if input.dtype not in _TAKEN:
-        return f"takes float16, bfloat16 and float32, not {input.dtype}"
+        return f"supports float16, bfloat16 and float32, not {input.dtype}"
     if weight is None:
-        return "takes norms with a weight"
+        return "supports only norms with a weight"
     if weight.dtype not in (input.dtype, dtypes.float32):
-        return f"takes weights in {input.dtype} or float32, not {weight.dtype}"
+        return f"supports weights in {input.dtype} or float32, not {weight.dtype}"
     if math.prod(input.shape) == 0:
         return "the tensors have no elements"
     return None
@@ -42,7 +45,7 @@ def _takes_rms_backward(grad: Any, input: Any, normalized_shape: Any, rstd: Any,
 
 def _takes_layer(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> bool | str:
     if bias is None or (weight is not None and bias.dtype is not weight.dtype):
-        return "takes layer norms with a weight and a bias of one dtype"
+        return "supports only layer norms whose weight and bias have the same dtype"
     return _why_not(input, normalized_shape, weight) or True
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of tensors: looks up the plan for a call, allocates the results, and executes the plan."""
+"""Norms on tensors: look up the plan of a call, allocate the results, and execute the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensor: TypeAlias = torch.Tensor
 
 @functools.lru_cache(maxsize=64)
 def _epsilon(eps: float) -> Tensor:
-    """Return the number as cuDNN takes it: a tensor on the CPU."""
+    """Return a number in the form that cuDNN accepts: a tensor on the CPU."""
     return torch.tensor(eps, dtype=torch.float32)
 
 

@@ -134,7 +134,7 @@ class _Gradients:
         self.begun = True
 
     def _add_to_bias(self, out: torch.Tensor, g: torch.Tensor) -> None:
-        """Accumulate by a matmul with ones if rows are aligned, because `sum(0)` needs 140 MiB for partial sums there.
+        """Accumulate by a matmul with ones if rows are aligned: there `sum(0)` needs 140 MiB for partial sums.
         """
         if g.dtype is out.dtype:
             torch.addmv(out, g.t(), g.new_ones(g.shape[0]), out=out)

@@ -166,7 +166,7 @@ def _smoothed(target: Any, smoothing: float, classes: int) -> Any:
 
 
 class SoftForward:
-    """Computes the loss and the values saved for backward: lse and the sum of the weighted probabilities of each row.
+    """Computes the loss and, for backward, each row's lse and sum of weighted probabilities.
     """
 
     @staticmethod

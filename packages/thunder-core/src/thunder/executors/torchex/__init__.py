@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The torch executor, and the functions with which contributors extend it.
 
-The text of a compiled program imports `no_autocast` from here. Everything else is loaded on access, so that running
-a program loads neither the operations nor the tracer.
+The text of a compiled program imports `no_autocast` from here. All other names are loaded on access, so that running a
+program loads neither the operations nor the tracer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    families: Any = importlib.import_module("thunder.executors.torchex.families")  # loads the operations: on demand
+    families: Any = importlib.import_module("thunder.executors.torchex.families")  # loads the operations
     value = getattr(families, name) if name in __all__ else families.implementation(name)
     globals()[name] = value
     return value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of activations by torch's own kernels: one kernel each, where the gradient rules would run several.
+"""Gradients of activations by torch's kernels. Each gradient is one kernel, where the gradient rule would run several.
 
-Each backward operator decomposes into the activation's own gradient rule, so that other executors and
-higher-order differentiation can use the decomposition.
+Each backward operator decomposes into the activation's gradient rule, so that other executors and higher-order
+differentiation can use the decomposition.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _by_input(sym: Symbol, run: Callable[..., torch.Tensor]) -> None:
 
 
 def _by_output(sym: Symbol, run: Callable[..., torch.Tensor], like: Callable[[Any, Any], Any]) -> None:
-    """Register `run(g, output)` as the gradient of `sym`; `like` is its decomposition."""
+    """Register `run(g, output)` as the gradient of `sym`. `like` is its decomposition."""
     backward = _operator(f"{sym.name}_backward", like, run)
 
     def rule(input: Any, *options: Any, **named: Any) -> Any:

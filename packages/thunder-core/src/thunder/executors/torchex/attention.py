@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's fused attention kernels, forward and backward, under one interface.
 
-The kernels differ in the masks they accept, the layout of the log-sum-exp and the head sizes they support;
-these functions hide the differences. `kernel` is the one that torch chose when the program was traced.
+The kernels differ in the masks they accept, the layout of the log-sum-exp and the head sizes they support. These
+functions hide the differences. `kernel` is the kernel that torch chose when the program was traced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _binding(name: str) -> Callable[..., Any]:
-    """Return a function of ATen by torch's own Python binding, which has less overhead than `torch.ops`."""
+    """Return a function of ATen by torch's Python binding, which has less overhead than `torch.ops`."""
     found: Callable[..., Any] = getattr(torch, name, None) or getattr(aten, name).default
     return found
 
@@ -34,7 +34,7 @@ _flash_backward = aten._scaled_dot_product_flash_attention_backward.default
 _efficient_backward = aten._scaled_dot_product_efficient_attention_backward.default
 _cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward.default
 Optional = torch.Tensor | None
-# Alignment, in elements, of the efficient kernel's masks and log-sum-exp.
+# The alignment, in elements, of the efficient kernel's masks and log-sum-exp.
 _MASK_STEP, _SUM_STEP = 16, 32
 
 
@@ -45,7 +45,7 @@ def _additive(mask: Optional, query: torch.Tensor) -> Optional:
 
 
 def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional:
-    """Expand the mask to every head, in memory whose rows are aligned for the efficient kernel."""
+    """Expand the mask to every head, in memory whose rows have the alignment that the efficient kernel requires."""
     if mask is None:
         return None
     mask = mask.to(query.dtype)
@@ -61,8 +61,9 @@ def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _readable(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Copy tensors that kernels would read wrongly, without an error: the CPU's kernel assumes dense rows, and cuDNN
-    16-byte alignment.
+    """Copy tensors that kernels would silently read wrongly.
+
+    The CPU's kernel assumes dense rows, and cuDNN assumes 16-byte alignment.
     """
     return [x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
@@ -84,10 +85,10 @@ def _zero_drawn(query: torch.Tensor, kernel: str) -> tuple[torch.Tensor, torch.T
 
 
 def _nothing_drawn(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
-    """Return placeholders for seed and offset; no kernel reads them, and the CPU's accepts none."""
+    """Return placeholders for seed and offset. No kernel reads them, and the CPU's kernel does not accept any."""
     if query.device.type == "cpu":
         return None, None
-    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # uncached: a fake tensor needs fake ones
+    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # a fake tensor needs fake ones
     return make(query.device, kernel)
 
 
@@ -98,11 +99,13 @@ def _unread(device: torch.device, kernel: str) -> tuple[torch.Tensor, torch.Tens
 
 
 def _checked(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> bool | str:
-    """Check whether a kernel supports this; torch, which chose it, has checked, but a trace may be written by hand."""
+    """Check whether a kernel supports this call. torch checks only the calls that it traces, not traces written by
+    hand.
+    """
     if query.device.type == "cpu" or kernel != "flash":
         return True
     if attn_mask is not None:
-        return "the flash kernel takes no mask"
+        return "the flash kernel does not support a mask"
     aligned = not is_causal or query.shape[-2] == key.shape[-2]
     return aligned or "the flash kernel aligns causal masks with the last query"
 
@@ -117,7 +120,7 @@ def _forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, p: float, causal: bool, scale: float,
     kernel: str,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
-    """Run the forward kernel; return the result, the log-sum-exp, seed and offset."""
+    """Run the forward kernel. Return the result, the log-sum-exp, the seed and the offset."""
     _require(query, key, mask, causal, kernel)
     query, key, value = _readable(query, key, value)
     mask = _additive(mask, query)
@@ -198,9 +201,9 @@ def attention_backward(
 def attention_dropout(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, dropout_p: float, *how: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return attention with dropout: the result, the log-sum-exp, the seed and the offset."""
+    """Return the results of attention with dropout: the output, the log-sum-exp, the seed and the offset."""
     out, lse, seed, offset = _forward(query, key, value, attn_mask, dropout_p, *how)
-    # The CPU's kernel returns none, and without dropout the values that the others return are meaningless.
+    # The CPU's kernel returns no seed and offset. Without dropout, the values of the other kernels are meaningless.
     drawn = (seed, offset) if dropout_p and seed is not None else _zero_drawn(query, how[-1])
     return out, lse, *drawn
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch executor: it runs every operation that torch has, under torch's own name and with the same arguments.
+"""The torch executor: it runs every operation that torch has, under torch's name and with the same arguments.
 
-Its implementations are derived: an operation of `thunder.torch` runs as the torch function of that name, a
-primitive as the function named in its declaration. Where torch's arguments differ, `@torch_impl` in the family files
-beside this one implements the operation.
+Its implementations are derived. An operation of `thunder.torch` runs as the torch function of that name. A primitive
+runs as the function that its declaration names. If torch's arguments differ, `@torch_impl` in the family files of this
+folder implements the operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ex", "to_torch_arguments", "torch_impl"]
 F = TypeVar("F", bound=Callable[..., Any])
 MODULE = "thunder.executors.torchex"
 
-# Python operators for calls whose first operand is a number, which torch's functions reject.
+# Python operators for calls whose first operand is a number, because torch's functions reject a number there.
 _WITH_NUMBER_FIRST: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
@@ -58,7 +58,7 @@ def to_torch_arguments(x: Any) -> Any:
 
 
 def qualified_name(fn: Any) -> tuple[str | None, str]:
-    """Return the module and name under which torch publishes `fn`; None as the module if it is not found there."""
+    """Return the module and name under which torch publishes `fn`. The module is None if no such name is found."""
     name = getattr(fn, "__name__", type(fn).__name__)
     for module, namespace in _NAMESPACES:
         if getattr(namespace, name, None) is fn:
@@ -68,14 +68,17 @@ def qualified_name(fn: Any) -> tuple[str | None, str]:
 
 @functools.cache
 def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = frozenset()) -> Symbol:
-    """Return the symbol that runs a function of torch. In a trace it decomposes into `thunder.torch`'s operation."""
+    """Return the symbol that runs a function of torch.
+
+    In a trace, it decomposes into the operation of `thunder.torch`.
+    """
     module, found = qualified_name(fn)
 
     def meta(*args: Any, **kwargs: Any) -> Any:
         sym = torch_function_map().get(fn)
         if sym is None:
             raise TypeError(
-                f"{found} is not an operation of the torch language, so its result is not known while tracing: claim "
+                f"{found} is not an operation of thunder.torch, so its result is unknown while tracing: claim "
                 "an operation with it (register_implementation(symbol, op)) instead of calling it in a transform"
             )
         return sym(*args, **kwargs)
@@ -92,7 +95,7 @@ def torch_operator(fn: Any, name: str | None = None, tags: frozenset[OpTags] = f
 
 
 class TorchExecutor(OperatorExecutor):
-    """torch, one operation at a time."""
+    """Runs operations with torch, one at a time."""
 
     is_fallback = True
 
@@ -150,12 +153,12 @@ def _resolve(names: tuple[str, ...]) -> Any:
 ex = TorchExecutor("torch", version=torch.__version__)
 
 
-# The functions of the family files by name, as in the text of traces.
+# The functions of the family files, by their names in the text of traces.
 implementations: dict[str, Callable[..., Any]] = {}
 
 
 def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None) -> Callable[[F], F]:
-    """Register the decorated function on real tensors, with the symbol's own arguments, as what runs `sym`."""
+    """Register the decorated function as the implementation of `sym`, on real tensors, with the arguments of `sym`."""
 
     def register(fn: F) -> F:
         def meta(*args: Any, **kwargs: Any) -> Any:

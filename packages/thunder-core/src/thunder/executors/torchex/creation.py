@@ -11,7 +11,7 @@ import torch
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
 
-# The fill values whose representation is all zero bits: not -0.0.
+# The fill values whose bits are all zero. (-0.0 is not one of them.)
 _ZEROS = frozenset(map(repr, (0, 0.0, 0j, False)))
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's implementations of elementwise primitives whose torch functions have other signatures.
 
-Mostly because of numbers: a primitive accepts them for either operand, most of torch's binary functions do not.
+The main difference is numbers: a primitive accepts a number as either operand, but most of torch's binary functions do
+not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from thunder.torch.base import named
 
 
 def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert both operands to tensors: a number becomes a 0-dimensional one of the other's dtype."""
+    """Convert both operands to tensors. A number becomes a 0-dimensional tensor of the other operand's dtype."""
     if not isinstance(a, torch.Tensor):
         return torch.full((), a, dtype=b.dtype, device=b.device), b
     if not isinstance(b, torch.Tensor):
@@ -29,7 +30,7 @@ def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch_impl(prims.div)
 def div(a: Any, b: Any) -> torch.Tensor:
-    """Return the quotient; that of integers is truncated towards zero."""
+    """Return the quotient. A quotient of integers is truncated towards zero."""
     kind = (a if isinstance(a, torch.Tensor) else b).dtype
     if kind.is_floating_point or kind.is_complex:
         return torch.div(a, b)
@@ -40,7 +41,7 @@ def div(a: Any, b: Any) -> torch.Tensor:
 def isclose(
     input: torch.Tensor, other: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> torch.Tensor:
-    """Check whether numbers are close; with `equal_nan`, torch 2.11 rejects a second operand with more elements."""
+    """Check whether numbers are close. With `equal_nan`, torch 2.11 rejects a second operand with more elements."""
     if equal_nan and input.shape != other.shape:
         input, other = torch.broadcast_tensors(input, other)
     return torch.isclose(input, other, rtol, atol, equal_nan)
@@ -68,7 +69,7 @@ def _extreme(a: Any, b: Any, of_tensors: Callable[..., Any], of_number: Callable
 
 @each_elementwise
 def _implement(op: Elementwise) -> None:
-    """Implement a primitive that accepts numbers by torch's function that does not."""
+    """Implement a primitive that accepts numbers by a function of torch that does not accept them."""
     if not op.tensors_only:
         return
     fn = named(op.torch_names[0])
@@ -83,5 +84,5 @@ def _implement(op: Elementwise) -> None:
 
 @torch_impl(prims.missing_gradient)
 def missing_gradient(a: torch.Tensor, of: str) -> torch.Tensor:
-    """Raise the error of a gradient that torch does not implement, when it is needed."""
+    """Raise an error when a gradient that torch does not implement is needed."""
     raise NotImplementedError(f"the derivative for '{of}' is not implemented.")

@@ -30,15 +30,15 @@ import_families("thunder.executors.torchex")  # importing a family registers its
 
 
 def implementation(name: str) -> Any:
-    """Return an operator of a family file, which is written as `torchex.name` in traces."""
+    """Return an operator of a family file. Traces write it as `torchex.name`."""
     try:
         return implementations[name]
     except KeyError:
-        raise AttributeError(f"the torch executor implements no operation called {name!r}") from None
+        raise AttributeError(f"the torch executor has no operation called {name!r}") from None
 
 
 def _always_executable(*args: Any, **kwargs: Any) -> bool:
-    """Accept every call; a checker."""
+    """Accept every call. This is a checker."""
     return True
 
 
@@ -46,7 +46,7 @@ def _register_torch_operation(name: str, *, module: Any = torch) -> Symbol:
     """Return the operator of the torch executor that runs `module.name`."""
     fn = getattr(module, name, None)
     if fn is None:
-        raise AttributeError(f"{getattr(module, '__name__', module)} has no {name!r} to make an operator of")
+        raise AttributeError(f"{getattr(module, '__name__', module)} has no {name!r} to create an operator from")
     sym = torch_operator(fn, name)
     ex.opmap[name] = sym
     return sym
@@ -60,7 +60,8 @@ def _register_implementation(
     execution_transform: Callable[..., Any] | None = None,
     grad_transform: Callable[..., Any] | None = None,
 ) -> None:
-    """Register how the torch executor runs `sym`: by `op` with its arguments, or by an `execution_transform`."""
+    """Register the torch executor's implementation of `sym`: an `op` with its arguments, or an `execution_transform`.
+    """
     ex.register_implementation(
         sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
     )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's kernels for negative log likelihood, and the gradient of cross-entropy as torch computes it.
+"""torch's kernels for negative log likelihood, and a gradient rule for cross-entropy that uses them.
 
-The gradient rule declared for cross-entropy saves the input and recomputes softmax. torch's kernels are fastest the
-way eager mode uses them: log_softmax, saved for backward, then nll_loss; that is the rule when torch runs it.
+The declared gradient rule of cross-entropy saves the input and recomputes softmax. torch's kernels are fastest if they
+are used as in eager mode: log_softmax, which is saved for backward, and then nll_loss. This module's rule does that if
+torch runs cross-entropy.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NUMBERS = {"none": 0, "mean": 1, "sum": 2}
 
 # -- negative log likelihood -------------------------------------------------------------------------------------------
 def _two_dimensional(input: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Reshape to `(batch, classes, …)` with targets and weights to match, as torch's 2-D kernel requires."""
+    """Reshape to `(batch, classes, …)`, with matching targets and weights, as torch's 2-D kernel requires."""
     rows = (
         (input.shape[0], 1, -1) if input.numel() else (input.shape[0], 1, others[0].numel() // max(input.shape[0], 1))
     )
@@ -55,7 +56,7 @@ def nll_loss_forward(
         x, t = (input, target) if input.ndim == 4 else _two_dimensional(input, target)
         loss, total = aten.nll_loss2d_forward(x, t, weight, number, ignore_index)
     if reduction == "none":
-        # The kernels leave a shape-dependent value in the total weight where it is not used as a divisor.
+        # If the total weight is not used as a divisor, the kernels leave a value in it that depends on the shape.
         return loss.reshape(target.shape), torch.zeros_like(total)
     return loss, total
 
@@ -84,15 +85,15 @@ def nll_loss_backward(
 # -- differences of two tensors ----------------------------------------------------------------------------------------
 def _alike(grad: Any, self: Any, target: Any, *how: Any) -> bool | str:
     same = grad.dtype == self.dtype == target.dtype and tuple(self.shape) == tuple(target.shape)
-    return same or "torch's kernel takes tensors of one shape and type"
+    return same or "torch's kernel supports only tensors of the same shape and dtype"
 
 
 def _difference_backward(name: str) -> Callable[..., torch.Tensor]:
-    """Return torch's kernel for the gradient of the first tensor of the loss `name`."""
+    """Return torch's kernel for the gradient of the loss `name` with respect to its first tensor."""
     kernel = getattr(aten, f"{name}_loss_backward")
 
     def backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, *how: Any) -> torch.Tensor:
-        if not self.is_floating_point():  # the kernels accept integers, and round intermediate values
+        if not self.is_floating_point():  # the kernels accept integers, but round intermediate values
             raise NotImplementedError(f'"{name}_backward" not implemented for {self.dtype}')
         return kernel(grad, self, target, *how)  # type: ignore[no-any-return]
 
@@ -115,7 +116,7 @@ def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reducti
     if reduction == "mean":
         share = share / clang.sum(of_row)
         return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
-    # `where` of two numbers would be float32, and a cotangent that is a number would be promoted to it.
+    # `where` of two numbers would be float32. A cotangent that is a number would be promoted to float32.
     of_rows = clang.maybe_convert_to_dtype(counts, clang.reductions.compute_dtype(x.dtype)) * share
     return (loss if reduction == "none" else clang.sum(loss)) * share, of_rows
 

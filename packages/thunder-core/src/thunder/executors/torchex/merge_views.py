@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of views: a chain of views is replaced by one `torch.as_strided`.
+"""Views of views: replace a chain of views by one `torch.as_strided`.
 
-Where the base of a chain of views is known to be contiguous, because of the operation that created it, the last
-view is taken of it directly, by `torch.as_strided`; its sizes, strides and offset are computed by running
-the chain on the meta device.
+If the base of a chain of views is known to be contiguous, because of the operation that created it, the last view is
+created directly from the base by `torch.as_strided`. Running the chain on the meta device determines the sizes, strides
+and offset.
 
-Contract: values and aliasing are unchanged. Operations that become unused are left for
-`passes/dce.py`.
+Contract: values and aliasing are unchanged. `passes/dce.py` removes the operations that become unused.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def merge_views(trace: Trace) -> Trace:
     """Return the trace with each chain of views merged into one view of the first tensor."""
     views: dict[str, BoundSymbol] = {}  # by the name of the result
     dense: dict[str, TensorProxy] = {}
-    needed: set[str] = set()  # values read by operations other than views
+    needed: set[str] = set()  # the values that operations other than views read
     for op in trace.bound_symbols:
         if _is_view(op):
             views.update(dict.fromkeys(op.out_names, op))
@@ -40,7 +39,7 @@ def merge_views(trace: Trace) -> Trace:
         needed.update(op.arg_names)
         if _is_dense(op):
             dense[op.output.name] = op.output
-    # The ends of chains: views that are read by other operations, of views that nothing else reads.
+    # The ends of chains. Other operations read these views. Nothing else reads the views in the middle of a chain.
     ends = {name: op for name, op in views.items() if name in needed and _only_leads_on(op.arg_names[0], views, needed)}
     if not ends:
         return trace
@@ -63,10 +62,10 @@ def _only_leads_on(name: str, views: dict[str, BoundSymbol], needed: set[str]) -
 
 
 def _is_view(op: BoundSymbol) -> bool:
-    """Check whether torch runs it as a view of its first argument."""
+    """Check whether torch runs an operation as a view of its first argument."""
     if not op.args or not _by_torch(op) or len(set(op.arg_names)) != 1 or not isinstance(op.args[0], TensorProxy):
         return False
-    # The operator of an executor may have tags of its own; the operation is among its subsymbols.
+    # The operator of an executor may have different tags, but the operation is among its subsymbols.
     return OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in part.sym.tags for part in op.subsymbols)
 
 
@@ -92,7 +91,7 @@ def _unseen() -> Iterator[None]:
 
 
 class _Chains:
-    """Views whose layout is known, as tensors on the meta device, with their bases."""
+    """The views whose layout is known, as tensors on the meta device, and the bases of these views."""
 
     def __init__(self, views: dict[str, BoundSymbol], dense: dict[str, TensorProxy]) -> None:
         self.views = views
@@ -101,7 +100,7 @@ class _Chains:
         self.first: dict[str, TensorProxy] = {}
 
     def follow(self, end: BoundSymbol) -> None:
-        """Compute the layouts of a chain of views, from a contiguous new tensor to its end."""
+        """Compute the layouts of a chain of views, from a contiguous new tensor to the end of the chain."""
         chain = [end]
         while (base := chain[-1].arg_names[0]) not in self.known and base in self.views:
             chain.append(self.views[base])
@@ -115,7 +114,7 @@ class _Chains:
             self._look(op)
 
     def _look(self, op: BoundSymbol) -> None:
-        """Record the layout of a view of a tensor with a known layout, unless torch has to copy."""
+        """Record the layout of a view of a tensor with a known layout, unless torch must copy."""
         base = op.arg_names[0]
         self.known.update(dict.fromkeys(op.out_names))
         whole = self.known[base]
@@ -124,7 +123,7 @@ class _Chains:
         args, kwargs = map_proxies((op.args, op.kwargs), lambda p: whole)
         try:
             found = op.sym.fn(*args, **kwargs)  # type: ignore[misc]
-        except Exception:  # operations without a meta kernel stay as they are
+        except Exception:  # operations without a meta kernel stay unchanged
             return
         results = [found] if isinstance(found, torch.Tensor) else list(found)
         outputs = [op.output] if isinstance(op.output, TensorProxy) else list(op.output)
@@ -134,13 +133,14 @@ class _Chains:
 
 
 def _reads_as_it_is(x: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Check whether strides describe a view fully: same memory and dtype, neither conjugated nor negated."""
+    """Check whether strides describe a view fully: same memory and dtype, not conjugated, and not negated.
+    """
     same = x.untyped_storage()._cdata == whole.untyped_storage()._cdata and x.dtype is whole.dtype
     return same and not x.is_conj() and not x.is_neg()
 
 
 def _at_once(op: BoundSymbol, chains: _Chains, out: Trace) -> BoundSymbol:
-    """Return the last view of a chain as one view of its base."""
+    """Return the last view of a chain as one view of the chain's base."""
     p = op.output
     x, first = chains.known[p.name], chains.first[p.name]
     assert x is not None

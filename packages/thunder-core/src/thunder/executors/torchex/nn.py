@@ -54,7 +54,7 @@ def max_pool_backward(g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, *
 def avg_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> torch.Tensor:
     """Return the means of windows."""
     if len(kernel_size) == 1:
-        return torch.avg_pool1d(a, kernel_size, *how[:-1])  # it takes no divisor
+        return torch.avg_pool1d(a, kernel_size, *how[:-1])  # this kernel has no divisor argument
     pool = F.avg_pool2d if len(kernel_size) == 2 else F.avg_pool3d
     return pool(a, kernel_size, *how)
 
@@ -99,7 +99,7 @@ def adaptive_max_pool_backward(
 ) -> torch.Tensor:
     """Return the gradient of adaptive_max_pool."""
     if len(output_size) == 3:
-        # The CPU's kernel assumes that both are contiguous.
+        # The CPU's kernel assumes that both tensors are contiguous.
         return aten.adaptive_max_pool3d_backward(g.contiguous(), a, indices.contiguous())
     if len(output_size) == 2:
         return aten.adaptive_max_pool2d_backward(g, a, indices)
@@ -148,7 +148,7 @@ def resize_backward(g: torch.Tensor, input_shape: Sequence[int], *how: Any) -> t
 # -- dropout -----------------------------------------------------------------------------------------------------------
 @torch_impl(prims.dropout_noise)
 def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
-    """Return the dropout mask, scaled, drawn as torch's own dropout draws it."""
+    """Return the scaled dropout mask, drawn like the mask of torch's dropout."""
     if feature:
         shape = (*a.shape[:2], *([1] * (a.ndim - 2)))
         return torch.empty(shape, dtype=a.dtype, device=a.device).bernoulli_(1 - p)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's kernels for softmax and the normalizations: forward with the saved statistics, and backward.
 
-Statistics of 16-bit floats are float32 in traces. On the CPU some of torch's kernels keep them in the input's type;
-they are converted here, on their way out and back in.
+In traces, the statistics of 16-bit floats are float32. On the CPU some of torch's kernels use the input's dtype for
+statistics. This module converts them, both after forward and before backward.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Optional = torch.Tensor | None
 
 
 def _wide(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Convert statistics to the dtype that traces have for them."""
+    """Convert statistics to the dtype that they have in traces."""
     return x.float() if like.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -91,7 +91,7 @@ def rms_norm_backward(
     mask = [True, weight is not None]
     if input.device.type == "cuda" and not input.is_complex():
         return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
-    # torch has no such kernel on the CPU; computed in place where that saves memory.
+    # torch has no such kernel on the CPU. Compute in place if that saves memory.
     first = input.ndim - len(normalized_shape)
     dims = tuple(range(first, input.ndim))
     x, g, r, w = (None if t is None else _wide(t, t).conj() for t in (input, grad.conj(), rstd, weight))
@@ -119,7 +119,7 @@ def group_norm_forward(
 
 
 def _laid_out(input: torch.Tensor) -> torch.Tensor:
-    # torch's kernels require dense memory; channels-last is supported on the CPU only.
+    # torch's kernels require dense memory. Only the CPU supports channels-last.
     if input.device.type == "cpu" and input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
         return input
     return input.contiguous()
@@ -171,7 +171,7 @@ def batch_norm_forward(
     """Return the result, the batch statistics, the kernel's reserve, and the new running statistics."""
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
-    # torch updates them in place.
+    # torch updates the running statistics in place.
     new_mean, new_var = (None if x is None else x.clone() for x in (running_mean, running_var))
     out, mean, invstd = torch.native_batch_norm(input, weight, bias, new_mean, new_var, True, momentum, eps)
     reserve = torch.empty(0, dtype=torch.uint8, device=input.device)
@@ -186,8 +186,9 @@ def batch_norm_backward(
     """Return the gradients of input, weight and bias."""
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
-        invstd = (var + eps).rsqrt()  # some kernels require them
-    # Without a weight torch computes no gradient of the bias; its dtype has to be that of the running statistics.
+        invstd = (var + eps).rsqrt()  # some kernels require the running statistics
+    # Without a weight, torch computes no gradient of the bias. The weight must have the dtype of the running
+    # statistics.
     like = weight
     if like is None:
         dtype = input.dtype if running_mean is None else running_mean.dtype

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the random primitives: each draws the same numbers as eager mode."""
+"""torch's implementations of the random primitives. Each draws the same numbers as eager mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _empty(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> to
 
 
 def _drawn_by(name: str) -> Callable[..., torch.Tensor]:
-    """Return a function that draws a new tensor as the tensor method `name` with an underscore does."""
+    """Return a function that draws a new tensor with the in-place tensor method `name_`."""
     fill = getattr(torch.Tensor, f"{name}_")
 
     def draw(
@@ -37,7 +37,7 @@ for _name in _DISTRIBUTIONS:
 
 @torch_impl(ltorch.normal)
 def normal_of(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
-    """Return numbers of normal distributions; with a size, torch requires both parameters to be numbers."""
+    """Return numbers from normal distributions. With a size, torch requires both parameters to be numbers."""
     return torch.normal(mean, std, **options) if size is None else torch.normal(mean, std, size, **options)
 
 
@@ -58,7 +58,7 @@ def randint(
 
 @torch_impl(prims.bernoulli_tensor)
 def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
-    """Return ones with a probability per element, else zeros."""
+    """Return a tensor of ones and zeros. Each element is one with the given probability."""
     return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
 
 
@@ -78,7 +78,7 @@ def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
 
 @torch_impl(prims.exchange_rng_state)
 def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
-    """Set the state of the generator, and return the previous one."""
+    """Set the state of the generator. Return the previous state."""
     before = prims.state_of_generator(device, generator)
     if generator is not None:
         generator.set_state(state)
@@ -91,5 +91,5 @@ def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any
 
 @torch_impl(prims.barrier)
 def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return its arguments; keeps operations in order."""
+    """Return the arguments unchanged. This keeps operations in order."""
     return values

@@ -13,13 +13,13 @@ from thunder.executors.torchex.base import torch_impl
 
 @torch_impl(prims.sum)
 def sum(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Return the sum over `dims`; integers keep their dtype."""
+    """Return the sum over `dims`. Integers keep their dtype."""
     return torch.sum(a, tuple(dims), dtype=a.dtype)
 
 
 @torch_impl(prims.prod)
 def prod(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Return the product over `dims`; torch reduces only one dimension per call."""
+    """Return the product over `dims`. torch reduces only one dimension per call."""
     if len(dims) == a.ndim:
         return torch.prod(a, dtype=a.dtype)
     for d in sorted(dims, reverse=True):

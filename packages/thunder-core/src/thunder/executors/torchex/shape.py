@@ -15,8 +15,8 @@ from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 @torch_impl(prims.broadcast_in_dim)
 def broadcast_in_dim(a: torch.Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> torch.Tensor:
-    """Return an expanded view of `a` with dimensions of length one inserted."""
-    if a.ndim and broadcast_dimensions[0] + a.ndim != len(shape):  # torch adds leading dimensions itself
+    """Return an expanded view of `a`, with new dimensions of length one."""
+    if a.ndim and broadcast_dimensions[0] + a.ndim != len(shape):  # torch adds leading dimensions automatically
         with_ones = [1] * len(shape)
         for n, d in zip(a.shape, broadcast_dimensions):
             with_ones[d] = n
@@ -52,7 +52,7 @@ def pad(a: torch.Tensor, padding_value: Any, padding_config: Sequence[tuple[int,
 
 
 def _padded(a: torch.Tensor, value: Any, config: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    # Cases that torch's pad does not support: complex values, and negative padding beyond the size.
+    # torch's pad does not support complex values, or negative padding beyond the size.
     shape = [low + n + high for n, (low, high, _) in zip(a.shape, config)]
     out = torch.full(shape, value, dtype=a.dtype, device=a.device)
     kept = [(max(0, -low), min(n, size - low)) for n, size, (low, _, _) in zip(a.shape, shape, config)]
@@ -69,7 +69,7 @@ def as_strided(
     """Return a view of the memory of `a`."""
     if not a.is_contiguous() or (a.storage_offset() != 0 and storage_offset is not None):
         raise RuntimeError(
-            f"as_strided: the tensor has the strides {a.stride()} and starts at element {a.storage_offset()} of its "
+            f"as_strided: the tensor has strides {a.stride()} and starts at element {a.storage_offset()} of its "
             "memory. In a traced program as_strided reads a contiguous tensor that starts at element 0: call "
             ".contiguous() before it"
         )
@@ -83,13 +83,13 @@ def _is_shape(input: Any, shape: Any) -> bool | str:
     return not isinstance(shape, (torch.dtype, dtypes.dtype)) or "it reads the memory as another dtype"
 
 
-# A view of a fused operation's result may need a copy where torch's own result would not: strides may differ.
+# A view of a fused operation's result may need a copy where torch's result would not, because strides may differ.
 ex.register_implementation(ltorch.view, torch_operator(torch.reshape), checker=_is_shape)
 
 
 @torch_impl(prims.stride_order)
 def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Return `a` itself if its strides have that order, else a copy that has."""
+    """Return `a` if its strides have the given order; otherwise return a copy that has this order."""
     inner_to_outer = sorted(range(a.ndim), key=lambda d: order[d])
     strides, step = [0] * a.ndim, 1
     for d in inner_to_outer:
@@ -102,11 +102,11 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 
 @torch_impl(prims.assign_value)
 def assign_value(a: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the value: both may be results, with different gradients."""
+    """Return a copy of the value. Both may be results with different gradients."""
     return value.detach()
 
 
 @torch_impl(prims.copy_)
 def copy_(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Write `value` into `target`'s memory."""
+    """Write `value` to the memory of `target`."""
     return target.copy_(value)

@@ -20,11 +20,11 @@ def sort(
 
 @torch_impl(prims.cumsum)
 def cumsum(a: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return the cumulative sum in the tensor's own dtype, where torch would promote integers."""
+    """Return the cumulative sum in the tensor's dtype, although torch would promote integers."""
     return torch.cumsum(a, dim, dtype=a.dtype)
 
 
 @torch_impl(prims.cumprod)
 def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return the cumulative product in the tensor's own dtype, where torch would promote integers."""
+    """Return the cumulative product in the tensor's dtype, although torch would promote integers."""
     return torch.cumprod(a, dim, dtype=a.dtype)

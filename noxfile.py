@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of this repository, as in ``python -m nox -s tests``; ``python -m nox -l`` lists them.
+"""The sessions of this repository, e.g. ``python -m nox -s tests``; ``python -m nox -l`` lists them.
 
-Every session runs from a fresh clone with nothing but Python and pip. Sessions that need torch use the torch of the
-interpreter that runs nox, whichever build that is, and install one only when there is none: none ever replaces it.
-Requirements of the packages are read from their own ``pyproject.toml``, so they are written down once.
+Every session runs from a fresh clone with only Python and pip. Sessions that need torch use the torch of the
+interpreter that runs nox, in any build. They install a torch only if there is none, and never replace it. Requirements
+of the packages are read from each package's ``pyproject.toml``, so that they are defined only once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TRANSFORMERS = "transformers==5.23.*"
 LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
 PLUGIN_GROUP = "thunder.executors.v1"
 
-# Two workers, each with one torch thread: more threads only contend on small tensors.
+# Two workers, each with one torch thread: more threads would only contend on small tensors.
 WORKERS = ["-n", "2"]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -45,12 +45,12 @@ nox.options.sessions = ["lint", "types", "user_types", "imports", "tests"]
 
 
 def project_of(name: str) -> dict:
-    """Return the parsed pyproject of one of our packages."""
+    """Return the parsed pyproject.toml of a package of this repository."""
     return nox.project.load_toml(PACKAGES[name] / "pyproject.toml")
 
 
 def requirements_of(name: str, extras: Iterable[str] = ()) -> list[str]:
-    """Return a package's external requirements without torch; those of our own packages are followed."""
+    """Return a package's external requirements without torch. Requirements on our own packages are followed."""
     project = project_of(name)["project"]
     optional = project.get("optional-dependencies", {})
     texts = [*project.get("dependencies", ()), *(text for extra in extras for text in optional.get(extra, ()))]
@@ -68,7 +68,10 @@ def requirements_of(name: str, extras: Iterable[str] = ()) -> list[str]:
 
 
 def torch_directories() -> list[str]:
-    """Return the directories of torch and its requirements in the interpreter that runs nox; empty if it has none."""
+    """Return the directories of torch and its requirements in the interpreter that runs nox.
+
+    Empty if it has no torch.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return []
@@ -90,16 +93,17 @@ def torch_directories() -> list[str]:
 
 
 def python_says(session: nox.Session, code: str) -> str:
-    """Return what the session's interpreter prints for `code`."""
+    """Return the text that the session's interpreter prints for `code`."""
     return str(session.run("python", "-c", code, silent=True, log=False)).strip()
 
 
 def provide_torch(session: nox.Session) -> list[str]:
-    """Provide a torch to the session, and return the pip options that keep pip from installing another.
+    """Provide a torch to the session. Return the pip options that keep pip from installing another torch.
 
-    An existing torch is made available through a ``.pth`` file. Its directories come after the session's own packages,
-    so what the session installs wins, and pip considers that torch installed. (``--system-site-packages`` would miss a
-    torch that is installed in a virtual environment: it adds the packages of the base interpreter.)
+    An existing torch is made available through a ``.pth`` file. Its directories come after the session's own packages.
+    Packages that the session installs therefore take precedence, and pip considers torch installed.
+    (``--system-site-packages`` would miss a torch in a virtual environment, because it adds the packages of the base
+    interpreter.)
     """
     site = Path(python_says(session, "import sysconfig; print(sysconfig.get_path('purelib'))"))
     lent = site / "torch_of_the_outer_interpreter.pth"
@@ -116,7 +120,7 @@ def provide_torch(session: nox.Session) -> list[str]:
 
 
 def install_ours(session: nox.Session, names: Iterable[str], extras: Iterable[str] = ()) -> list[str]:
-    """Install packages of ours from the checkout, editable, after torch; return pip's options for further installs."""
+    """Install our packages from the checkout (editable) after torch. Return pip's options for further installs."""
     options = provide_torch(session)
     names = list(names)
     if outside := [text for name in names for text in requirements_of(name, extras)]:
@@ -141,19 +145,19 @@ def workers(arguments: Iterable[str]) -> list[str]:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Compile a small Llama, show its trace, compare with eager and torch.compile; takes arguments after `--`."""
+    """Compile a small Llama, show its trace, and compare with eager and torch.compile. Arguments follow `--`."""
     options = install_ours(session, [CORE])
-    session.install(*options, "numpy")  # torch warns without it
+    session.install(*options, "numpy")  # torch warns if it is missing
     session.run("python", str(TOOLS / "demo.py"), *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests of every package, core's last; arguments after `--` are passed to pytest.
+    """Run the tests of every package, core last. Arguments after `--` are passed to pytest.
 
-    Each package has a process of its own: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`).
-    Core's tests run without plugins, like core's users. Conformance tests that the arguments select, as
-    `-k unfold` does, run for every installed executor.
+    Each package has a separate process: a plugin's tests may need its executors on the CPU (`TRITON_INTERPRET`). Core's
+    tests run without plugins, because core's users may have none. Conformance tests that the arguments select (e.g.
+    with `-k unfold`) run for every installed executor.
     """
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
@@ -170,13 +174,13 @@ def tests(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session, folders: list[str]) -> None:
-    """Run pytest on these folders, or on the session's arguments."""
+    """Run pytest on these folders, or with the session's arguments."""
     # 5: no test of this package was selected
     run_pytest(session, folders, success_codes=[0, 5] if session.posargs else [0])
 
 
 def run_pytest(session: nox.Session, folders: Sequence[str] = (), **options: Any) -> None:
-    """Run pytest with the session's arguments, on several processes."""
+    """Run pytest with the session's arguments, in several processes."""
     session.run(
         "python",
         "-m",
@@ -192,9 +196,10 @@ def run_pytest(session: nox.Session, folders: Sequence[str] = (), **options: Any
 
 @nox.session(python=PYTHONS)
 def versions(session: nox.Session) -> None:
-    """Run core's tests on another Python (`nox -s versions-3.13`), with its newest torch or that of THUNDER_TORCH.
+    """Run core's tests on another Python (`nox -s versions-3.13`), with its newest torch or with THUNDER_TORCH.
 
-    Unlike the other sessions this one installs a torch of its own: `THUNDER_TORCH=torch==2.11.0 nox -s versions-3.12`.
+    Unlike the other sessions, this session installs a separate torch: `THUNDER_TORCH=torch==2.11.0 nox -s
+    versions-3.12`.
     """
     session.install(os.environ.get("THUNDER_TORCH", "torch"))
     session.install(*requirements_of(CORE, ["tests"]))
@@ -206,7 +211,7 @@ def versions(session: nox.Session) -> None:
 @nox.session
 @nox.parametrize("package", list(PACKAGES), ids=list(PACKAGES))
 def conformance(session: nox.Session, package: str) -> None:
-    """Run the conformance suite of each package in its own environment; `-- --with WHEEL` tests a vendor's wheel."""
+    """Run the conformance suite of each package in a separate environment; `-- --with WHEEL` tests a vendor's wheel."""
     arguments = list(session.posargs)
     if "--with" not in arguments:
         install_ours(session, dict.fromkeys([CORE, package]), ["tests"])
@@ -214,7 +219,7 @@ def conformance(session: nox.Session, package: str) -> None:
         prove(session, [] if plugins else ["torch"], arguments)
         return
     if package != CORE:
-        session.skip("--with names the one wheel to prove")
+        session.skip("--with selects another wheel to test")
     where = arguments.index("--with")
     if where + 1 == len(arguments):
         session.error(
@@ -226,7 +231,7 @@ def conformance(session: nox.Session, package: str) -> None:
         listed = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
         announced = "".join(archive.read(name).decode() for name in listed)
     if f"[{PLUGIN_GROUP}]" not in announced:
-        session.error(f"{wheel.name} announces no plugin: it has no entry point in the group {PLUGIN_GROUP!r}")
+        session.error(f"{wheel.name} provides no plugin: it has no entry point in the group {PLUGIN_GROUP!r}")
     options = install_ours(session, [CORE], ["tests"])
     session.install(*options, str(wheel))
     prove(session, [], arguments)
@@ -234,7 +239,7 @@ def conformance(session: nox.Session, package: str) -> None:
 
 @nox.session
 def conformance_full(session: nox.Session) -> None:
-    """Test the torch and python executors on every dtype and sample, gradients with finite differences; slow."""
+    """Test the torch and python executors on every dtype and sample, and gradients with finite differences. Slow."""
     install_ours(session, [CORE], ["tests"])
     for executor in ("torch", "python"):
         prove(session, [executor], ["--thunder-full", *session.posargs])
@@ -242,7 +247,7 @@ def conformance_full(session: nox.Session) -> None:
 
 @nox.session
 def coexist(session: nox.Session) -> None:
-    """Test all packages in one environment: each plugin loads, and those that can run here pass the suite."""
+    """Test all packages in one environment: each plugin loads, and plugins that can run here pass the suite."""
     install_ours(session, PACKAGES, ["tests"])
     check_environment(session)
     session.run("python", "-m", "thunder", "doctor")
@@ -252,7 +257,7 @@ def coexist(session: nox.Session) -> None:
 
 @nox.session
 def interrupts(session: nox.Session) -> None:
-    """Raise an exception at every line of thunder's that tracing a program runs; nothing may be left behind."""
+    """Raise an exception at every line of thunder that tracing a program runs. Check that all state is restored."""
     install_ours(session, [CORE], ["tests"])
     check_environment(session)
     session.run(
@@ -268,14 +273,14 @@ def interrupts(session: nox.Session) -> None:
 
 @nox.session
 def surface(session: nox.Session) -> None:
-    """Call every public name of torch through thunder.jit and compare with torch; takes arguments after `--`."""
+    """Call every public name of torch through thunder.jit and compare with torch. Arguments follow `--`."""
     install_ours(session, [CORE], ["tests"])
     session.run("python", "-m", "surface", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
 
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """Run the tables of models: our own, Transformers' and LitGPT's; arguments after `--` are passed to pytest."""
+    """Run the tables of models: our own, Transformers' and LitGPT's. Arguments after `--` are passed to pytest."""
     options = install_ours(session, [CORE], ["tests"])
     session.install(*options, TRANSFORMERS, "psutil")
     # LitGPT and Lightning require more than the model needs, including other versions of Transformers' libraries.
@@ -294,7 +299,7 @@ def models(session: nox.Session) -> None:
 
 
 def prove(session: nox.Session, executor: list[str], arguments: list[str]) -> None:
-    """Run the conformance suite for an executor, or for every plugin of the environment if none is named."""
+    """Run the conformance suite for an executor, or for every plugin of the environment if no executor is named."""
     session.run("python", "-m", "thunder", "conformance", *executor, *workers(arguments), *arguments, env=ENVIRONMENT)
 
 
@@ -303,7 +308,7 @@ def prove(session: nox.Session, executor: list[str], arguments: list[str]) -> No
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Run ruff: rules and format."""
+    """Run ruff: its rules and its formatter."""
     session.install("ruff==0.17.*")
     session.run("ruff", "check", *session.posargs, ".")
     session.run("ruff", "format", "--check", ".")
@@ -311,14 +316,17 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Run mypy; strict for the API of plugins and users (see pyproject.toml). torch's own types are not followed."""
+    """Run mypy.
+
+    It is strict for the API of plugins and users (see pyproject.toml), and does not follow torch's types.
+    """
     session.install(MYPY, *(text for name in PACKAGES for text in requirements_of(name)))
     session.run("mypy", *session.posargs)
 
 
 @nox.session
 def user_types(session: nox.Session) -> None:
-    """Check a program that uses thunder with mypy, with torch's own types."""
+    """Check a program that uses thunder with mypy, including torch's types."""
     options = install_ours(session, [CORE])
     session.install(*options, MYPY)
     program = PACKAGES[CORE] / "tests" / "typing" / "check_types.py"
@@ -327,7 +335,7 @@ def user_types(session: nox.Session) -> None:
 
 @nox.session
 def imports(session: nox.Session) -> None:
-    """Run import-linter: a module imports from its own layer or a lower one, and loads no more than it may."""
+    """Run import-linter. A module imports only from its layer or a lower layer, and loads no more than it may."""
     session.install("import-linter==2.*")
     sources = os.pathsep.join(str(path / "src") for path in PACKAGES.values())
     for config in ("pyproject.toml", "importlinter-loading.toml"):
@@ -336,7 +344,7 @@ def imports(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation into docs/_build; a warning is an error."""
+    """Build the documentation into docs/_build. A warning is an error."""
     install_ours(session, [CORE], ["docs"])
     target = ROOT / "docs" / "_build" / "html"
     session.run("python", "-m", "sphinx", "-W", "--keep-going", "-E", *session.posargs, "docs", str(target))
@@ -348,7 +356,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build wheel and sdist of every package into dist/, check them, and import the wheel in a bare environment."""
+    """Build wheel and sdist of every package into dist/, check both, and import the wheel in a bare environment."""
     session.install("build==1.*")
     target = ROOT / "dist"
     for name, path in PACKAGES.items():
@@ -378,16 +386,16 @@ def check_wheel(session: nox.Session, name: str, wheel: Path) -> None:
     for group, entries in project.get("entry-points", {}).items():
         for key, value in entries.items():
             if f"[{group}]" not in entry_points or f"{key} = {value}" not in entry_points:
-                session.error(f"{wheel.name} does not announce {key} = {value} in [{group}]")
+                session.error(f"{wheel.name} has no entry point {key} = {value} in [{group}]")
     if f"-{project['version']}-" not in wheel.name:
-        session.error(f"{wheel.name} is not version {project['version']} of {PACKAGES[name]}")
+        session.error(f"{wheel.name} must have version {project['version']} of {PACKAGES[name]}")
     strangers = {file.split("/")[0] for file in files} - {module, info, "pytest_thunder.py"}
     if strangers:
         session.error(f"{wheel.name} would also install {sorted(strangers)}")
 
 
 def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
-    """Check that an sdist contains what is needed to build and test again."""
+    """Check that an sdist contains everything needed to build and test again."""
     with tarfile.open(sdist) as archive:
         files = {member.name.partition("/")[2] for member in archive.getmembers()}
     for file in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
@@ -399,7 +407,7 @@ def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
 
 
 def check_import(session: nox.Session, name: str, wheel: Path) -> None:
-    """Import the wheel, with its dependencies but without torch, in a fresh environment outside of the checkout."""
+    """Import the wheel in a fresh environment outside of the checkout, with its dependencies but without torch."""
     scratch = Path(session.create_tmp()).resolve() / f"import-{name}"
     shutil.rmtree(scratch, ignore_errors=True)
     session.run("python", "-m", "venv", str(scratch))

@@ -22,17 +22,17 @@ from demo_model import Config, Llama
 
 __all__ = ["main"]
 
-# float32 sums in another order differ by a few ulps; this is far above that and far below an actual bug.
+# float32 sums in another order differ by a few ulps. This tolerance is far above that, and far below an actual bug.
 RELATIVE_TOLERANCE = 1e-4
 EXCERPT_WIDTH = 132
-# Steady time is the median of at least this many calls; no further ones are made after this many seconds.
+# Steady time is the median of at least this many calls. After this many seconds, no further calls are made.
 FEWEST_CALLS, PATIENCE = 3, 8.0
 
 CAPTURE = 'torch.compile(backend="eager")'
 
 
 class Comparison(NamedTuple):
-    """The largest difference between thunder's result and eager's, and the largest value of eager's."""
+    """The largest difference between thunder's result and eager's, and the largest absolute value in eager's result."""
 
     what: str
     error: float
@@ -40,12 +40,12 @@ class Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within rounding error. (A NaN on either side is not.)"""
+        """Whether the difference is within rounding error. (A NaN on either side is an error.)"""
         return self.error <= RELATIVE_TOLERANCE * max(self.scale, 1e-3)
 
 
 class Timing(NamedTuple):
-    """The time of the first call, in seconds, and the median of later calls."""
+    """The time of the first call in seconds, and the median time of later calls."""
 
     what: str
     first: float
@@ -108,10 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=_positive, default=256, help="width of the model, 8 heads (default: 256)")
     parser.add_argument("--batch", type=_positive, default=4, help="sequences in a batch (default: 4)")
     parser.add_argument("--length", type=_positive, default=128, help="tokens in a sequence (default: 128)")
-    parser.add_argument("--device", default="cpu", help="where to run, for example cuda (default: cpu)")
+    parser.add_argument("--device", default="cpu", help="the device to run on, e.g. cuda (default: cpu)")
     parser.add_argument("--lines", type=_positive, default=24, help="lines of the trace to show (default: 24)")
     parser.add_argument(
-        "--repeat", type=_positive, default=10, help="at most so many calls for steady time (default: 10)"
+        "--repeat", type=_positive, default=10, help="the maximal number of calls for steady time (default: 10)"
     )
     return parser
 
@@ -128,7 +128,7 @@ def _heading(text: str) -> None:
 
 
 def _warm_up(device: str) -> None:
-    """Import what either compiler imports lazily, so that first calls measure compilation."""
+    """Import the modules that either compiler imports lazily, so that first calls measure only compilation."""
     for compiled in (thunder.jit(torch.sin), torch.compile(torch.sin, backend="eager")):
         compiled(torch.ones(2, device=device, requires_grad=True)).sum().backward()
 
@@ -158,7 +158,7 @@ def _train(model: Any, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
 
 
 def bytes_saved(callable: Any, model: torch.nn.Module, *inputs: torch.Tensor) -> int:
-    """Return the bytes that a call saves for its backward pass besides parameters, buffers and inputs."""
+    """Return the bytes that a call saves for its backward pass, without parameters, buffers and inputs."""
     saved: dict[int, int] = {}
 
     def pack(x: torch.Tensor) -> torch.Tensor:
@@ -170,12 +170,12 @@ def bytes_saved(callable: Any, model: torch.nn.Module, *inputs: torch.Tensor) ->
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         loss = callable(*inputs)
     found = sum(size for storage, size in saved.items() if storage not in owned)
-    del loss  # kept alive until here, so that addresses are unique
+    del loss  # stays alive until here, so that addresses are unique
     return found
 
 
 def compare(model: Any, inference: Any, training: Any, idx: torch.Tensor, targets: torch.Tensor) -> list[Comparison]:
-    """Compare logits, loss and every gradient with those of eager on the same parameters."""
+    """Compare logits, loss and every gradient with the results of eager mode on the same parameters."""
     logits = _forward(model, idx)
     loss = _train(model, idx, targets)
     gradients = [parameter.grad for parameter in model.parameters()]
@@ -190,7 +190,7 @@ def compare(model: Any, inference: Any, training: Any, idx: torch.Tensor, target
 
 
 def _comparison(what: str, eager: Iterable[Any], jitted: Iterable[Any]) -> Comparison:
-    """Compare pairs of tensors and return the worst; a missing gradient or a NaN counts as an infinite error."""
+    """Compare pairs of tensors and return the worst result. A missing gradient or a NaN counts as an infinite error."""
     errors, scales = [], []
     for expected, got in zip(eager, jitted, strict=True):
         if expected is None or got is None or expected.shape != got.shape:
@@ -203,7 +203,10 @@ def _comparison(what: str, eager: Iterable[Any], jitted: Iterable[Any]) -> Compa
 
 
 def time_calls(calls: dict[str, Callable[[], Any]], args: argparse.Namespace) -> list[Timing]:
-    """Time the first call and later calls of each. Later calls are interleaved, so that noise affects all equally."""
+    """Time the first call and later calls of each function.
+
+    Later calls are interleaved, so that noise affects all equally.
+    """
 
     def timed(call: Callable[[], Any]) -> float:
         start = time.perf_counter()
@@ -224,7 +227,7 @@ def time_calls(calls: dict[str, Callable[[], Any]], args: argparse.Namespace) ->
 
 
 def excerpt(program: str, lines: int) -> str:
-    """Cut a printed trace down to its header, its first operations without their decompositions, and its end."""
+    """Shorten a printed trace to its header, its first operations without their decompositions, and its end."""
     everything = program.splitlines()
     opening = next((number for number, line in enumerate(everything) if line.startswith("def ")), 0)
     body = [line for line in everything[opening + 1 :] if line.strip() and not line.lstrip().startswith("#")]
@@ -235,7 +238,7 @@ def excerpt(program: str, lines: int) -> str:
 
 
 def _shorten(line: str) -> str:
-    """Shorten a line that is too wide in the middle, such as one that lists every parameter of a model."""
+    """Shorten the middle of a line that is too wide, e.g. a line that lists every parameter of a model."""
     if len(line) <= EXCERPT_WIDTH:
         return line
     half = (EXCERPT_WIDTH - 5) // 2

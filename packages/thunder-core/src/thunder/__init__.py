@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""thunder: a source-to-source compiler for PyTorch with executors that anyone can publish.
+"""thunder: a source-to-source compiler for PyTorch, with executors that anyone can publish.
 
-This module is a facade: it imports nothing until a name is asked for, so that `import thunder` is quick and the command
-line works where torch does not.
+This module is a facade. It imports a module only when one of its names is accessed. `import thunder` is therefore
+quick, and the command line works even if torch does not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# name -> module that has it
+# name -> the module that defines it
 _ATTRIBUTES = {
     "jit": "thunder.api",
     "compile": "thunder.api",
@@ -88,7 +88,7 @@ __all__ = [
     "vmap",
 ]
 
-# The same for type checkers, which do not run `__getattr__`. The modules are public too, but not in `__all__`:
+# The same names for type checkers, which do not run `__getattr__`. The modules are public too, but not in `__all__`:
 # `from thunder import *` must not replace a user's `torch`.
 if TYPE_CHECKING:
     from thunder import clang, core, dynamo, executors, extend, numpy, plugins, prims, tests, toolkit, torch, transforms
@@ -131,11 +131,11 @@ else:
     def __getattr__(name: str) -> Any:
         home = _ATTRIBUTES.get(name)
         if home is not None:
-            # At run time on purpose: `import thunder` loads what the program uses, torch only when it has to.
+            # The import is local: `import thunder` loads only what the program uses, and torch only if it must.
             module = importlib.import_module(home)
-            value = getattr(module, name, module)  # `dtypes` and `devices` are modules themselves
+            value = getattr(module, name, module)  # `dtypes` and `devices` are themselves modules
         elif name in _MODULES:
-            # At run time on purpose, too.
+            # The import is local, for the same reason.
             value = importlib.import_module(f"thunder.{name}")
         else:
             raise AttributeError(f"module 'thunder' has no attribute {name!r}")

@@ -54,7 +54,7 @@ class _Decorator(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> JitFunction[P, R]: ...  # type: ignore[overload-cannot-match, unused-ignore]
 
 
-# A module is callable, so it comes first. Where torch is untyped, as for our own mypy, it matches everything.
+# A module is callable, so it comes first. If torch is untyped, as for our own mypy, it matches everything.
 @overload
 def jit(  # type: ignore[overload-overlap, unused-ignore]
     fn: Module,
@@ -100,20 +100,21 @@ def jit(
 ) -> Any:
     """Compile a function or a module.
 
-    The first call traces it with proxy tensors, transforms the trace and compiles it. Later calls run the compiled
-    program if its guards hold, and trace again if they do not. A jitted module shares parameters, buffers and hooks
-    with the original. Also a decorator, with or without arguments.
+    The first call traces the function with proxy tensors, transforms the trace and compiles it. Later calls run the
+    compiled program if its guards hold; otherwise they trace again. A jitted module shares parameters, buffers and
+    hooks with the original module. `jit` is also a decorator, with or without arguments.
 
-    - `executors`: the executors to ask for each operation, in this order, PyTorch last; None takes those installed.
-    - `transforms`: objects with hooks for the stages of compilation (`thunder.Transform`; see `thunder.transforms`)
-      or functions `(trace, executors) -> trace`.
-    - `cache`: when a compiled program is used again. "constant values": when sizes and numbers are the same; those that
-      have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers among the
-      arguments are inputs from the start. "same input": always, unchecked, as the caller promises. "no caching": never.
-    - `sharp_edges`: what to do about a program that cannot be cached: "allow", "warn" or "error".
-    - `remat`: what the backward program recomputes instead of saving. "auto": what costs no time. "none": nothing.
-      "all": every elementwise operation.
-    - Further options are those that executors declare.
+    - `executors`: the executors to use, in this order, with PyTorch as the last. None means the installed executors.
+    - `transforms`: objects with hooks for the stages of compilation (`thunder.Transform`; see `thunder.transforms`), or
+      functions `(trace, executors) -> trace`.
+    - `cache`: when a compiled program is used again. "constant values": if sizes and numbers are the same; sizes and
+      numbers that have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers
+      among the arguments are inputs from the start. "same input": always and without checks; the caller promises that
+      inputs do not change. "no caching": never.
+    - `sharp_edges`: the reaction to a program that cannot be cached: "allow", "warn" or "error".
+    - `remat`: the values that the backward program recomputes instead of saving. "auto": values that cost no time.
+      "none": no values. "all": every elementwise operation.
+    - Executors declare further options.
     """
     if fn is None:
         return functools.partial(
@@ -126,7 +127,7 @@ def jit(
             **options,
         )
     if not callable(fn):
-        raise TypeError(f"thunder.jit takes a function or a module, not {type(fn).__name__}: {fn!r}")
+        raise TypeError(f"thunder.jit expects a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_kind(fn)
     _check_options(options)
     chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, extra=options)
@@ -139,7 +140,11 @@ def jit(
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
-        before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps what it computes
+        before, autograd, fn = (
+            known._transforms,
+            known._autograd,
+            known._fn,
+        )  # the wrapped function keeps its attributes
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
     jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)
@@ -150,16 +155,16 @@ def jit(
 def _check_kind(fn: Any) -> None:
     """Reject callables that do not run Python when they are called."""
     if isinstance(fn, (torch.jit.ScriptModule, *SCRIPTED)):
-        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: give thunder.jit the Python that it was made from")
+        raise TypeError(f"{fn!r:.80} is compiled by torch.jit: pass the original Python function to thunder.jit")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
-        raise TypeError(f"{fn!r:.80} is async, so a call only creates a coroutine: give thunder.jit what it calls")
+        raise TypeError(f"{fn!r:.80} is async, so a call only creates a coroutine: pass a function without async")
 
 
 def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.Module:
     changing = [t for t in transforms if t.changes_module]
     if not isinstance(fn, torch.nn.Module):
         raise TypeError(
-            f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: give thunder.jit the module itself"
+            f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: pass the module to thunder.jit"
         )
     return transformed_module(fn, changing)
 
@@ -170,34 +175,40 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def compile(fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction[P, R]:
-    """Compile a function like `jit`, with exactly the executors listed; its trace keeps the function's name."""
+    """Compile a function like `jit`, with exactly the listed executors. Its trace keeps the function's name."""
     jitted = compile_function(fn, executors_list=executors_list)
     _jitted.add(jitted)
     return jitted
 
 
 def last_traces(fn: Any) -> list[Trace]:
-    """Return the traces of the last call, from the one that was captured to the one that ran."""
+    """Return the traces of the last call, from the captured trace to the trace that ran."""
     return statistics(fn).last_traces
 
 
 def last_prologue_traces(fn: Any) -> list[Trace]:
-    """Return the traces of the last call's prologue, which checks the guards; none if it is not cacheable."""
+    """Return the traces of the last call's prologue, which checks the guards.
+
+    The list is empty if it is not cacheable.
+    """
     return statistics(fn).last_prologue_traces
 
 
 def last_backward_traces(fn: Any) -> list[Trace]:
-    """Return the traces of the last call's backward program; none if nothing required grad."""
+    """Return the traces of the last call's backward program. The list is empty if nothing required grad."""
     return statistics(fn).last_backward_traces
 
 
 def last_epilogue_traces(fn: Any) -> list[Trace]:
-    """Return the traces of the last call's epilogue, which applies its side effects; none if it has none."""
+    """Return the traces of the last call's epilogue, which applies its side effects.
+
+    The list is empty if it has none.
+    """
     return statistics(fn).last_epilogue_traces
 
 
 def explain(fn: Any) -> str:
-    """Explain why the last compilation was needed, and what cannot be cached."""
+    """Explain why the last compilation was needed, and which programs cannot be cached."""
     return statistics(fn).explain()
 
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""thunder as a backend of `torch.compile`: Dynamo captures graphs, thunder compiles them.
+"""thunder as a backend of `torch.compile`: Dynamo captures graphs, and thunder compiles them.
 
     torch.compile(model, backend="thunder")         # the entry point group torch_dynamo_backends names `backend`
     fast = thunder.dynamo.thunderfx(model)          # the same, with access to the subgraphs
     fast(x); fast.subgraphs[0].traces[-1]
 
-Dynamo splits a program at graph breaks, so programs run that `thunder.jit` alone rejects. Each graph is jitted as
-captured, at the level of torch's functions; thunder differentiates it. What thunder does not trace (`torch.func`
-transforms and control flow operators in a graph) is split off and runs in torch. Sizes that are dynamic in Dynamo are
-passed as integers: each combination of them is a specialization, until the jitted graph makes them symbolic.
+Dynamo splits a program at graph breaks, so it supports programs that `thunder.jit` alone rejects. Each graph is jitted
+as captured, at the level of torch's functions, and thunder differentiates it. Parts that thunder cannot trace (e.g.
+`torch.func` transforms and control flow operators in a graph) are split off and run in torch. Sizes that are dynamic in
+Dynamo are passed as integers. Each combination of sizes is a specialization, until the jitted graph makes the sizes
+symbolic.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Subgraph", "ThunderFX", "backend", "thunderfx"]
 
-# Options of `thunderfx` for torch.compile; all others are for thunder.jit.
+# Options of `thunderfx` for torch.compile. All other options are for thunder.jit.
 _OF_TORCH = ("fullgraph", "dynamic")
 
 
 class Subgraph:
-    """A subgraph that Dynamo captured, run by thunder, or by torch for the given `reason`."""
+    """A subgraph that Dynamo captured. thunder runs it, or torch runs it for the given `reason`."""
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], reason: str | None = None):
-        # Here: torch imports this module to list its backends, which should not load the compiler.
+        # The import is local: torch imports this module to list its backends, which must not load the compiler.
         from thunder.api import jit
 
         self.graph = graph
@@ -48,7 +49,7 @@ class Subgraph:
             return self.jitted(*args)
         except Exception as error:
             if stats.last is not compiled or not _is_ours(error):
-                raise  # the program itself raised it
+                raise  # the program itself raised this error
             self.reason = f"{type(error).__name__}: {error}"
         self.jitted = None
         warnings.warn(f"thunder cannot trace a graph of torch.compile, so torch runs it: {self.reason}", stacklevel=2)
@@ -56,12 +57,12 @@ class Subgraph:
 
     @property
     def traces(self) -> list[Trace]:
-        """The traces of its last call; none if torch runs it or it has not been called."""
+        """The traces of the last call. The list is empty if torch runs the subgraph or if it has not been called."""
         return [] if self.jitted is None or self.jitted._stats.last is None else self.jitted._stats.last_traces
 
     @property
     def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program of its last call."""
+        """The traces of the backward program of the last call."""
         return [] if self.jitted is None or self.jitted._stats.last is None else self.jitted._stats.last_backward_traces
 
     def __repr__(self) -> str:
@@ -71,7 +72,7 @@ class Subgraph:
 
 def _is_ours(error: Exception) -> bool:
     """Check whether an error means that thunder cannot trace the program, rather than that the program is wrong."""
-    # Here: torch imports this module to list its backends, which should not load the compiler.
+    # The import is local: torch imports this module to list its backends, which must not load the compiler.
     from thunder.core.errors import ThunderError
 
     return isinstance(error, (ThunderError, NotImplementedError, RecursionError))
@@ -85,13 +86,13 @@ def backend(
     mode: str | None = None,
     subgraphs: list[Subgraph] | None = None,
 ) -> Callable[..., Any]:
-    """Compile one graph of Dynamo's: the function that `torch.compile(…, backend="thunder", options={…})` calls.
+    """Compile one graph of Dynamo. `torch.compile(…, backend="thunder", options={…})` calls this function.
 
-    `options` are those of `thunder.jit`. The subgraphs are appended to `subgraphs`.
+    `options` are the options of `thunder.jit`. The subgraphs are appended to `subgraphs`.
     """
     if mode not in (None, "default"):
         raise ValueError(
-            f"torch.compile(…, backend='thunder', mode={mode!r}): modes are Inductor's; thunder has options, such as "
+            f"torch.compile(…, backend='thunder', mode={mode!r}): only Inductor has modes; thunder has options, such as "
             "options={'executors': ['torch_compile']} or "
             "options={'transforms': [thunder.transforms.CUDAGraphTransform()]}"
         )
@@ -144,7 +145,7 @@ def _write_contexts_plainly(graph: torch.fx.GraphModule) -> None:
 
 def _left_to_torch(node: Any) -> str | None:
     """Return the reason why torch has to run a node, or None."""
-    # Here: torch imports this module to list its backends, which should not load the compiler.
+    # The import is local: torch imports this module to list its backends, which must not load the compiler.
     from thunder.torch.private import HigherOrderOperator
 
     if node.op != "call_function":
@@ -157,7 +158,7 @@ def _left_to_torch(node: Any) -> str | None:
     return None
 
 
-# Dynamo's higher-order operators that just call their subgraph, which can be traced.
+# Dynamo's higher-order operators that only call their subgraph, which thunder can trace.
 _TRACED_THROUGH = ("tag_activation_checkpoint", "autograd_function_apply", "wrap_activation_checkpoint", "wrap")
 
 
@@ -173,9 +174,9 @@ def _sets_state(node: Any) -> bool:
 
 
 def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, str | None]] | None:
-    """Split a graph into subgraphs for thunder and torch; None if thunder takes the whole graph.
+    """Split a graph into subgraphs for thunder and torch. Return None if thunder can compile the whole graph.
 
-    The second result maps the names of the subgraphs to the reason why torch runs them, or None.
+    The second result maps the name of each subgraph to the reason why torch runs it, or to None.
     """
     from torch.fx.passes.split_module import split_module
 
@@ -186,7 +187,7 @@ def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, s
     if any(map(_sets_state, nodes)):  # a context may span a split, so torch runs everything
         why = dict.fromkeys(nodes, next(iter(why.values())))
     functorch = [i for i, node in enumerate(nodes) if node in why and "torch.func" in why[node]]
-    if functorch:  # they enter and exit levels, so everything from the first to the last is one subgraph
+    if functorch:  # these nodes enter and exit levels, so all nodes from the first to the last are one subgraph
         for node in nodes[functorch[0] : functorch[-1] + 1]:
             why.setdefault(node, why[nodes[functorch[0]]])
     part, last, number, reasons = {}, object(), -1, {}
@@ -202,7 +203,10 @@ def _cut(graph: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[str, s
 
 # -- with access to the subgraphs -------------------------------------------------------------------------------------
 class ThunderFX:
-    """A function or module compiled by `torch.compile` with thunder as backend; `subgraphs` are those so far."""
+    """A function or module compiled by `torch.compile` with thunder as the backend.
+
+    `subgraphs` are those captured so far.
+    """
 
     def __init__(self, fn: Callable[..., Any], options: Mapping[str, Any], of_torch: Mapping[str, Any]):
         import torch
@@ -229,13 +233,13 @@ class ThunderFX:
 def thunderfx(fn: Callable[..., Any], **options: Any) -> ThunderFX:
     """Return `torch.compile(fn, backend="thunder")` with access to its `subgraphs` and their traces.
 
-    `fullgraph` and `dynamic` are torch.compile's options, all others are thunder.jit's.
+    `fullgraph` and `dynamic` are options of torch.compile. All other options are those of thunder.jit.
     """
     if not callable(fn):
-        raise TypeError(f"thunderfx takes a function or a module, not {type(fn).__name__}: {fn!r}")
+        raise TypeError(f"thunderfx expects a function or a module, not {type(fn).__name__}: {fn!r}")
     of_torch = {name: options.pop(name) for name in _OF_TORCH if name in options}
-    # Here: torch imports this module to list its backends, which should not load the compiler.
+    # The import is local: torch imports this module to list its backends, which must not load the compiler.
     from thunder.api import jit
 
-    jit(lambda: None, **options)  # rejects unknown options now rather than when Dynamo calls the backend
+    jit(lambda: None, **options)  # reject unknown options now rather than when Dynamo calls the backend
     return ThunderFX(fn, options, of_torch)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.examine(fn, *args)`: how thunder compiles a program, operation by operation.
+"""`thunder.examine(fn, *args)`: report how thunder compiles a program, operation by operation.
 
-For each operation: whether thunder has a symbol for it or runs it as an opaque operation of torch, which executor
-claims it, and why executors before that one did not. `thunder.examine.memory(fn, *args)`: the memory that is live at
-each line. Neither runs the program. `thunder.examine.fusions(fn)`: the fusions of the last call's program.
+For each operation, the report says whether thunder has a symbol for it or runs it as an opaque operation of torch,
+which executor claims it, and why earlier executors did not. `thunder.examine.memory(fn, *args)` reports the memory that
+is live at each line. Neither of these runs the program. `thunder.examine.fusions(fn)` returns the fusions of the last
+call's program.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ __all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 
 
 class Report:
-    """The result of `examine`: `operations`, the `opaque` ones of them, and `uncacheable` (why it cannot be cached)."""
+    """The result of `examine`: `operations`, those that are `opaque`, and `uncacheable` (why it cannot be cached)."""
 
     def __init__(self, operations: list[OperationReport], uncacheable: str | None):
         self.operations = operations
@@ -82,10 +83,10 @@ def memory(
 ) -> MemoryReport:
     """Predict the memory that is live at each line of a program, and the peak.
 
-    `fn` is a function or module, jitted or not, with the arguments of a call; a jitted one without arguments means its
-    last call; it may also be a trace. If gradients flow, the forward program is followed by the backward program: the
-    one that ran last, else the one for the gradients of all results. Results stay alive to the end, or with
-    `keep_outputs=False` until backward starts, unless backward needs them.
+    `fn` is a function or module (jitted or not) with the arguments of a call, or a trace. A jitted `fn` without
+    arguments means its last call. If gradients flow, the forward program is followed by a backward program: the program
+    that ran last, otherwise the program for the gradients of all results. Results stay alive to the end. With
+    `keep_outputs=False`, they stay alive until backward starts, or until backward no longer needs them.
     """
     if isinstance(fn, Trace):
         return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
@@ -96,10 +97,11 @@ def memory(
 
 
 def fusions(fn: Any) -> list[Fusion]:
-    """Return the fusions of a trace, or of the program that a jitted callable ran last, forward before backward.
+    """Return the fusions of a trace, or of the program that a jitted callable ran last. Forward comes before backward.
 
-    Each has a `name`, the `source` of its kernels as a readable program that runs, the `template` that they were
-    generated from, the `bytes` that they move, and the `operations` of the trace that it replaces.
+    Each fusion has a `name`, the `source` of its kernels as a readable and runnable program, the `template` that
+    generated the kernels, the `bytes` that the kernels move, and the `operations` of the trace that the fusion
+    replaces.
     """
     if isinstance(fn, Trace):
         return fusions_of(fn)
@@ -111,7 +113,7 @@ def fusions(fn: Any) -> list[Fusion]:
 def _specialization(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], executors: Sequence[Executor | str] | None
 ) -> Specialization:
-    """Return the specialization of `fn` for these arguments, or that of its last call."""
+    """Return the specialization of `fn` for these arguments, or the specialization of its last call."""
     jitted = getattr(fn, "_jitted", fn)
     if not isinstance(jitted, JitFunction):
         jitted = JitFunction(fn, Options(executors=executors))
@@ -138,7 +140,7 @@ def _specialization(
 
 
 def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    """Return a trace as it is executed: claimed by executors, unless it is already, and with `del`s."""
+    """Return a trace as it is executed: with `del`s, and claimed by executors unless it is already claimed."""
     if all(is_structural(op) or op.sym.is_fusion or op.sym.fn is not None for op in trace.bound_symbols):
         return trace
     return delete_last_used(transform_for_execution(dce(trace), executors)[-1])
@@ -151,7 +153,7 @@ def _step(program: DifferentiableProgram, keep_outputs: bool) -> MemoryReport:
     inputs = run.take(forward.args)
     sections = [("forward", run.run(forward))]
     output, saved = forward.output
-    # The caller holds the inputs and the results; other saved values are freed after their last use in backward.
+    # The caller holds the inputs and the results. Other saved values are freed after their last use in backward.
     run.keep([p.name for p in proxies_in(saved)], held=[p.name for p in proxies_in(output)] if keep_outputs else ())
     run.take(backward.args)
     sections.append(("backward", run.run(backward)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`thunder.prims`: the primitives, which live in `thunder.core.prims`."""
+"""`thunder.prims`: the primitives. `thunder.core.prims` defines them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,5 +13,5 @@ __all__.extend(sorted({_prim.name for _prim in all_prims().values()} - {*__all__
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        # What a family of another folder declared since.
+        # Primitives that a family in another folder declared later.
         return getattr(thunder.core.prims, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walk torch's public names and print a table of how thunder handles them; exit with 1 if one differs from torch."""
+"""Test torch's public names and print a table of how thunder handles them. Exit with 1 if a name differs from torch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Walk the names that the arguments select, and report the results."""
+    """Test the names that the arguments select, and report the results."""
     parser = argparse.ArgumentParser(prog="surface", description=__doc__)
-    parser.add_argument("--only", metavar="TEXT", default="", help="only names with this in them")
+    parser.add_argument("--only", metavar="TEXT", default="", help="test only names that contain this text")
     parser.add_argument("--write", metavar="PATH", help="write the results as a page of Markdown")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sample calls of torch's public names, derived from existing samples.
 
-A name with an operation in thunder has that operation's samples; a method those of the function of the same
-name; an in-place form those of the functional form; an operator of Python those of its method. All others
-have their samples in `samples.py`.
+A name with an operation in thunder uses that operation's samples. A method uses the samples of the function of the same
+name. An in-place form uses the samples of the functional form. A Python operator uses the samples of its method. All
+other names have samples in `samples.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _symbol_of(entry: Entry) -> Symbol | None:
     found: Any = None
     try:
         found = ltorch.torch_function_map().get(target)
-    except TypeError:  # not hashable: a plain value
+    except TypeError:  # a plain value that is not hashable
         return None
     if found is None and entry.namespace == "torch.Tensor":
         language = ltorch.language
@@ -64,7 +64,7 @@ def _base_names(entry: Entry) -> Iterator[Entry]:
 
 
 def samples_of(entry: Entry, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """Return calls of the entry, which torch may reject; reproducible."""
+    """Return calls of the entry, some of which torch may reject. They are reproducible."""
     for each in (entry, *_base_names(entry)):
         if each.path in SAMPLES:
             found = samples_by_hand(each.path, dtype)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's public surface: every public name that a program may call on tensors, as an `Entry`.
 
-The names come from torch itself: its namespaces, tensor methods and properties, and its list of overridable
-functions. Nothing is omitted here; names that are not tensor operations are excluded, with a reason, in `reasons.py`.
+The names come from torch itself: its namespaces, tensor methods and properties, and its list of overridable functions.
+This module omits nothing. `reasons.py` excludes names that are not tensor operations, with a reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OVERRIDDEN = frozenset({"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge
 
 @dataclass(frozen=True)
 class Entry:
-    """One public name: `torch.linalg.det`, `torch.Tensor.add_`, `torch.Tensor.T`."""
+    """One public name, e.g. `torch.linalg.det`, `torch.Tensor.add_` or `torch.Tensor.T`."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class Entry:
 
     @functools.cached_property
     def target(self) -> Any:
-        """The object of torch under that name."""
+        """The object of torch with that name."""
         return getattr(NAMESPACES[self.namespace], self.name)
 
     @property
@@ -69,13 +69,13 @@ class Entry:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it writes to its first argument, judged by its name."""
+        """Whether it writes to its first argument, judging by its name."""
         plain = self.name.endswith("_") and not self.name.endswith("__")
         return plain or self.name in _AUGMENTED or self.name == "__setitem__"
 
     @property
     def call(self) -> Callable[..., Any]:
-        """A function of its arguments, with the tensor first for a method or property."""
+        """A function of the entry's arguments. For a method or property, the tensor is the first argument."""
         if self.namespace != "torch.Tensor":
             return self.target  # type: ignore[no-any-return]
         name = self.name
@@ -86,7 +86,7 @@ class Entry:
         return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
 
 
-# Methods of Python's protocols, as programs call them.
+# Methods of Python's protocols, in the form that programs call them.
 _AS_STATEMENT: dict[str, Callable[..., Any]] = {
     "__deepcopy__": copy.deepcopy,
     "__hash__": lambda x: hash(x) == hash(x),
@@ -105,7 +105,10 @@ def _is_public(namespace: str, name: str) -> bool:
 
 
 def _is_callable_of_torch(value: Any) -> bool:
-    """Check whether it is a function; classes (dtypes, layouts, types of tensors) and modules are not."""
+    """Check whether a value is a function.
+
+    Classes (dtypes, layouts, types of tensors) and modules are not functions.
+    """
     return callable(value) and not isinstance(value, (type, types.ModuleType))
 
 
@@ -128,7 +131,7 @@ def entry_of(path: str) -> Entry:
 
 
 def overridable() -> set[str]:
-    """Return the public names of torch's list of overridable functions, to check that `entries` has all of them."""
+    """Return the public names in torch's list of overridable functions, to check that `entries` contains all of them."""
     found = set()
     for functions in torch.overrides.get_overridable_functions().values():
         for fn in functions:

@@ -40,7 +40,7 @@ _WIDTH = 118
 
 
 def counts(findings: Iterable[Finding]) -> dict[str, dict[str, int]]:
-    """Count the names of each namespace by result; the last row is their sum."""
+    """Count the names of each namespace by result. The last row contains the sums."""
     table = {namespace: dict.fromkeys((OWN, OPAQUE, METADATA, NOT), 0) for namespace in (*NAMESPACES, "all")}
     for finding in findings:
         for row in (finding.entry.namespace, "all"):

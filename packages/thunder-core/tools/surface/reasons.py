@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public names of torch that are not operations on (strided) tensors, each with the reason.
 
-Patterns are those of `fnmatch`, over qualified names. A name that is listed here has no samples; a test rejects a
-pattern that matches no name, and a name that also has samples.
+Patterns are those of `fnmatch`, over qualified names. A name that is listed here has no samples. A test rejects
+patterns that match no name, and names that also have samples.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def patterns() -> list[str]:
 
 @functools.cache
 def reason_of(path: str) -> str | None:
-    """Return why a name is not an operation on tensors; None where it is one."""
+    """Return why a name is not an operation on tensors; None if it is one."""
     for reason, group in REASONS.items():
         if any(fnmatch.fnmatchcase(path, pattern) for pattern in group):
             return reason

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample calls, written by hand, of torch's public names without samples in thunder.
+"""Sample calls, written by hand, of torch's public names that have no samples in thunder.
 
-`@calls("torch.linalg.det", …)` decorates a generator `(make) -> SampleInput…`; several names may share the calls.
-The families are in `samples_*.py` beside this file.
+`@calls("torch.linalg.det", …)` decorates a generator `(make) -> SampleInput…`. Several names may share the same calls.
+The families are in the files `samples_*.py` in this folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLES: dict[str, Generator] = {}
 
 
 class Maker(TensorMaker):
-    """`make_tensor`, with methods for the tensors that these functions are defined for."""
+    """`make_tensor`, with methods for the special tensors that these functions need."""
 
     def ints(self, *shape: int, low: int = 0, high: int = 9) -> torch.Tensor:
         """Return integers."""
@@ -66,7 +66,7 @@ def calls(*paths: str) -> Callable[[Generator], Generator]:
 
 
 def samples_by_hand(path: str, dtype: torch.dtype = torch.float32) -> list[SampleInput]:
-    """Return the calls of a name; reproducible."""
+    """Return the calls of a name. They are reproducible."""
     with seeded(zlib.crc32(path.encode())):
         return list(SAMPLES[path](Maker("cpu", dtype)))
 

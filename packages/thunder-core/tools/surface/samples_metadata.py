@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of names that depend only on a tensor's metadata, and of those that read its values."""
+"""Samples of names that depend only on a tensor's metadata, and of names that read its values."""
 
 from __future__ import annotations
 

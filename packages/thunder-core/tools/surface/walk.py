@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walking torch's surface: each public name, called through `thunder.jit` and compared with torch.
+"""Test torch's surface: call each public name through `thunder.jit`, and compare with torch.
 
-The comparison covers results, writes to arguments, aliasing with arguments, strides, gradients of first and
-second order, and the form with `out=`, wherever torch has them.
+The comparison covers results, writes to arguments, aliasing with arguments, strides, gradients of first and second
+order, and the form with `out=`. It skips what torch does not have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from thunder.tests.comparison import Mismatch, compare, widened
 
 __all__ = ["METADATA", "NOT", "OPAQUE", "OWN", "Finding", "examine", "walk"]
 
-# The handling of a name: operations of thunder, (partly) opaque, answered while tracing, or not an operation.
+# The handling of a name: operations of thunder, (partly) opaque, evaluated while tracing, or not an operation.
 OWN, OPAQUE, METADATA, NOT = "own", "opaque", "metadata", "not"
 
 # Operations with uninitialised results.
@@ -73,7 +73,7 @@ def examine(entry: Entry) -> Finding:
             finding.samples += 1
             _check(finding, entry, sample, expected)
     if not finding.samples:
-        finding.failures.append("there is no sample that torch takes")
+        finding.failures.append("there is no sample that torch accepts")
     return finding
 
 
@@ -92,7 +92,7 @@ def _eagerly(entry: Entry, sample: SampleInput) -> _Result | None:
             result = _Result(_function_of(entry)(given.args, given.kwargs), given)
     except Exception:  # any error is a rejection
         return None
-    # `addbmm_` may resize the tensor that it writes to, which no other operation does.
+    # `addbmm_` may resize the tensor that it writes to. No other operation does this.
     shapes = [[x.shape for x in running.tensors_in(s)] for s in (given, sample)]
     return result if shapes[0] == shapes[1] else None
 
@@ -166,10 +166,10 @@ def _compare_memory(value: Any, given: SampleInput, expected: _Result) -> None:
         found = [running.share_memory(a, x) for x in running.tensors_in(given)]
         wanted = [running.share_memory(e, x) for x in running.tensors_in(expected.given)]
         if found != wanted:
-            raise Mismatch(f"result {i} shares memory with the arguments as {found} says, in torch as {wanted}")
+            raise Mismatch(f"result {i} shares memory with the arguments as in {found}, but in torch as in {wanted}")
         strides = [[s for s, n in zip(t.stride(), t.shape) if n > 1] for t in (a, e)]
         if strides[0] != strides[1]:
-            raise Mismatch(f"result {i} of shape {tuple(a.shape)} has strides {a.stride()}, in torch {e.stride()}")
+            raise Mismatch(f"result {i} of shape {tuple(a.shape)} has strides {a.stride()}, but in torch {e.stride()}")
 
 
 # -- gradients --------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expect
     try:
         theirs, leaves = _with_leaves(program, sample)
         first = gradients.gradients_of(theirs, leaves, create_graph=True)
-    except Exception:  # torch has no derivative of it
+    except Exception:  # torch has no derivative of the operation
         return
     if not leaves or not any(x.requires_grad for x in running.tensors_in(theirs)):
         return
@@ -191,7 +191,7 @@ def _check_gradients(finding: Finding, entry: Entry, sample: SampleInput, expect
     finding.gradients += 1
     compare(gradients.gradients_of(ours, our_leaves), [g.detach() for g in first], tolerance=_loosely)
     if entry.path not in _WRONG_SECOND:
-        # In double precision: the sine of a large result amplifies rounding errors.
+        # Use double precision, because the sine of a large result amplifies rounding errors.
         wide = running.map_tensors(sample, lambda x: widened(x.detach()).requires_grad_() if _is_inexact(x) else x)
         finding.second += gradients.compare_second_order(program, wide, tolerance=_loosely)
 
@@ -201,7 +201,10 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _on_copies(program: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the program on copies of its arguments, which are not leaves, so that in-place writes have a gradient too."""
+    """Run the program on copies of its arguments.
+
+    The copies are not leaf tensors, so in-place writes have a gradient too.
+    """
 
     def copying(args: Any, kwargs: Any) -> Any:
         args, kwargs = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, (args, kwargs))
@@ -220,22 +223,22 @@ def _loosely(dtype: torch.dtype) -> tuple[float, float]:
     return (1e-3, 1e-4) if dtype in (torch.float32, torch.complex64) else (1e-6, 1e-6)
 
 
-# torch's own gradient is wrong: that of `as_strided_scatter`'s input is zero where the input is kept, instead of where
-# it is overwritten; that of `logical_not_` and the like is the identity's; the second one of an embedding does not
-# scale by frequency.
+# torch's gradient is wrong for these. The gradient of `as_strided_scatter`'s input is zero where the input is kept,
+# instead of where it is overwritten. The gradient of `logical_not_` and similar functions is the identity's. The second
+# gradient of an embedding does not scale by frequency.
 _WRONG_GRADIENT = ("torch.as_strided_scatter", "torch.Tensor.as_strided_scatter",
                    *(f"torch.Tensor.logical_{op}_" for op in ("not", "and", "or", "xor")))  # fmt: skip
 _WRONG_SECOND = ("torch.nn.functional.embedding",)
 
 
-# Python functions of torch that do not pass on `out` to a function mode or subclass; and those whose
-# result has a data-dependent size, which the tensor given as `out` would need to have.
+# Python functions of torch that do not pass `out` to a function mode or subclass. Also functions whose result has a
+# data-dependent size: the tensor given as `out` would need to have this size.
 _LOSE_OUT = ("torch.chain_matmul", "torch.range", "torch.nonzero", "torch.masked_select")
 
 
 # -- out= -------------------------------------------------------------------------------------------------------------
 def _check_out(finding: Finding, entry: Entry, sample: SampleInput, expected: _Result) -> None:
-    """Check the form that writes its result into existing tensors, where torch has it."""
+    """Check the form that writes its result into existing tensors, if torch has it."""
     if entry.namespace == "torch.Tensor" or not _is_tensors(expected.value) or entry.path in _LOSE_OUT:
         return
     results = []
@@ -262,7 +265,7 @@ def _check_out(finding: Finding, entry: Entry, sample: SampleInput, expected: _R
     compare(ours, theirs, values=values)
     identical = [[a is b for b in running.tensors_in(o)] for r, o in results for a in running.tensors_in(r)]
     if identical[: len(identical) // 2] != identical[len(identical) // 2 :]:
-        raise Mismatch("what is returned is not the tensor that was given as out")
+        raise Mismatch("the returned tensor is not the tensor given as out")
 
 
 def _is_tensors(value: Any) -> bool:

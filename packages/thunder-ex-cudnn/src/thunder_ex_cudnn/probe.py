@@ -38,8 +38,7 @@ def why_not(env: Env) -> str | None:
 
 
 def _why_not_loaded(version: str | None) -> str | None:
-    """Return why the frontend does not load, e.g. if it finds another cuDNN than torch.
-    """
+    """Return why the frontend does not load, e.g. if it finds another cuDNN than torch."""
     own = importlib.import_module("torch").backends.cudnn.version()  # the frontend uses the cuDNN that torch loads
     try:
         cudnn: Any = importlib.import_module("cudnn")

@@ -194,8 +194,7 @@ def _empty(t: Tensor) -> torch.Tensor:
 
 
 def _kind(t: Tensor) -> Any:
-    """Return the facts that a definition depends on: stride order, dimensions of size 1, and contiguous dimensions.
-    """
+    """Return the facts that a definition depends on: stride order, dimensions of size 1, and contiguous dimensions."""
     order = order_of(t.strides)
     packed: list[Any] = []
     step = 1

@@ -76,8 +76,7 @@ def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any 
 
 
 class _Layers:
-    """Lower grouped linear layers. Slots and weights are tuples with an element per layer. Operators are called once.
-    """
+    """Lower grouped linear layers. Slots and weights are tuples with an element per layer. Operators are called once."""
 
     def __init__(self, operators: dict[str, Any], sizes: Sequence[int], weights: Sequence[Any], recipe: Any):
         self.operators = operators
@@ -143,8 +142,7 @@ GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
 
 
 def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
-    """Return why the executor does not support a `torch.nn.functional.grouped_mm` that `grouped` left in the trace.
-    """
+    """Return why the executor does not support a `torch.nn.functional.grouped_mm` that `grouped` left in the trace."""
     if not linear.asked():
         return linear.NOT_ASKED
     return (
@@ -235,8 +233,7 @@ def grouped(trace: Trace, executors: Sequence[Any], operator: Any) -> Trace:
 
 
 def _families(trace: Trace, executors: Sequence[Any]) -> tuple[list[_Family], dict[str, tuple[_Family, int]]]:
-    """Return the families to merge (layers and pointwise operations), and the family and group of each value.
-    """
+    """Return the families to merge (layers and pointwise operations), and the family and group of each value."""
     piece_of = dict(_pieces(trace))
     found: dict[Any, _Family] = {}
     for op in trace.bound_symbols if piece_of else ():
@@ -296,8 +293,7 @@ def _wide(steps: Any) -> bool:
 
 
 def _likeness(op: BoundSymbol, piece_of: dict[str, tuple[_Family, int]]) -> tuple[Any, Sequence[_Family], int] | None:
-    """Return a key that is equal for all members of a family, the families of the inputs, and the group's index.
-    """
+    """Return a key that is equal for all members of a family, the families of the inputs, and the group's index."""
     if op.sym.id == "torch.linear":
         input, weight, bias = _arguments(op)
         if input.name not in piece_of or weight.name in piece_of or (bias is not None and bias.name in piece_of):

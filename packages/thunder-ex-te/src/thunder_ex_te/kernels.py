@@ -35,8 +35,7 @@ TYPES = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
 
 
 def _on_its_device(fn: F) -> F:
-    """Decorate a function so that it runs on the GPU of its first argument, a tensor or a list of tensors.
-    """
+    """Decorate a function so that it runs on the GPU of its first argument, a tensor or a list of tensors."""
 
     @functools.wraps(fn)
     def run(x: Any, *args: Any) -> Any:
@@ -50,8 +49,7 @@ def _on_its_device(fn: F) -> F:
 
 
 def _block(kind: str) -> int:
-    """Return the number of dimensions of a scale's block: 1 for `e4m3 1x128`, 2 for `e4m3 128x128`, 0 for `e4m3`.
-    """
+    """Return the number of dimensions of a scale's block: 1 for `e4m3 1x128`, 2 for `e4m3 128x128`, 0 for `e4m3`."""
     return 0 if " " not in kind else 1 if kind.endswith(" 1x128") else 2
 
 
@@ -182,8 +180,7 @@ def multiply_groups(
     b: Sequence[torch.Tensor], b_scales: Sequence[torch.Tensor], b_kind: str, biases: Sequence[torch.Tensor] | None,
     split: bool, joined: bool,
 ) -> None:  # fmt: skip
-    """Write `a @ b.mT + bias` of each group to `out`: one matrix per group, or one matrix for all (`joined`).
-    """
+    """Write `a @ b.mT + bias` of each group to `out`: one matrix per group, or one matrix for all (`joined`)."""
     dtype = out[0].dtype
     split = split or bool(_block(a_kind))  # Block scaling requires it. Only `general_gemm` selects it itself.
     right = [_factor(*each, b_kind, dtype) for each in zip(b, b_scales)]

@@ -45,8 +45,7 @@ def _layer(input: Any, normalized_shape: Any, weight: Any = None, bias: Any = No
 
 
 def _norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> _Norm | None:
-    """Return the norm of an operation if the library's kernels support it: one dimension, a weight, and one dtype.
-    """
+    """Return the norm of an operation if the library's kernels support it: one dimension, a weight, and one dtype."""
     parameters = [p for p in (weight, bias) if p is not None]
     if (
         weight is None
@@ -159,8 +158,7 @@ def _quantizes(op: BoundSymbol, x: TensorProxy) -> bool:
 
 
 def _how(op: BoundSymbol) -> Any:
-    """Return a key that is equal for equal quantizations of a value. Slots are ignored, because a value has one scale.
-    """
+    """Return a key that is equal for equal quantizations of a value. Slots are ignored, because a value has one scale."""
     return op.sym.name, *[each for each in op.args[1:] if not isinstance(each, Slot)]
 
 

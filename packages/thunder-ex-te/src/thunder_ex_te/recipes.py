@@ -16,8 +16,7 @@ __all__ = ["Delayed", "Quantization", "Scheme", "scheme_of"]
 
 
 class Quantization(NamedTuple):
-    """The quantization of a tensor: format, block size, whether scales are powers of two, and the minimum of amax.
-    """
+    """The quantization of a tensor: format, block size, whether scales are powers of two, and the minimum of amax."""
 
     kind: str
     power_2: bool = False
@@ -34,8 +33,7 @@ class Delayed(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A recipe. `split`: whether forward, input gradient and weight gradient use the split accumulator.
-    """
+    """A recipe. `split`: whether forward, input gradient and weight gradient use the split accumulator."""
 
     input: Quantization
     weight: Quantization

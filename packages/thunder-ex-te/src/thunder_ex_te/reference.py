@@ -14,8 +14,7 @@ BLOCK = 128
 
 
 class Quantized(NamedTuple):
-    """A matrix in fp8 and its inverse scales, and the same of its transpose. Parts that are not requested are None.
-    """
+    """A matrix in fp8 and its inverse scales, and the same of its transpose. Parts that are not requested are None."""
 
     data: Any
     scale: Any

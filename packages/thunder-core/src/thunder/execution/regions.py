@@ -42,8 +42,7 @@ NEIGHBOURS = 2
 
 
 def by_device(fuser: FusionExecutor) -> CanFuse:
-    """Return a `can_fuse` for `partition`, for operations that `fuser` can fuse, in regions of one device.
-    """
+    """Return a `can_fuse` for `partition`, for operations that `fuser` can fuse, in regions of one device."""
 
     def device(bsym: BoundSymbol) -> Hashable:
         if not bsym.out_names or not fuser.can_fuse(bsym):

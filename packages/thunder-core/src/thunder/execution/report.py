@@ -15,8 +15,7 @@ __all__ = ["OperationReport", "report"]
 
 
 class OperationReport:
-    """One operation: name, whether thunder has a symbol for it, executor, and reasons of the other executors.
-    """
+    """One operation: name, whether thunder has a symbol for it, executor, and reasons of the other executors."""
 
     __slots__ = ("depth", "executor", "name", "opaque", "rejections", "source")
 

@@ -100,8 +100,7 @@ def _unfit(bsym: BoundSymbol) -> str | None:
 
 
 def _reason_to_leave_out(bsym: BoundSymbol) -> str | None:
-    """Return why an operation cannot be compiled, from its tags or from those of its decomposition; else None.
-    """
+    """Return why an operation cannot be compiled, from its tags or from those of its decomposition; else None."""
     for tag in bsym.sym.tags:
         if tag in _LEFT_OUT:
             return _LEFT_OUT[tag]

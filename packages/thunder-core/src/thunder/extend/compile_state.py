@@ -30,8 +30,7 @@ class Compilation:
 
 
 def put(state: Mapping[str, Any], into: dict[str, Any]) -> None:
-    """Replace values of the state in place, because programs refer to the dicts and CUDA graphs to the tensors.
-    """
+    """Replace values of the state in place, because programs refer to the dicts and CUDA graphs to the tensors."""
     for name in into.keys() - state.keys():
         if isinstance(into[name], dict):
             put({}, into[name])

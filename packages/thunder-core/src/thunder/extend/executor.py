@@ -158,9 +158,7 @@ class Executor:
         if op is not None and execution_transform is not None:
             raise ValueError("register_implementation needs either an operator or an execution_transform, not both")
         if op is None and execution_transform is None and grad_transform is None:
-            raise ValueError(
-                "register_implementation needs an operator, an execution_transform or a grad_transform"
-            )
+            raise ValueError("register_implementation needs an operator, an execution_transform or a grad_transform")
         functions = {"checker": checker, "grad_transform": grad_transform, "profitable": profitable}
         for what, given in {**functions, "execution_transform": execution_transform}.items():
             if given is not None and not callable(given):
@@ -217,8 +215,7 @@ class Executor:
         return self.rejection(bsym, named=named) is None
 
     def takes(self, bsym: BoundSymbol, *, named: bool = True) -> bool:
-        """Check whether the executor has an operator, a transform or a gradient rule for an operation.
-        """
+        """Check whether the executor has an operator, a transform or a gradient rule for an operation."""
         return self.can_execute(bsym, named=named)
 
     def arguments(self, bsym: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:

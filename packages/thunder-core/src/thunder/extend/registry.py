@@ -155,8 +155,7 @@ def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str
 
 
 def resolve_executors(executors: Sequence[Executor | str] | None) -> ExecutorList:
-    """Return the executors to use, in order: the named executors or the defaults, then those that end every list.
-    """
+    """Return the executors to use, in order: the named executors or the defaults, then those that end every list."""
     chosen = get_default_executors() if executors is None else map(get_executor, named_executors(executors))
     return ExecutorList(dict.fromkeys((*chosen, *get_always_executors())), named=executors is not None)
 

@@ -37,8 +37,7 @@ _GROUP = re.compile(re.escape(GROUP_PREFIX) + r"\d+")
 
 
 def core_version() -> str | None:
-    """Return the version of the installed thunder-core; None if thunder runs from an uninstalled source tree.
-    """
+    """Return the version of the installed thunder-core; None if thunder runs from an uninstalled source tree."""
     try:
         return metadata.version(CORE_DISTRIBUTION)
     except metadata.PackageNotFoundError:

@@ -42,8 +42,7 @@ class Availability:
 
     @classmethod
     def unless(cls, reason: str | None, note: str | None = None) -> Availability:
-        """Return a negative result with `reason`, or, if `reason` is None, a positive result with `note`.
-        """
+        """Return a negative result with `reason`, or, if `reason` is None, a positive result with `note`."""
         return cls(True, note or "") if reason is None else cls(False, reason)
 
 

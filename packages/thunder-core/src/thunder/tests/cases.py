@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test cases: one for each applicable combination of test function, operator, executor, device and dtype.
 
-A test function is marked with `@conformance(…)`, which selects its cases. They are generated at collection
-for the operators declared by then; known failures and directives become their marks.
+A test function is marked with `@conformance(…)`, which selects its cases. Cases are generated at collection, for all
+operators declared by then. Known failures and directives become marks of the cases.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Dtypes = Callable[[OpInfo, Target, bool], Iterable[Any]]
 
 
 class ConformanceFailure(AssertionError):
-    """An operation with a wrong result; the message contains how to reproduce it."""
+    """An operation has a wrong result. The message contains a program that reproduces it."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ TESTS: dict[str, Kind] = {}
 
 # -- parametrization -------------------------------------------------------------------------------------------------
 def each_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the dtypes of the run that the operator supports; with `every`, those of the profile."""
+    """Yield the tested dtypes that the operator supports. With `every`, consider all dtypes of the profile."""
     for dtype in target.every_dtype if every else target.dtypes:
         if any(info.exists_for(device, dtype) for device in target.devices):
             yield dtype
 
 
 def each_dtype_with_arithmetic(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the dtypes of `each_dtype` without those for which torch has too few kernels for decompositions."""
+    """Yield the dtypes of `each_dtype`, except dtypes for which torch has too few kernels to run decompositions."""
     yield from (d for d in each_dtype(info, target, every) if d not in _WITHOUT_KERNELS)
 
 
@@ -68,13 +68,16 @@ _WITHOUT_KERNELS = frozenset(
 
 
 def first_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield one dtype: float32 where it is tested and supported."""
+    """Yield one dtype: float32 if it is tested and supported."""
     order = sorted(each_dtype(info, target, every), key=lambda d: d is not torch.float32)
     yield from order if every else order[:1]
 
 
 def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the widest real and the widest complex dtype; in the full tier, or with `every`, all inexact ones."""
+    """Yield the widest real and the widest complex dtype.
+
+    In the full tier, or with `every`, yield all inexact dtypes.
+    """
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags:
         return
     inexact = [d for d in target.every_dtype if (d.is_floating_point or d.is_complex) and d not in _WITHOUT_KERNELS]
@@ -88,7 +91,7 @@ def each_differentiable_dtype(info: OpInfo, target: Target, every: bool) -> Iter
 
 
 def widest_when_full(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the widest real and the widest complex dtype, in the full tier only."""
+    """Yield the widest real and the widest complex dtype. Yield them only in the full tier."""
     if info.supports_grad is False or OpTags.IN_PLACE_OP in info.tags or not (every or target.full):
         return
     for dtype in (torch.float64, torch.complex128):
@@ -100,7 +103,7 @@ def _widest(dtypes: Iterable[torch.dtype]) -> torch.dtype | None:
     return max(dtypes, key=lambda d: d.itemsize, default=None)
 
 
-# The operators of slow tests in the quick tier: some with each kind of rule.
+# The operators of slow tests in the quick tier: some operators with each kind of rule.
 SOME_OPERATORS = frozenset(
     (
         "add", "gelu", "prelu", "sum", "amax", "logsumexp", "cumsum", "topk", "softmax", "pad", "linear", "conv2d",
@@ -111,9 +114,9 @@ SOME_OPERATORS = frozenset(
 
 
 def widest_dtypes(info: OpInfo, target: Target, every: bool) -> Iterator[torch.dtype]:
-    """Yield the widest dtype of the first kind that the operator supports; in the quick tier for some operators.
+    """Yield the widest dtype of the first kind that the operator supports. The quick tier has only some operators.
 
-    An executor's own operators are not transformed: transforms run before it claims operations.
+    Operators of an executor are not transformed, because transforms run before the executor claims operations.
     """
     if info.name in target.own_operators or not (every or target.full or info.name in SOME_OPERATORS):
         return
@@ -132,9 +135,9 @@ def no_dtype(info: OpInfo, target: Target, every: bool) -> Iterator[None]:
 def conformance(
     dtypes: Dtypes = each_dtype, *, where: Callable[[OpInfo], bool] = lambda info: True, every_operator: bool = False
 ) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
-    """Mark a test function `(case)` of the suite.
+    """Decorate a test function `(case)` of the suite.
 
-    dtypes: the dtypes of its cases. where: the operators that it applies to. every_operator: also operators that
+    dtypes: the dtypes of its cases. where: the operators that it applies to. every_operator: also test operators that
     the executor has no implementation for.
     """
 
@@ -148,7 +151,7 @@ def conformance(
 # -- cases -------------------------------------------------------------------------------------------------------------
 @dataclass(eq=False)
 class Case:
-    """One test: an operator on an executor, a device and (mostly) a dtype. `counted` is for the summary table."""
+    """One test: an operator on an executor, a device and (usually) a dtype. `counted` is for the summary table."""
 
     info: OpInfo
     target: Target
@@ -176,11 +179,11 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The test's id in pytest, in brackets behind its name."""
+        """The test's id in pytest, in brackets after the test's name."""
         return "-".join(filter(None, (self.info.name, self.target.name, self.device, self.dtype_name)))
 
     def claimed(self, yes: bool) -> None:
-        """Record whether the executor under test ran (a part of) a sample; one is enough."""
+        """Record whether the executor under test ran (a part of) a sample. One such sample is enough."""
         self.counted["claimed"] = bool(self.counted["claimed"]) or yes
 
     def tolerance(self, dtype: torch.dtype) -> tuple[float, float]:
@@ -188,19 +191,19 @@ class Case:
         return self.target.tolerance(self.info, dtype)
 
     def samples(self, *, requires_grad: bool = False) -> Iterator[tuple[int, SampleInput]]:
-        """Yield the samples that torch accepts too, with their indices."""
+        """Yield the samples that torch also accepts, with their indices."""
         assert self.dtype is not None
         for i, sample in enumerate(self.info.sample_inputs(self.device, self.dtype, requires_grad=requires_grad)):
             if exists(self.info, sample):
                 self.counted["samples"] += 1
                 yield i, sample
-        # With requires_grad torch may reject calls that it accepts otherwise: then there are no gradients to compare.
+        # With requires_grad torch may reject calls that it otherwise accepts. These have no gradients to compare.
         if not self.counted["samples"] and not requires_grad:
-            raise ConformanceFailure(f"torch takes none of the samples of {self.info.name} for {self.dtype}")
+            raise ConformanceFailure(f"torch accepts no sample of {self.info.name} for {self.dtype}")
 
     @contextmanager
     def sample(self, number: int, sample: SampleInput) -> Iterator[None]:
-        """Report an error within the context with the sample and how to reproduce it."""
+        """Add the sample, and code that reproduces the error, to errors within the context."""
         try:
             yield
         except (KeyboardInterrupt, pytest.skip.Exception, pytest.fail.Exception):
@@ -215,7 +218,7 @@ class Case:
             raise failure from error
 
     def told(self, number: int, sample: SampleInput) -> str:
-        """Describe the call and how to reproduce it."""
+        """Describe the call, with code that reproduces it."""
         args = [describe(a) for a in sample.args] + [f"{k}={describe(v)}" for k, v in sample.kwargs.items()]
         own = f", executor={self.target.name!r}" if self.info.name in self.target.own_operators else ""
         grad = ", requires_grad=True" if "grad" in self.test else ""
@@ -234,7 +237,7 @@ class Case:
         )
 
     def command(self) -> str:
-        """Return the command that runs this test alone."""
+        """Return the command that runs only this test."""
         options = f"--thunder-device {self.device}"
         if self.dtype is not None and self.dtype not in self.target.dtypes:
             options += f" --thunder-dtypes {self.dtype_name}"
@@ -245,7 +248,10 @@ class Case:
 # -- generation --------------------------------------------------------------------------------------------------------
 @functools.cache
 def is_candidate(info: OpInfo, target: Target) -> bool:
-    """Check whether the executor claims the operator or a part of it in any sample: else the test tests only torch."""
+    """Check whether the executor claims the operator, or a part of it, in any sample.
+
+    Otherwise the test only tests torch.
+    """
     if target.takes_everything or info.name in target.own_operators:
         return True
     for device in target.devices:
@@ -254,14 +260,14 @@ def is_candidate(info: OpInfo, target: Target) -> bool:
                 if any(takes(target, info, sample) for sample in _samples(info, device, dtype)):
                     return True
                 if info.symbol.id not in target.executor.implmap:
-                    break  # other dtypes decompose the same way
+                    break  # other dtypes decompose in the same way
     return False
 
 
 def _samples(info: OpInfo, device: str, dtype: torch.dtype) -> list[SampleInput]:
     try:
         return info.sample_inputs(device, dtype)
-    except Exception:  # a bug of the generator, which the operator's own tests report
+    except Exception:  # a bug of the generator, which the operator's other tests report
         return []
 
 
@@ -274,12 +280,12 @@ def takes(target: Target, info: OpInfo, sample: SampleInput) -> bool:
         if not could_claim(trace, target.executors):
             return False
         return claimed_by(execution_trace(trace, target.executors), target.executors)
-    except Exception:  # errors of tracing or claiming are reported by the operator's own tests, on torch
+    except Exception:  # the operator's other tests report errors of tracing or claiming, on torch
         return False
 
 
 def cases_of(test: str, info: OpInfo, target: Target, *, every: bool = False) -> Iterator[Case]:
-    """Yield the cases of a test function for one operator; with `every`, those of all tiers."""
+    """Yield the cases of a test function for one operator. With `every`, yield the cases of all tiers."""
     kind = TESTS[test]
     if not kind.where(info) or not (kind.every_operator or is_candidate(info, target)):
         return
@@ -290,14 +296,15 @@ def cases_of(test: str, info: OpInfo, target: Target, *, every: bool = False) ->
 
 
 def unmatched(target: Target) -> list[KnownFailure]:
-    """Return the known failures that match no test of any tier."""
+    """Return the known failures that match no test in any tier."""
     return [failure for failure in target.known_failures if not _is_matched(failure, target)]
 
 
 def _is_matched(failure: KnownFailure, target: Target) -> bool:
     for info in target.opinfos:
         for test in TESTS:
-            # First without a dtype: most entries name one operator, and probing dtypes takes time.
+            # Start without a dtype: most entries name one operator, and it takes time to determine the supported
+            # dtypes.
             if KnownFailure(failure.operator, "", failure.test).matches(info.name, test, None) and any(
                 failure.matches(info.name, test, case.dtype_name) for case in cases_of(test, info, target, every=True)
             ):
@@ -306,7 +313,7 @@ def _is_matched(failure: KnownFailure, target: Target) -> bool:
 
 
 def marks_of(case: Case) -> list[Any]:
-    """Return the pytest marks of a case: its operator's directives, and the executor's known failures."""
+    """Return the pytest marks of a case, from the operator's directives and the executor's known failures."""
     marks = case.info.marks(case.test, case.target.name, case.device, case.dtype)
     for failure in case.target.known_failures:
         if failure.matches(case.info.name, case.test, case.dtype_name):
@@ -317,7 +324,7 @@ def marks_of(case: Case) -> list[Any]:
 def generate(test: str, targets: Iterable[Target]) -> list[Any]:
     """Return the parameters of a test function."""
     with warnings.catch_warnings():
-        # Suppress warnings of torch from probing: experimental dtypes, deprecated functions.
+        # Suppress torch's warnings about experimental dtypes and deprecated functions.
         warnings.simplefilter("ignore")
         return [
             pytest.param(case, id=case.id, marks=marks_of(case))

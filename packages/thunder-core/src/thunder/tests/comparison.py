@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing results: structure, shape, dtype and device exactly, values within the tolerance of their dtype.
+"""Compare results: structure, shape, dtype and device exactly, and values within the tolerance of their dtype.
 
-A value passes when it is close to torch's, or, if a float64 result is available, when its error against that is at
-most a few times torch's own: a decomposition need not round like torch's kernel, only as well.
+A value passes if it is close to torch's. If a float64 result is available, a value also passes if its error against
+float64 is at most a few times torch's error. A decomposition need not round like torch's kernel, but its error must be
+similar.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Mismatch", "Tolerance", "compare", "default_tolerance", "describe", 
 
 Tolerance = tuple[float, float]
 
-# The maximal error of a result, as a multiple of torch's own error against float64.
+# The maximal error of a result, as a multiple of torch's error against float64.
 MARGIN = 4.0
 
 _TOLERANCES: dict[str, Tolerance] = {
@@ -28,7 +29,7 @@ _TOLERANCES: dict[str, Tolerance] = {
     "complex128": (1e-7, 1e-7),
     "complex64": (1.3e-6, 1e-5),
     "complex32": (1e-3, 1e-3),
-    # One ulp; a dtype of powers of two has no mantissa.
+    # One ulp. A dtype that has only powers of two has no mantissa.
     "float8_e4m3fn": (0.125, 2**-9),
     "float8_e4m3fnuz": (0.125, 2**-10),
     "float8_e5m2": (0.25, 2**-16),
@@ -38,7 +39,7 @@ _TOLERANCES: dict[str, Tolerance] = {
 
 
 class Mismatch(AssertionError):
-    """Two results differ; the message contains where."""
+    """Two results differ. The message contains the position of the difference."""
 
 
 def default_tolerance(dtype: torch.dtype) -> Tolerance:
@@ -57,16 +58,15 @@ def compare(
 ) -> None:
     """Raise `Mismatch` unless `actual` matches `expected`.
 
-    truth: computes the same results from float64 inputs; called only when values are not close.
-    values: False: compare only structure, shapes, dtypes and devices.
-    signed_zeros: also compare the signs of zeros.
+    truth: a function that computes the same results from float64 inputs; called only if values are not close. values:
+    if False, compare only structure, shapes, dtypes and devices. signed_zeros: also compare the signs of zeros.
     """
     exact = _Once(truth)
     _compare(actual, expected, _Rules(tolerance, exact, values, signed_zeros), ())
 
 
 class _Once:
-    """The float64 results, computed when first needed; None if they cannot be computed."""
+    """The float64 results, computed on first use; None if they cannot be computed."""
 
     def __init__(self, fn: Callable[[], Any] | None):
         self.fn = fn
@@ -80,7 +80,7 @@ class _Once:
             self.known = True
             try:
                 self.result = self.fn()
-            except Exception:  # no float64 version of this call: only the tolerance counts
+            except Exception:  # this call has no float64 version, so only the tolerance counts
                 self.result = None
         found = self.result
         try:
@@ -124,7 +124,7 @@ def _same_object(actual: Any, expected: Any) -> bool:
     if isinstance(expected, (float, complex)) and type(actual) is type(expected):
         if actual == expected:
             return True
-        if isinstance(expected, complex) or isinstance(actual, complex):  # both are complex: the types are equal
+        if isinstance(expected, complex) or isinstance(actual, complex):  # the types are equal
             return abs(actual - expected) <= 1e-6 * abs(expected) or (actual != actual and expected != expected)
         return math.isclose(actual, expected, rel_tol=1e-6) or (math.isnan(actual) and math.isnan(expected))
     return type(actual) is type(expected) and bool(actual == expected)
@@ -181,16 +181,16 @@ def _close(a: torch.Tensor, e: torch.Tensor, rtol: float, atol: float) -> torch.
     if e.is_complex():
         finite = torch.isfinite(a) & torch.isfinite(e)
         near = (a - e).abs() <= atol + rtol * e.abs()
-        # Which component of a complex result is infinite or NaN is unspecified; whether one is, is specified.
+        # It is unspecified which component of a complex result is infinite or NaN. It is specified whether any is.
         return torch.where(finite, near, torch.isfinite(a) == torch.isfinite(e))
     return torch.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _as_good(a: torch.Tensor, e: torch.Tensor, truth: torch.Tensor, rtol: float, atol: float) -> torch.Tensor:
-    """Return the elements where the error of `a` is within a multiple of the largest error of torch's `e`."""
+    """Return the elements whose error in `a` is at most a multiple of the largest error of torch's `e`."""
     if truth.dtype != a.dtype:
         return torch.zeros_like(a, dtype=torch.bool)
-    # The exact value is right, even where torch's kernel misses it (an infinity that becomes NaN).
+    # The exact value is correct even if torch's kernel misses it (e.g. an infinity that becomes NaN).
     usable = torch.isfinite(a) & torch.isfinite(truth)
     theirs = torch.where(usable & torch.isfinite(e), (e - truth).abs(), 0.0)
     worst = float(theirs.max()) if theirs.numel() else 0.0

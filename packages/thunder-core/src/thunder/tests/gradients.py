@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing gradients: the same call on the same leaves, differentiated by torch and through a jitted function."""
+"""Compare gradients of a call: torch and a jitted function differentiate it with respect to the same leaf tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ __all__ = [
 
 
 def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
-    """Return the sample with tensors that require grad replaced by equal leaves of the same strides, and the leaves."""
+    """Return the sample with equal leaf tensors in place of tensors that require grad, and these leaf tensors.
+
+    Strides stay the same.
+    """
     leaves: list[torch.Tensor] = []
 
     def leaf(x: torch.Tensor) -> torch.Tensor:
@@ -46,26 +49,26 @@ def with_leaves(sample: SampleInput) -> tuple[SampleInput, list[torch.Tensor]]:
 
 
 def gradients_of(result: Any, leaves: Sequence[torch.Tensor], *, create_graph: bool = False) -> list[torch.Tensor]:
-    """Return the gradients of a result with respect to leaves, for cotangents that depend only on shapes."""
+    """Return the gradients of a result with respect to leaf tensors. The cotangents depend only on shapes."""
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
     if not outputs:
         return [torch.zeros_like(x) for x in leaves]
     cotangents = [cotangent(x) for x in outputs]
     found = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True, create_graph=create_graph)
-    # No gradient is the same as a gradient of zeros.
+    # A missing gradient equals a gradient of zeros.
     return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)]
 
 
 def cotangent(x: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(running.SEED)
     kind = torch.complex128 if x.is_complex() else torch.float64
-    # Away from zero, so that no error is hidden by a small factor.
+    # Cotangents are not close to zero, so that no error is hidden by a small factor.
     values = torch.rand(x.shape, dtype=kind, generator=generator) + 0.5
     return values.to(device=x.device, dtype=x.dtype)
 
 
 def compare_with_autograd(case: Case, sample: SampleInput) -> Trace | None:
-    """Compare the gradients of a sample; return the forward trace, or None where torch has no gradient either."""
+    """Compare the gradients of a sample. Return the forward trace, or None if torch has no gradient."""
     sample, leaves = with_leaves(sample)
     if not leaves:
         return None
@@ -79,13 +82,13 @@ def compare_with_autograd(case: Case, sample: SampleInput) -> Trace | None:
         ours, jitted = running.run_jitted(case.info, sample, case.target.executors)
     traces = thunder.last_traces(jitted)
     if running.draws_random_numbers(traces[0]) and not case.target.takes_everything:
-        return traces[-1]  # other random numbers, other gradients
+        return traces[-1]  # other random numbers would give other gradients
     _compare_flags(ours, theirs)
     actual = gradients_of(ours, leaves)
     try:
         compare(actual, expected, tolerance=case.tolerance, truth=lambda: _true_gradients(case, sample, leaves))
     except Mismatch:
-        # A correct gradient passes where torch divides by zero on the way (std over `dim=()`).
+        # A correct gradient passes even if torch divides by zero in an intermediate step (std over `dim=()`).
         if all(_finite(x) for x in expected) or not all(_finite(x) for x in actual):
             raise
         compare_with_differences(case, sample)
@@ -101,7 +104,7 @@ STEP, DIFFERENCE = 1e-6, (1e-4, 1e-5)
 
 
 def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
-    """Compare the gradients of a sample, in one random direction, with a finite difference in double precision."""
+    """Compare the gradients of a sample with a finite difference in double precision, in one random direction."""
     sample, leaves = with_leaves(sample)
     if not leaves or any(widened(x).dtype is not x.dtype for x in leaves):
         return None
@@ -117,7 +120,10 @@ def compare_with_differences(case: Case, sample: SampleInput) -> Trace | None:
 
 
 def is_derivative_in_torch(case: Case, sample: SampleInput) -> bool:
-    """Check whether torch's gradient of a sample is the derivative: some are conventions (padding rows, kinks)."""
+    """Check whether torch's gradient of a sample is the derivative.
+
+    Some gradients are conventions (padding rows, kinks).
+    """
     sample, leaves = with_leaves(sample)
     try:
         with running.same_random_numbers():
@@ -131,7 +137,7 @@ def is_derivative_in_torch(case: Case, sample: SampleInput) -> bool:
 def _derivative_and_difference(
     sample: SampleInput, leaves: Sequence[torch.Tensor], result: Any, call: Callable[[SampleInput], Any]
 ) -> tuple[float, float] | None:
-    """Return the derivative in one random direction, from the gradients and as a finite difference."""
+    """Return the derivative in one random direction, computed from the gradients and as a finite difference."""
     outputs = [i for i, x in enumerate(running.tensors_in(result)) if x.requires_grad]
     if not outputs:
         return None
@@ -155,11 +161,11 @@ def compare_second_order(
     tolerance: Any = default_tolerance,
     reference: Callable[[SampleInput], Any] | None = None,
 ) -> bool:  # fmt: skip
-    """Compare the gradients of a nonlinear function of a program's gradients with autograd's.
+    """Compare the gradients of a nonlinear function of a program's gradients with the gradients of autograd.
 
-    `program` takes the sample's arguments and keyword arguments, a tuple and a dict; tensors to differentiate with
-    respect to require grad. `reference` computes the same in torch, where the program itself cannot run in torch.
-    Return False where torch has no such gradients.
+    `program` accepts the sample's arguments (a tuple) and keyword arguments (a dict). Tensors to differentiate with
+    respect to require grad. `reference` computes the same in torch if the program cannot run in torch. Return False if
+    torch has no such gradients.
     """
 
     def scalar_of(result: Any) -> Any:
@@ -171,7 +177,8 @@ def compare_second_order(
     constant = [not x.requires_grad for x in running.tensors_in(sample)]
 
     def scalar(args: Any, kwargs: Any) -> Any:
-        # The transform differentiates with respect to every input; torch only those that require grad.
+        # The transform differentiates with respect to every input, but torch only with respect to inputs that require
+        # grad.
         each = iter(constant)
         args, kwargs = tree_map(
             lambda x: (x.detach() if next(each) else x) if isinstance(x, torch.Tensor) else x, (args, kwargs)
@@ -184,10 +191,10 @@ def compare_second_order(
         first = torch.autograd.grad(result, leaves, create_graph=True, allow_unused=True)
         flowing = [g for g in first if g is not None and g.requires_grad]
         second = torch.autograd.grad(flowing, leaves, [torch.ones_like(g) for g in flowing], allow_unused=True)
-    except Exception:  # no second derivative of it in torch
+    except Exception:  # torch has no second derivative of the operation
         return False
     by_id = {id(x): torch.zeros_like(x) if g is None else g for x, g in zip(leaves, second)}
-    # The transform differentiates with respect to every floating point tensor, also repeated ones.
+    # The transform differentiates with respect to every floating point tensor, including repeated tensors.
     given = [x for x in running.tensors_in(sample) if x.is_floating_point() or x.is_complex()]
     plain = running.map_tensors(sample, lambda x: x.detach())
     try:
@@ -197,12 +204,12 @@ def compare_second_order(
     except ThunderError as error:
         if "nothing to differentiate" not in str(error):
             raise
-        found = [torch.zeros_like(x) for x in given]  # the transform's error for this case
+        found = [torch.zeros_like(x) for x in given]  # the transform's error in this case
     actual: dict[int, torch.Tensor] = {}
     for x, g in zip(given, found):
         actual[id(x)] = actual[id(x)] + g if id(x) in actual else g
     for key, expected in by_id.items():
-        # A finite gradient passes where torch divides by zero on the way.
+        # A finite gradient passes even if torch divides by zero in an intermediate step.
         wanted = torch.where(torch.isfinite(expected), expected, actual[key].to(expected.dtype))
         compare(actual[key], wanted, tolerance=tolerance)
     return True
@@ -229,7 +236,7 @@ def _true_gradients(case: Case, sample: SampleInput, leaves: Sequence[torch.Tens
     with running.same_random_numbers():
         result = running.reference(case.info, running.map_tensors(sample, widen))
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
-    # The cotangents have to be those of the narrow dtype, rounding included.
+    # The cotangents must be those of the narrow dtype, including rounding.
     cotangents = [widened(cotangent(x.detach().to(_narrow(x, leaves[0])))) for x in outputs]
     found = torch.autograd.grad(outputs, list(wide.values()), cotangents, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wide.values(), found)]

@@ -9,9 +9,9 @@
     run = false                    # left out: true; false for a test that crashes the process
     when = { torch = "<2.12", device = "cuda", library = "triton<3.2" }
 
-Each is a strict expected failure: one that passes is a failure, and one that matches no test is an error. `when`
-restricts an entry to versions of torch or of a library, or to a type of device; elsewhere, the entry is
-ignored.
+Each entry is a strict expected failure: a test that passes is a failure, and an entry that matches no test is an error.
+`when` restricts an entry to versions of torch or of a library, or to a type of device. If the condition is false, the
+entry is ignored.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _LIBRARY = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(.*)")
 
 
 class BadKnownFailures(ValueError):
-    """A file of known failures that cannot be parsed; the message names the entry."""
+    """A file of known failures that cannot be parsed. The message names the entry."""
 
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry: which tests of which operators fail, and why."""
+    """One entry: the tests and operators that fail, and the reason."""
 
     operator: str
     reason: str
@@ -51,7 +51,7 @@ class KnownFailure:
     origin: str = ""
 
     def matches(self, operator: str, test: str, dtype: str | None) -> bool:
-        """Check whether it covers that test."""
+        """Check whether the entry covers a test."""
         return (
             fnmatch.fnmatchcase(operator, self.operator)
             and (self.test is None or fnmatch.fnmatchcase(test, self.test))
@@ -68,7 +68,10 @@ class KnownFailure:
 def known_failures_of(
     source: str | os.PathLike[str] | Sequence[Mapping[str, Any]], devices: Sequence[str]
 ) -> tuple[KnownFailure, ...]:
-    """Return the entries, from a file or given directly, whose conditions hold for tests on `devices`."""
+    """Return the entries whose conditions hold for tests on `devices`.
+
+    Entries come from a file or are passed directly.
+    """
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         entries, origin = _entries_of_file(path), path.name
@@ -96,7 +99,7 @@ def known_failures_of(
 def _entries_of_file(path: Path) -> list[Mapping[str, Any]]:
     try:
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10, where pytest itself needs tomli
+    except ModuleNotFoundError:  # Python 3.10, in which pytest itself needs tomli
         import tomli as tomllib
     try:
         with path.open("rb") as file:
@@ -107,29 +110,31 @@ def _entries_of_file(path: Path) -> list[Mapping[str, Any]]:
         raise BadKnownFailures(f"{path.name} is not valid TOML: {error}") from None
     unknown = set(content) - {"failure"}
     if unknown:
-        raise BadKnownFailures(f"{path.name}: unknown key {sorted(unknown)[0]!r}; entries are written [[failure]]")
+        raise BadKnownFailures(
+            f"{path.name}: unknown key {sorted(unknown)[0]!r}; each entry must begin with [[failure]]"
+        )
     return list(content.get("failure", []))
 
 
 def _check(entry: Mapping[str, Any], where: str) -> None:
     unknown = set(entry) - _KEYS
     if unknown:
-        raise BadKnownFailures(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(_KEYS))}")
+        raise BadKnownFailures(f"{where}: unknown key {sorted(unknown)[0]!r}; the keys are {', '.join(sorted(_KEYS))}")
     for key in ("operator", "reason"):
         if not isinstance(entry.get(key), str) or not entry[key].strip():
             raise BadKnownFailures(f"{where} lacks `{key}`, a string")
     dtypes = entry.get("dtypes")
     if dtypes is not None and (isinstance(dtypes, str) or not dtypes):
-        raise BadKnownFailures(f"{where}: dtypes is a list of names, such as ['float16'], not {dtypes!r}")
+        raise BadKnownFailures(f"{where}: dtypes must be a list of names, such as ['float16'], not {dtypes!r}")
     unknown = set(entry.get("when", {})) - _CONDITIONS
     if unknown:
         raise BadKnownFailures(
-            f"{where}: unknown condition {sorted(unknown)[0]!r}; `when` knows {', '.join(sorted(_CONDITIONS))}"
+            f"{where}: unknown condition {sorted(unknown)[0]!r}; `when` supports {', '.join(sorted(_CONDITIONS))}"
         )
 
 
 def holds(when: Mapping[str, Any], devices: Sequence[str], where: str) -> bool:
-    """Check whether all conditions of a `when` hold, for tests on `devices`."""
+    """Check whether all conditions of a `when` hold for tests on `devices`."""
     for key, wanted in when.items():
         for each in (wanted,) if isinstance(wanted, str) else tuple(wanted):
             if key == "device":
@@ -146,7 +151,9 @@ def holds(when: Mapping[str, Any], devices: Sequence[str], where: str) -> bool:
 def _library_is(wanted: str, where: str) -> bool:
     found = _LIBRARY.fullmatch(wanted)
     if found is None:
-        raise BadKnownFailures(f"{where}: library = {wanted!r} is not a name and a range, such as 'triton<3.2'")
+        raise BadKnownFailures(
+            f"{where}: library = {wanted!r} must be a name and a version range, such as 'triton<3.2'"
+        )
     name, versions = found.groups()
     try:
         version = importlib.metadata.version(name)
@@ -159,4 +166,4 @@ def _version_is(version: str, wanted: str, where: str) -> bool:
     try:
         return SpecifierSet(wanted).contains(version, prereleases=True)
     except InvalidSpecifier:
-        raise BadKnownFailures(f"{where}: {wanted!r} is not a version range such as '<2.12' or '>=3,<4'") from None
+        raise BadKnownFailures(f"{where}: {wanted!r} must be a version range such as '<2.12' or '>=3,<4'") from None

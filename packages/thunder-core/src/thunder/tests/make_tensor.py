@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random tensors of any dtype, device and layout, for samples.
+"""Create random tensors of any dtype, device and layout, for samples.
 
-Values depend on torch's current generator, so that seeding it repeats them. In the default range most
-functions are neither saturated nor constant; operators with a domain of their own pass `low=` and `high=`.
+Values depend on torch's current generator, so the same seed gives the same values. In the default range most functions
+are neither saturated nor constant. Operators with a restricted domain pass `low=` and `high=`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thunder.core.dtypes import to_torch_dtype
 
 __all__ = ["TensorMaker", "make_tensor", "seeded"]
 
-# The default range: [LOW, HIGH] for integers, [LOW, HIGH) for everything else.
+# The default range: [LOW, HIGH] for integers, and [LOW, HIGH) for other dtypes.
 LOW, HIGH = -9, 9
 
 
@@ -34,11 +34,10 @@ def make_tensor(
     exclude_zero: bool = False,
     noncontiguous: bool = False,
 ) -> torch.Tensor:
-    """Return a tensor of random values from `[low, high)`, by default from -9 to 9.
+    """Return a tensor of random values from `[low, high)`. The default range is from -9 to 9.
 
-    `shape` is a tuple or its elements. For an unsigned dtype the range starts at 0.
-    `requires_grad` is ignored for a dtype that cannot have gradients. `noncontiguous` leaves gaps between
-    elements.
+    `shape` is a tuple, or the sizes as separate arguments. For an unsigned dtype the range starts at 0. `requires_grad`
+    is ignored for a dtype that cannot have gradients. `noncontiguous` leaves gaps between elements.
     """
     size = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
     kind, where = to_torch_dtype(dtype), to_torch_device(device)
@@ -71,12 +70,12 @@ def _values(
             warnings.filterwarnings("ignore", "ComplexHalf support is experimental")
             out = torch.complex(*pair).to(dtype)
     elif str(dtype) == "torch.float4_e2m1fn_x2":
-        out = torch.randint(0, 256, size).to(torch.uint8).view(dtype)  # two numbers per byte: any byte is valid
+        out = torch.randint(0, 256, size).to(torch.uint8).view(dtype)  # two numbers per byte, and any byte is valid
     elif dtype.is_floating_point:
         out = _floats(size, dtype, low, high, exclude_zero)
     else:
         out = _integers(size, dtype, low, high, exclude_zero)
-    # Drawn on the CPU whatever the device, so that the same seed gives the same samples everywhere.
+    # Draw on the CPU for any device, so that the same seed gives the same samples everywhere.
     return out.to(device)
 
 
@@ -113,7 +112,7 @@ def _integers(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's random numbers within the context and restore the generators' states afterwards.
+    """Seed torch's random numbers within the context. Restore the generators' states afterwards.
 
     `torch.manual_seed` would also record the call, with a stack trace, for every uninitialised type of accelerator.
     """
@@ -134,7 +133,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class TensorMaker:
-    """`make_tensor` with fixed device, dtype and requires_grad: the `make` that sample generators receive."""
+    """`make_tensor` with fixed device, dtype and requires_grad: the `make` argument of sample generators."""
 
     __slots__ = ("device", "dtype", "requires_grad")
 
@@ -148,11 +147,14 @@ class TensorMaker:
         return make_tensor(*shape, **{**given, **options})
 
     def constant(self, *shape: Any, **options: Any) -> torch.Tensor:
-        """Make a tensor that is not differentiated with respect to."""
+        """Create a tensor that does not require grad."""
         return self(*shape, **{"requires_grad": False, **options})
 
     def saved(self, *shape: Any, **options: Any) -> torch.Tensor:
-        """Make a value as a forward saves it for backward: of single or double precision, not differentiated."""
+        """Create a value that forward saves for backward.
+
+        It has single or double precision, and does not require grad.
+        """
         wide = torch.float64 if self.dtype is torch.float64 else torch.float32
         return self.constant(*shape, **{"dtype": wide, **options})
 

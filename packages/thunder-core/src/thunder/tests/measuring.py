@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks of executors on a GPU: three timers, interleaved measurements, CUDA graphs, tables.
+"""Benchmarks of executors on a GPU: three timers, interleaved measurements, CUDA graphs and tables.
 
-Kernel times measure the GPU's work; events measure the latency of a call, waiting for the host included; the host's
-clock measures the overhead of a call on its thread. All measure warm calls.
+There are three timers. Kernel times measure the GPU's work. Events measure the latency of a call, including the time
+that the GPU waits for the host. The host's clock measures the overhead of a call on its thread. All timers measure warm
+calls.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Kernels(NamedTuple):
 
 
 def by_events(fn: Call, calls: int = 10) -> float:
-    """Measure milliseconds per call, by events."""
+    """Measure milliseconds per call with CUDA events."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(calls):
@@ -40,7 +41,7 @@ def by_events(fn: Call, calls: int = 10) -> float:
 
 
 def by_kernels(fn: Call, calls: int = 5) -> Kernels:
-    """Measure the kernels of a call, by torch's profiler."""
+    """Measure the kernels of a call with torch's profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     warm(fn)
@@ -53,7 +54,7 @@ def by_kernels(fn: Call, calls: int = 5) -> Kernels:
 
 
 def on_host(fn: Call, calls: int = 300) -> float:
-    """Measure microseconds per call on the calling thread; the GPU is idle otherwise."""
+    """Measure microseconds per call on the calling thread. The GPU is otherwise idle."""
     for _ in range(50):
         fn()
     torch.cuda.synchronize()
@@ -66,7 +67,7 @@ def on_host(fn: Call, calls: int = 300) -> float:
 
 
 def warm(fn: Call) -> None:
-    """Call a few times, to compile."""
+    """Call the function a few times, to compile it."""
     for _ in range(3):
         fn()
     if torch.cuda.is_available():
@@ -79,9 +80,9 @@ def in_turns(
     measure: Callable[[Call], float] = by_events,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> dict[str, float]:
-    """Return a measurement of each contender, chosen from repetitions in which all run once, in random order.
+    """Return a measurement of each contender. In each repetition, all contenders run once, in random order.
 
-    One that fails is skipped, and the reason printed.
+    If a contender fails, it is skipped and the reason is printed.
     """
     times: dict[str, list[float]] = {}
     for name, fn in contenders.items():
@@ -100,7 +101,7 @@ def in_turns(
 
 
 def replayed(fn: Call, calls: int = 20) -> Call:
-    """Capture several calls as one CUDA graph, which excludes overhead of the host."""
+    """Capture several calls as one CUDA graph, which excludes host overhead."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

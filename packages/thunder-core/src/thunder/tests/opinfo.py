@@ -29,7 +29,7 @@ _WITHOUT_VALUES = ("empty", "empty_like", "empty_strided", "empty_permuted", "ne
 
 
 class Domain(NamedTuple):
-    """The domain of an operator; None: unbounded."""
+    """The domain of an operator. A bound of None means unbounded."""
 
     low: float | None = None
     high: float | None = None
@@ -41,7 +41,8 @@ class DecorateInfo:
     DecorateInfo(pytest.mark.xfail, "test_core_vs_torch_consistency", dtypes=(datatypes.float16,),
                  devicetypes=(devices.DeviceType.CPU,), executors=("nvfuser",))
 
-    What is omitted (the test's name too) matches everything. dtypes and device types may be thunder's or torch's.
+    Arguments that are omitted (including the test's name) match everything. dtypes and device types may be thunder's or
+    torch's.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class DecorateInfo:
         self.active_if = active_if
 
     def applies(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> bool:
-        """Check whether it applies to that test."""
+        """Check whether the mark applies to a test."""
         return (
             self.active_if
             and self.test_name in (None, test_name)
@@ -77,17 +78,15 @@ def _type_name(device: Any) -> str:
 
 
 class OpInfo:
-    """An operator and how to test it.
+    """An operator, and how the suite tests it.
 
-    op: a symbol, or any function over thunder's operations (`clang.unfold`).
-    sample_input_generator: `(op, device, dtype, requires_grad, **kwargs)` yields `SampleInput`s.
-    error_input_generator: `(op, device, dtype=torch.float32, **kwargs)` yields `(sample, exception type, pattern)`.
-    torch_reference: computes the expected result from the same arguments on real tensors.
-    test_directives: `DecorateInfo`s.
-    domain: the interval on which it is defined, `(low, high)`.
-    dtypes, devicetypes: those that it supports; None: what its reference supports.
-    supports_grad: False: its gradient is not tested; True: it has one; None: it has one where its reference has.
-    family: its row in the summary table.
+    op: a symbol, or any function of thunder's operations (e.g. `clang.unfold`). sample_input_generator: `(op, device,
+    dtype, requires_grad, **kwargs)` yields `SampleInput`s. error_input_generator: `(op, device, dtype=torch.float32,
+    **kwargs)` yields `(sample, exception type, pattern)`. torch_reference: computes the expected result from the same
+    arguments on real tensors. test_directives: a list of `DecorateInfo`s. domain: the interval on which the operator is
+    defined, `(low, high)`. dtypes, devicetypes: those that the operator supports; None means those of its reference.
+    supports_grad: False means that its gradient is not tested; True means that it has a gradient; None means that it
+    has one if its reference has one. family: its row in the summary table.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class OpInfo:
 
     @functools.cached_property
     def symbol(self) -> Symbol:
-        """The operator as a symbol; a plain function becomes a composite of that name."""
+        """The operator as a symbol. A plain function becomes a composite of the same name."""
         if isinstance(self.op, Symbol):
             return self.op
         return Symbol(self.op.__name__, self.op, id=f"{self.op.__module__}.{self.op.__name__}")
@@ -137,14 +136,14 @@ class OpInfo:
 
     @property
     def has_values(self) -> bool:
-        """Whether its result is determined by its arguments or the random state, as opposed to uninitialised memory."""
+        """Whether arguments and random state determine the result. If not, it contains uninitialised memory."""
         return self.name.removeprefix("prims.") not in _WITHOUT_VALUES
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def sample_inputs(
         self, device: Any = "cpu", dtype: Any = torch.float32, *, requires_grad: bool = False, **kwargs: Any
     ) -> list[SampleInput]:
-        """Return all its samples; reproducible."""
+        """Return all samples. They are reproducible."""
         generator = functools.partial(self.sample_input_generator, self, device, to_torch_dtype(dtype), requires_grad)
         found = samples_under_seed(self.name, generator, **kwargs)
         return [s for s in found if getattr(s, "unless", None) is None or not self._is_left_out(s, device)]
@@ -153,7 +152,7 @@ class OpInfo:
         return holds(sample.unless or {}, [str(device)], f"a sample of {self.name}")
 
     def error_inputs(self, device: Any = "cpu", **kwargs: Any) -> list[ErrorSample]:
-        """Return all its samples that must raise; reproducible."""
+        """Return all samples that must raise. They are reproducible."""
         if self.error_input_generator is None:
             return []
         return samples_under_seed(self.name, functools.partial(self.error_input_generator, self, device), **kwargs)
@@ -166,7 +165,7 @@ class OpInfo:
 
     # -- support -----------------------------------------------------------------------------------------------------
     def exists_for(self, device: str, dtype: torch.dtype) -> bool:
-        """Check whether it supports that dtype and device: whether its reference accepts any of its samples."""
+        """Check whether the operator supports a dtype and a device, i.e. whether its reference accepts any sample."""
         if self.devicetypes is not None and device.partition(":")[0] not in self.devicetypes:
             return False
         if self.dtypes is not None:
@@ -178,14 +177,14 @@ class OpInfo:
         try:
             samples = self.sample_inputs(device, dtype)
         except REFUSALS:
-            return False  # this dtype does not even allow a sample (`make(3) > 0` of complex numbers)
+            return False  # For this dtype, even creating a sample fails (e.g. `make(3) > 0` for complex numbers).
         except Exception:  # a bug of the generator, which a test reports
             return True
         # For empty tensors torch often returns before it checks the dtype.
         return any(exists(self, sample, with_values=self.has_values) for sample in samples)
 
     def marks(self, test_name: str, executor: str, device: str, dtype: torch.dtype | None) -> list[Any]:
-        """Return the pytest marks of its directives for a test."""
+        """Return the pytest marks that the directives give to a test."""
         return [d.mark for d in self.test_directives if d.applies(test_name, executor, device, dtype)]
 
 
@@ -196,6 +195,6 @@ def _first(generator: Iterator[Any]) -> Iterator[Any]:
 
 
 def samples_under_seed(name: str, generator: Callable[..., Iterator[Any]], **kwargs: Any) -> list[Any]:
-    """Return what `generator` yields with torch's random state seeded by `name`, and restored afterwards."""
+    """Return the values that `generator` yields. Torch's random state is seeded by `name`, and restored afterwards."""
     with seeded(zlib.crc32(name.encode())):
         return list(generator(**kwargs))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that the conformance suite tests, derived from their declarations, in lists that can be extended.
+"""The operators that the conformance suite tests, derived from their declarations, in lists that users can extend.
 
     from thunder.tests.opinfos import OpInfo, SampleInput, make_tensor, shape_ops
 
     shape_ops.append(OpInfo(clang.unfold, sample_input_generator=…, error_input_generator=…, torch_reference=…))
 
-Every operation of `thunder.torch` and every primitive that declares samples has an OpInfo here, under its name
-(`add_opinfo`, `prims_add_opinfo`) and in the list of its kind. Operations declared later elsewhere are found as well.
+Every operation of `thunder.torch` and every primitive that declares samples has an OpInfo here. It is available under
+its name (`add_opinfo`, `prims_add_opinfo`) and in the list for its kind. Operations that are declared later in other
+modules are also found.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ indexing_ops: list[OpInfo] = []
 creation_ops: list[OpInfo] = []
 random_ops: list[OpInfo] = []
 other_ops: list[OpInfo] = []
-# Operators of plugins, and those without a list of their own.
+# Operators of plugins, and operators without a separate list.
 opinfos: list[OpInfo] = []
 
 LISTS: dict[str, list[OpInfo]] = {
     name: value for name, value in list(globals().items()) if name.endswith("_ops") and isinstance(value, list)
 }
 
-# The list for a file of declarations, where tags do not determine it, by a prefix of the file's name.
+# The list for a file of declarations, by a prefix of the file's name. Used if tags do not determine the list.
 _LIST_OF_MODULE = (
     ("linalg", "linalg_ops"),
     ("fft", "fft_ops"),
@@ -107,7 +108,7 @@ _REFERENCES: dict[str, Callable[..., Any]] = {"torch.setitem": _setitem}
 def elementwise_unary_generator(
     op: OpInfo, device: Any, dtype: torch.dtype, requires_grad: bool = False, **kwargs: Any
 ) -> Iterator[SampleInput]:
-    """Yield samples of a unary operator, with values of its domain: shapes, 0-d, empty and strided ones."""
+    """Yield samples of a unary operator, with values in its domain: several shapes, 0-d, empty and strided tensors."""
     make = functools.partial(
         make_tensor, device=device, dtype=dtype, requires_grad=requires_grad, low=op.domain.low, high=op.domain.high
     )
@@ -121,7 +122,7 @@ def elementwise_unary_generator(
 def elementwise_binary_generator(
     op: OpInfo, device: Any, dtype: torch.dtype, requires_grad: bool = False, **kwargs: Any
 ) -> Iterator[SampleInput]:
-    """Yield samples of a binary operator: equal shapes, then broadcasting, 0-d, empty and strided ones."""
+    """Yield samples of a binary operator: equal shapes, then broadcasting, 0-d, empty and strided tensors."""
     make = functools.partial(
         make_tensor, device=device, dtype=dtype, requires_grad=requires_grad, low=op.domain.low, high=op.domain.high
     )
@@ -133,7 +134,7 @@ def elementwise_binary_generator(
 
 
 def _elementwise_unary_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a unary function of torch to accept and return Python numbers too."""
+    """Wrap a unary function of torch so that it also accepts and returns Python numbers."""
 
     @functools.wraps(fn)
     def reference(x: Any) -> Any:
@@ -214,7 +215,7 @@ def _refresh() -> None:
 
 
 def all_opinfos() -> list[OpInfo]:
-    """Return every OpInfo: of all declared operations, and those appended to the lists; each name once."""
+    """Return every OpInfo: all declared operations, and those appended to the lists. Each name occurs once."""
     _refresh()
     found: dict[str, OpInfo] = {}
     seen: set[OpInfo] = set()
@@ -223,7 +224,7 @@ def all_opinfos() -> list[OpInfo]:
             continue
         seen.add(info)
         plain, n = info.name, 1
-        while info.name in found:  # an external one may have the name of ours: `unfold` and `unfold.2`
+        while info.name in found:  # an external operator may have the name of one of ours: `unfold` and `unfold.2`
             n += 1
             info.name = f"{plain}.{n}"
         found[info.name] = info
@@ -231,26 +232,26 @@ def all_opinfos() -> list[OpInfo]:
 
 
 def opinfo_of(name: str, *, executor: str | None = None) -> OpInfo:
-    """Return the OpInfo of that name (`add`, `prims.add`), or of an executor's own operator."""
+    """Return the OpInfo of a name: an operation (`add`, `prims.add`), or an operator of an executor."""
     infos = all_opinfos()
     if executor is not None:
         profile = conformance_profile(get_executor(executor).name)
         infos = [*(profile.opinfos() if profile is not None and profile.opinfos is not None else ()), *infos]
     found = next((info for info in infos if info.name == name), None)
     if found is None:
-        raise KeyError(f"no operator {name!r} has samples")
+        raise KeyError(f"there is no operator {name!r} with samples")
     return found
 
 
 def __getattr__(name: str) -> OpInfo:
-    """Compute `add_opinfo`, `prims_add_opinfo`."""
+    """Compute attributes such as `add_opinfo` and `prims_add_opinfo`."""
     if name.endswith("_opinfo"):
         wanted = name.removesuffix("_opinfo")
         for candidate in (wanted, wanted.replace("prims_", "prims.", 1)):
             for info in all_opinfos():
                 if info.name == candidate:
                     return info
-        raise AttributeError(f"no operator {wanted!r} has samples, so there is no {name}")
+        raise AttributeError(f"there is no operator {wanted!r} with samples, so {name} does not exist")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

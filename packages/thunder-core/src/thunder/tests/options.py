@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options of a pytest run to its targets; the options are declared in `pytest_thunder`."""
+"""Compute the targets of a pytest run from its options. `pytest_thunder` declares the options."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KEY: pytest.StashKey[list[Target]] = pytest.StashKey()
 
 
 def families_of_run(config: pytest.Config) -> list[str]:
-    """Return the families of this run; none: all of them, and the executor as a whole."""
+    """Return the selected families of this run. None means all families, and the tests of the executor as a whole."""
     return _names(config.getoption("thunder_family"))
 
 
 def targets_of_run(config: pytest.Config) -> list[Target]:
-    """Return the targets of this run; cached."""
+    """Return the targets of this run. They are cached."""
     if _KEY not in config.stash:
         try:
             config.stash[_KEY] = targets_of(

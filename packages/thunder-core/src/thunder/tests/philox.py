@@ -9,7 +9,7 @@ _WORD = 0xFFFFFFFF
 
 
 def philox(seed: int, counter: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Compute Philox with four 32-bit words and ten rounds; only the low bits of arguments are used."""
+    """Compute Philox with four 32-bit words and ten rounds. Only the low bits of arguments are used."""
     a, b, c, d = (n & _WORD for n in counter)
     first, second = seed & _WORD, seed >> 32 & _WORD
     for _ in range(10):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary table of a conformance run: how many operators of each family the executor claimed, and how many passed.
+"""The summary table of a conformance run: per family, how many operators the executor claimed and how many passed.
 
-It is computed from the user properties of test reports, which xdist sends to the process that prints it.
-An operator passes when it was claimed and every one of its tests passed; known failures are counted separately.
+The table is computed from the user properties of test reports, which xdist sends to the process that prints the table.
+An operator passes if it was claimed and all its tests passed. Known failures are counted separately.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Operator:
 
     @property
     def passed(self) -> bool:
-        """Whether it was claimed, without any failure, known ones included."""
+        """Whether the operator was claimed and has no failure. Known failures count as failures here."""
         return self.claimed and not self.tests[FAILED] and not self.tests[XFAILED]
 
 
@@ -95,7 +95,7 @@ class Summary:
         return counts
 
     def text(self, executor: str) -> list[str]:
-        """Return the table as lines of text; families in which the executor does nothing share a line."""
+        """Return the table as lines of text. Families without any claimed operator share one line."""
         *families, total = self.rows(executor)
         idle = [row for row in families if not (row.claimed or row.failed or row.known_failures)]
         rows = [row for row in families if row not in idle]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running one sample of an operator: by torch, as a trace that executors claimed, and through `thunder.jit`."""
+"""Run one sample of an operator: with torch, as a trace that executors claimed, and through `thunder.jit`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = [
 
 SEED = 20
 
-# The errors by which an operation rejects an argument; anything else is a bug.
+# The errors by which an operation rejects an argument. Any other error is a bug.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
 # Dtypes with kernels in torch.
@@ -57,7 +57,7 @@ _PLAIN = (torch.float32, torch.float64, torch.int64, torch.bool)
 
 
 class Operation(Protocol):
-    """The part of an `OpInfo` (`thunder.tests.opinfo`) that is needed here."""
+    """The part of an `OpInfo` (`thunder.tests.opinfo`) that this module needs."""
 
     name: str
     torch_reference: Callable[..., Any] | None
@@ -79,7 +79,7 @@ def tensors_in(x: Any) -> list[torch.Tensor]:
 
 
 def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor]) -> SampleInput:
-    """Return the sample with `fn` of each tensor; a tensor that occurs twice stays one."""
+    """Return the sample with `fn` applied to each tensor. A tensor that occurs twice stays one tensor."""
     done: dict[int, torch.Tensor] = {}
 
     def once(leaf: Any) -> Any:
@@ -94,13 +94,13 @@ def map_tensors(sample: SampleInput, fn: Callable[[torch.Tensor], torch.Tensor])
 
 
 def copied(sample: SampleInput) -> SampleInput:
-    """Copy the tensors of the sample, with their strides: for operations that write to their arguments."""
+    """Copy the tensors of the sample, with their strides, for operations that write to their arguments."""
     return map_tensors(sample, _copy)
 
 
 def _copy(x: torch.Tensor) -> torch.Tensor:
     if any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride())):
-        return x.detach()  # overlapping elements cannot be written to separately
+        return x.detach()  # overlapping elements cannot be written separately
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device).copy_(x.detach())
 
 
@@ -124,13 +124,16 @@ def to_torch(x: Any) -> Any:
 
 
 def torch_implementation(sym: Symbol) -> Callable[..., Any] | None:
-    """Return the torch executor's function on real tensors for a primitive."""
+    """Return the torch executor's function for a primitive, which runs on real tensors."""
     found = TORCH.implementation(BoundSymbol(sym, (), {}, None))
     return None if found is None or found.op is None else found.op.fn
 
 
 def reference(info: Operation, sample: SampleInput) -> Any:
-    """Return torch's result for a sample; without a function of torch, that of the operator's decomposition."""
+    """Return torch's result for a sample.
+
+    If torch has no such function, return the result of the operator's decomposition.
+    """
     if info.torch_reference is None:
         trace = trace_sample(info, sample)
         return run_trace(execution_trace(to_primitives(trace), ()), sample)
@@ -138,10 +141,11 @@ def reference(info: Operation, sample: SampleInput) -> Any:
 
 
 def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -> bool:
-    """Check whether a sample is a valid call: accepted by torch, and by a primitive's meta function.
+    """Check whether a sample is a valid call: torch accepts it, and so does the meta function of a primitive.
 
-    A primitive may be narrower than torch's function of the same name: it neither promotes nor broadcasts. An operator
-    that torch does not have accepts what its decomposition accepts. `with_values`: only calls that compute elements.
+    A primitive may accept less than torch's function of the same name, because it neither promotes nor broadcasts. If
+    torch does not have the operator, the decomposition determines valid calls. `with_values`: only accept calls that
+    compute elements.
     """
     tensors = tensors_in(sample)
     something = all(x.numel() for x in tensors)
@@ -155,18 +159,18 @@ def exists(info: Operation, sample: SampleInput, *, with_values: bool = False) -
         except Exception:  # any error is a rejection
             return False
     if own or info.symbol.is_prim or not something:
-        # For empty tensors torch often returns before it checks the dtype, which a meta function checks.
+        # For empty tensors torch often returns before it checks the dtype, but a meta function checks it.
         refusals = REFUSALS if own or info.symbol.is_prim else NotImplementedError
         try:
             trace = trace_sample(info, sample)
             result = trace.output
             if own and not all(x.dtype in _PLAIN for x in tensors):
-                # torch may lack kernels for it, or for its decomposition.
+                # torch may lack kernels for the call or for its decomposition.
                 reference(info, given)
                 run_trace(execution_trace(trace, ()), given)
         except refusals:
             return False
-        except Exception:  # a bug of its declaration, which a test reports
+        except Exception:  # a bug of the declaration, which a test reports
             return True
     return not with_values or (something and any(0 not in getattr(x, "shape", ()) for x in tree_leaves(result)))
 
@@ -177,13 +181,13 @@ def writes(info: Operation) -> bool:
 
 
 def same_random_numbers() -> AbstractContextManager[None]:
-    """Make random numbers reproducible within the context; the generators' states are restored afterwards."""
+    """Make random numbers reproducible within the context. Restore the generators' states afterwards."""
     return seeded(SEED)
 
 
 # -- traces ------------------------------------------------------------------------------------------------------------
 def trace_sample(info: Operation, sample: SampleInput) -> Trace:
-    """Return the trace of the operator called with the sample; its inputs are the sample's tensors in order."""
+    """Return the trace of the operator called with the sample. Its inputs are the sample's tensors in order."""
     name = "".join(c if c.isalnum() else "_" for c in info.name)
     trace = Trace(name)
     leaves, structure = tree_flatten((sample.args, sample.kwargs))
@@ -215,12 +219,12 @@ def run_trace(trace: Trace, sample: SampleInput) -> Any:
 
 
 def execution_trace(trace: Trace, executors: Sequence[Executor]) -> Trace:
-    """Return the trace as executed by the executors; torch and Python run the rest."""
+    """Return the trace that the executors run. torch and Python run the operations that they do not claim."""
     return transform_for_execution(trace, with_torch(executors))[-1]
 
 
 def with_torch(executors: Sequence[Executor]) -> list[Executor]:
-    """Return the executors under test, followed by those that end every list."""
+    """Return the executors under test, followed by the executors that end every list."""
     return [*executors, *(ex for ex in get_always_executors() if ex not in executors)]
 
 
@@ -240,7 +244,7 @@ def to_primitives(trace: Trace) -> Trace:
 
 
 def all_levels(bsyms: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    """Yield the operations and everything they decompose into."""
+    """Yield the operations and everything that they decompose into."""
     for bsym in bsyms:
         yield bsym
         yield from all_levels(bsym.subsymbols)
@@ -252,17 +256,17 @@ def draws_random_numbers(trace: Trace) -> bool:
 
 
 def operations(trace: Trace) -> list[BoundSymbol]:
-    """Return the operations that a trace runs: none if the program only returns its inputs."""
+    """Return the operations that a trace runs. The list is empty if the program only returns its inputs."""
     return [bsym for bsym in trace.bound_symbols if not is_structural(bsym)]
 
 
 def claimed_by(trace: Trace, executors: Sequence[Executor]) -> bool:
-    """Check whether some operation of an execution trace is run by one of the executors."""
+    """Check whether one of the executors runs some operation of an execution trace."""
     return any(bsym.sym.executor is ex for bsym in trace.bound_symbols for ex in executors)
 
 
 def could_claim(trace: Trace, executors: Sequence[Executor]) -> bool:
-    """Check whether one of the executors has an implementation of an operation in the trace or of a part of one."""
+    """Check whether one of the executors implements an operation in the trace, or a part of an operation."""
     return any(
         has_implementation(bsym, ex)
         for bsym in all_levels(trace.bound_symbols)
@@ -272,7 +276,7 @@ def could_claim(trace: Trace, executors: Sequence[Executor]) -> bool:
 
 
 def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
-    """Check whether the executor can run that operation, or could if its checker accepted it."""
+    """Check whether the executor can run an operation, or could if its checker accepted it."""
     found = executor.implementation(bsym)
     if found is not None and found.executable:
         return True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assertions about the random draws of an executor with seeds (`thunder.passes.rng_fusion`).
+"""Assertions about random numbers, for executors with seeds (`thunder.passes.rng_fusion`).
 
-Each assertion takes a function that jits with that executor, and returns the jitted function for further checks of
-the executor's own. `opinfos` are the two operators, for the conformance suite.
+Each assertion accepts a function that jits with the executor under test. It returns the jitted function, so that the
+executor's tests can check more. `opinfos` are the two operators, for the conformance suite.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Jit = Callable[..., Any]
 
 
 def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
-    """Check dropout: the fraction dropped, the values kept, a new mask for each call, and the same one in backward."""
+    """Check dropout: the dropped fraction, the kept values, a new mask per call, and the same mask in backward."""
     x = torch.ones(64, 64, device=device, dtype=dtype, requires_grad=True)
     jitted = jit(lambda x: F.dropout(x * 2, 0.3) * 1)
     first, second = jitted(x), jitted(x)
@@ -42,7 +42,10 @@ def assert_dropout(jit: Jit, device: Any, dtype: torch.dtype) -> Any:
 
 
 def assert_residual_dropout_norm(jit: Jit, device: Any) -> Any:
-    """Check that a residual connection, dropout and a norm save no mask for backward, which uses the forward's."""
+    """Check that a residual connection, dropout and a norm save no mask.
+
+    Backward computes the mask of forward again.
+    """
 
     def f(x: Any, r: Any, w: Any) -> Any:
         h = x + F.dropout(r, 0.25)
@@ -113,8 +116,8 @@ def opinfos(
 ) -> list[OpInfo]:
     """Yield the executor's two operators.
 
-    `uniform` generates the numbers of a seed one by one; they are the reference for each of the `examples`.
-    Seeds are on the device of their draw unless on `seeds_on`.
+    `uniform` generates the numbers of a seed one by one. These numbers are the reference for each of the `examples`.
+    Seeds are on the device of the draw, unless `seeds_on` is given.
     """
 
     def of_a_seed(op: Any, device: Any, dtype: Any, requires_grad: bool, **kwargs: Any) -> Iterator[SampleInput]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Special values: numbers at which elementwise functions are error-prone, put into samples in every combination."""
+"""Special values, at which elementwise functions often have errors. Samples contain them in every combination."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from thunder.tests.running import map_tensors, tensors_in
 
 __all__ = ["special_numbers", "special_samples"]
 
-# Signed zeros, halves (rounding), infinities, NaN, a denormal number and one whose square overflows.
+# Signed zeros, halves (rounding), infinities, NaN, a denormal number, and a number whose square overflows.
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, 3.0, math.inf, -math.inf, math.nan, 1e-40, 1e30)
-# Without the least integer: dividing it by -1 crashes the process.
+# The least integer is missing, because dividing it by -1 crashes the process.
 _INTEGERS = (0, 1, -1, 2, -2, 3, -3, 7, -7)
 
 
 def special_numbers(dtype: torch.dtype, *, zero: bool = True) -> torch.Tensor | None:
-    """Return the special values of a dtype; None if it has no interesting ones."""
+    """Return the special values of a dtype; None if there are none."""
     if dtype.is_floating_point and dtype.itemsize > 1:
         return torch.tensor([x for x in _FLOATS if zero or x != 0], dtype=torch.float64).to(dtype)
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
         return None
     info = torch.iinfo(dtype)
-    # C++ promotes narrow integers, so that overflow depends on how an expression is written.
+    # C++ promotes narrow integers, so overflow depends on how an expression is written.
     ends = (info.max,) if dtype.itemsize >= 4 else ()
     found = [x for x in (*_INTEGERS, *ends) if info.min <= x and (zero or x)]
     return torch.tensor(found, dtype=torch.int64 if dtype is not torch.uint64 else dtype).to(dtype)
 
 
 def special_samples(samples: Iterable[SampleInput], dtype: torch.dtype) -> Iterator[SampleInput]:
-    """Yield the samples with special values in their tensors of `dtype`, one for each signature among them.
+    """Yield the samples with special values in their tensors of `dtype`. Yield one sample for each different signature.
 
-    Two tensors contain every pair of values. As integers cannot be divided by zero, each comes with zeros and without.
+    Two tensors contain every pair of values. Integers cannot be divided by zero, so there are samples with and without
+    zeros.
     """
     seen: set[str] = set()
     for sample in samples:

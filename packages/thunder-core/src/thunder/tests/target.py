@@ -28,12 +28,12 @@ __all__ = [
     "targets_of",
 ]
 
-# Not a family of operators: the tests of the executor itself.
+# Not a family of operators, but the tests of the executor as a whole.
 WHOLE = "the executor"
 
-# The dtypes of the quick tier: one of each kind, and one with coarse rounding.
+# The dtypes of the quick tier: one dtype of each kind, and one with coarse rounding.
 QUICK_DTYPES = (torch.float32, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
-# Packed formats have several numbers per element and no arithmetic; complex bfloat16 has none either.
+# Packed formats have several numbers per element and no arithmetic. Complex bfloat16 has no arithmetic either.
 FULL_DTYPES = tuple(
     getattr(torch, d.name)
     for d in all_dtypes
@@ -42,15 +42,15 @@ FULL_DTYPES = tuple(
 
 
 class BadTarget(ValueError):
-    """A target that cannot be tested; the message says why."""
+    """A target that cannot be tested. The message contains the reason."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
     """An executor under test.
 
-    devices and dtypes are those of this run; `every_dtype` are all dtypes of the profile, which known failures may
-    name. `opinfos` are the operators of thunder and, after them, the plugin's own.
+    `devices` and `dtypes` are those of this run. `every_dtype` are all dtypes of the profile, which known failures may
+    name. `opinfos` are the operators of thunder, followed by the operators of the plugin.
     """
 
     executor: Executor
@@ -70,7 +70,7 @@ class Target:
 
     @property
     def executors(self) -> tuple[Executor, ...]:
-        """The list to compile with."""
+        """The list of executors to compile with."""
         return (self.executor,)
 
     @property
@@ -79,13 +79,13 @@ class Target:
         return self.name == "torch"
 
     def tolerance(self, info: OpInfo, dtype: torch.dtype) -> Tolerance:
-        """Return the tolerance of results of a dtype."""
+        """Return the tolerance for results of a dtype."""
         name = str(dtype).removeprefix("torch.")
         return self.profile.tolerance(info.name, name) or default_tolerance(dtype)
 
 
 def executors_named(name: str) -> list[Executor]:
-    """Return the executor of that name, or those of the plugin of that name; imports no other plugin."""
+    """Return the executor of a name, or the executors of the plugin of that name. Import no other plugin."""
     try:
         return [get_executor(name)]
     except ValueError:
@@ -111,7 +111,10 @@ def target_of(
     executor: Executor, *, devices: Sequence[str] = (), dtypes: Sequence[str] = (), full: bool = False,
     families: Sequence[str] = (),
 ) -> Target:  # fmt: skip
-    """Return an executor as a target, by its plugin's profile and the options of a run; `families`: only these."""
+    """Return an executor as a target, from its plugin's profile and the options of a run.
+
+    `families` selects operators.
+    """
     profile = conformance_profile(executor.name) or ConformanceProfile()
     own = tuple(profile.opinfos()) if profile.opinfos is not None else ()
     every = _dtypes_named(profile.dtypes) if profile.dtypes is not None else FULL_DTYPES
@@ -132,9 +135,10 @@ def target_of(
 
 
 def operators_without_samples(target: Target) -> list[str]:
-    """Return the executor's own operators that no OpInfo tests.
+    """Return the operators of the executor that no OpInfo tests.
 
-    An operator that implements one of thunder's with the same arguments is tested by that one's samples.
+    If an operator implements one of thunder's operations with the same arguments, the samples of that operation test
+    it.
     """
     if target.name in ("torch", "python"):
         return []
@@ -149,14 +153,14 @@ def _dtypes_named(names: Iterable[str]) -> tuple[torch.dtype, ...]:
     for name in names:
         found = known.get(name.strip().removeprefix("torch.")) if isinstance(name, str) else to_torch_dtype(name)
         if found is None:
-            raise BadTarget(f"there is no dtype {name!r} to test; known: {', '.join(known)}")
+            raise BadTarget(f"there is no dtype {name!r} to test; the known dtypes are {', '.join(known)}")
         out.append(found)
     return tuple(out)
 
 
 @functools.cache
 def device_is_there(device: str) -> bool:
-    """Check whether this machine has that device."""
+    """Check whether this machine has a device."""
     kind = device.partition(":")[0]
     if kind in ("cpu", "meta"):
         return True
@@ -173,7 +177,7 @@ def _devices(executor: Executor, profile: ConformanceProfile, wanted: Sequence[s
     there = tuple(d for d in profile.devices if device_is_there(d))
     if not there:
         raise BadTarget(
-            f"the executor {executor.name!r} is tested on {', '.join(profile.devices)}, and this machine has none; "
-            "--thunder-device names another"
+            f"the executor {executor.name!r} is tested on {', '.join(profile.devices)}, but this machine has none: "
+            "use --thunder-device to select another device"
         )
     return there

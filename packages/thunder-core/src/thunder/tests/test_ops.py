@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator on the executors under test: results, gradients, metadata, errors, trace text, and claiming.
+"""Test every operator on the executors under test: results, gradients, metadata, errors, trace text, and claiming.
 
 pytest --pyargs thunder.tests --executor NAME -k unfold
 """
@@ -60,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _counted(request: pytest.FixtureRequest) -> None:
-    """Attach the counts for the summary table, which the test fills in, to the report."""
+    """Attach the counts for the summary table to the report. The test computes these counts."""
     callspec = getattr(request.node, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     if case is not None:
@@ -68,17 +68,17 @@ def _counted(request: pytest.FixtureRequest) -> None:
 
 
 def is_composite(info: OpInfo) -> bool:
-    """Check whether it decomposes."""
+    """Check whether the operator decomposes."""
     return not info.symbol.is_prim
 
 
 def is_elementwise(info: OpInfo) -> bool:
-    """Check whether its edge cases are those of single numbers."""
+    """Check whether the operator's edge cases are those of single numbers."""
     return OpTags.ELEMENTWISE_OP in info.tags and OpTags.RANDOM_OP not in info.tags
 
 
 def _truth(info: OpInfo, sample: SampleInput) -> Any:
-    """Return torch's result from the same values in double precision."""
+    """Return torch's result for the same values in double precision."""
     with running.same_random_numbers():
         return running.reference(info, running.map_tensors(sample, _doubled))
 
@@ -104,13 +104,13 @@ def _compare_with_torch(case: Case, sample: SampleInput, actual: Any, expected: 
 
 # -- the executor ------------------------------------------------------------------------------------------------------
 def test_claims_something(target: Target) -> None:
-    """Check that the executor claims some operators: otherwise the suite has only tested torch."""
+    """Check that the executor claims some operators. Otherwise the suite has only tested torch."""
     if target.executor is PYTHON:
-        # It runs the guards of prologues and the effects of epilogues, which are not operators with samples.
+        # This executor runs the guards of prologues and the effects of epilogues, which are not operators with samples.
         _, jitted = running.run_jitted(opinfo_of("add"), SampleInput(torch.ones(2), 1), target.executors)
         assert running.claimed_by(thunder.last_prologue_traces(jitted)[-1], target.executors)
         return
-    # First the operators that it declares: the rest can be skipped when one of them is claimed.
+    # Start with the operators that it declares. As soon as it claims one, the rest can be skipped.
     implemented = target.executor.implmap
     for info in sorted(target.opinfos, key=lambda info: info.symbol.id not in implemented):
         if any(
@@ -123,24 +123,24 @@ def test_claims_something(target: Target) -> None:
             return
     pytest.fail(
         f"the executor {target.name!r} claims none of the {len(target.opinfos)} operators on "
-        f"{', '.join(target.devices)}: does it register implementations, and do their checkers ever say yes?",
+        f"{', '.join(target.devices)}: check that it registers implementations and that their checkers accept calls",
         pytrace=False,
     )
 
 
 def test_own_operators_have_samples(target: Target) -> None:
-    """Check that the executor's own operators have samples."""
+    """Check that the executor's operators have samples."""
     without = operators_without_samples(target)
     if without:
         pytest.fail(
-            f"the executor {target.name!r} brings {', '.join(without)} without samples: give each an OpInfo in the "
+            f"the executor {target.name!r} has operators without samples, {', '.join(without)}: give each an OpInfo in the "
             "plugin's conformance profile (ConformanceProfile(opinfos=…))",
             pytrace=False,
         )
 
 
 def test_known_failures_match(target: Target) -> None:
-    """Check that every known failure matches a test: otherwise it is out of date or misspelt."""
+    """Check that every known failure matches a test. Otherwise it is out of date or misspelt."""
     found = unmatched(target)
     if found:
         listed = "".join(f"\n  {failure}" for failure in found)
@@ -183,18 +183,20 @@ def _check_arguments(given: SampleInput, before: SampleInput) -> None:
 
 
 def _check_views(actual: Any, given: SampleInput, expected: Any, sample: SampleInput) -> None:
-    """Check that results alias the arguments exactly where torch's do: in-place writes depend on it."""
+    """Check that results alias the arguments exactly where torch's results do, because in-place writes depend on it."""
     for i, (ours, theirs) in enumerate(zip(running.tensors_in(actual), running.tensors_in(expected))):
         if theirs.numel() and theirs.layout is torch.strided:
             found = [running.share_memory(ours, x) for x in running.tensors_in(given)]
             wanted = [running.share_memory(theirs, x) for x in running.tensors_in(sample)]
             if found != wanted:
-                raise Mismatch(f"result {i} shares memory with the arguments as {found} says, in torch as {wanted}")
+                raise Mismatch(
+                    f"result {i} shares memory with the arguments as in {found}, but in torch as in {wanted}"
+                )
 
 
 @conformance(each_dtype_with_arithmetic, where=is_elementwise)
 def test_special_values(case: Case) -> None:
-    """Check NaN, infinities, signed zeros and the ends of the range against torch, through primitives too."""
+    """Check NaN, infinities, signed zeros and the ends of the range against torch, also through primitives."""
     assert case.dtype is not None
     for i, sample in enumerate(special_samples((sample for _, sample in case.samples()), case.dtype)):
         if not running.exists(case.info, sample):
@@ -209,14 +211,17 @@ def test_special_values(case: Case) -> None:
             for way in ways:
                 actual = running.run_trace(way, sample)
                 truth = functools.partial(_truth, case.info, sample)
-                # Which zero an operation on several tensors selects (`maximum(0.0, -0.0)`) is unspecified.
+                # The selected zero of an operation on several tensors (`maximum(0.0, -0.0)`) is unspecified.
                 alone = len(running.tensors_in(sample)) == 1
                 compare(actual, expected, tolerance=case.tolerance, truth=truth, signed_zeros=alone)
 
 
 @conformance(each_dtype_with_arithmetic, where=is_composite)
 def test_decomposition(case: Case) -> None:
-    """Check that the decomposition into primitives, run by torch, gives the same results: fusers rely on it."""
+    """Check that torch, running the decomposition into primitives, gives the same results.
+
+    Fusion executors rely on this.
+    """
     for i, sample in case.samples():
         with case.sample(i, sample):
             expected = _expected(case, sample)
@@ -230,7 +235,7 @@ def test_decomposition(case: Case) -> None:
 
 # -- metadata and text -------------------------------------------------------------------------------------------------
 def _compiled(case: Case, sample: SampleInput) -> tuple[Trace, Trace]:
-    """Return a sample's trace, before and after the executors claimed its operations, and note which they were."""
+    """Return a sample's trace before and after executors claimed its operations. Record which executors claimed."""
     trace = running.trace_sample(case.info, sample)
     execution = running.execution_trace(trace, case.target.executors)
     case.claimed(running.claimed_by(execution, case.target.executors))
@@ -239,7 +244,7 @@ def _compiled(case: Case, sample: SampleInput) -> tuple[Trace, Trace]:
 
 @conformance()
 def test_meta_vs_torch(case: Case) -> None:
-    """Check that shapes, dtypes and devices in the trace are those of the executor's results."""
+    """Check that shapes, dtypes and devices in the trace match the executor's results."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             trace, execution = _compiled(case, sample)
@@ -254,20 +259,20 @@ def _compare_metadata(said: Any, actual: Any) -> None:
         if isinstance(actual, torch.Tensor):
             found = TensorProxy("x", shape=actual.shape, device=actual.device, dtype=actual.dtype).type_string()
         if found != said.type_string():
-            raise Mismatch(f"the meta function says {said.type_string()}, but the executor gave {found}")
+            raise Mismatch(f"the meta function returns {said.type_string()}, but the executor returned {found}")
     elif isinstance(said, NumberProxy):
         if type(actual) is not said.python_type:
-            raise Mismatch(f"the meta function says {said.type_string()}, but the executor gave {actual!r}")
+            raise Mismatch(f"the meta function returns {said.type_string()}, but the executor returned {actual!r}")
     elif isinstance(said, (tuple, list)):
         if not isinstance(actual, (tuple, list)) or len(said) != len(actual):
-            raise Mismatch(f"the meta function says {len(said)} results, but the executor gave {type(actual).__name__}")
+            raise Mismatch(f"the meta function returns {len(said)} results, but the executor {type(actual).__name__}")
         for s, a in zip(said, actual):
             _compare_metadata(s, a)
 
 
 @conformance(first_dtype)
 def test_trace_reexecutes(case: Case) -> None:
-    """Check that the text of a trace runs and gives the same results, before and after claiming."""
+    """Check that the text of a trace runs and gives the same results, both before and after claiming."""
     for i, sample in case.samples():
         with case.sample(i, sample):
             trace, execution = _compiled(case, sample)
@@ -298,7 +303,7 @@ def test_claimed(case: Case) -> None:
     case.claimed(False)
     registered = info.symbol.id in target.executor.implmap or info.symbol.executor is target.executor
     if not (registered or is_candidate(info, target)):
-        return  # counted; not a failure
+        return  # the operator is counted, but this is not a failure
     existing = False
     for dtype in dict.fromkeys((*target.dtypes, *target.every_dtype)):
         if not info.exists_for(case.device, dtype):
@@ -315,11 +320,11 @@ def test_claimed(case: Case) -> None:
     if existing:
         names = ", ".join(str(d).removeprefix("torch.") for d in target.every_dtype)
         raise ConformanceFailure(
-            f"the executor {target.name!r} has an implementation of {info.name}, but took none of its samples on "
-            f"{case.device} (dtypes: {names}): its checker never says yes, or another executor is asked first"
+            f"the executor {target.name!r} has an implementation of {info.name}, but claimed none of its samples on "
+            f"{case.device} (dtypes: {names}): its checker accepts none, or an earlier executor claims them"
         )
     if target.takes_everything:
-        raise ConformanceFailure(f"{info.name} exists for no dtype on {case.device}: each of its samples is refused")
+        raise ConformanceFailure(f"{info.name} supports no dtype on {case.device}: each of its samples is rejected")
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -327,7 +332,7 @@ def test_claimed(case: Case) -> None:
 def test_grad_vs_torch(case: Case) -> None:
     """Check that `backward` through `thunder.jit` gives the gradients of torch's autograd.
 
-    The gradients of an operator that torch does not have are compared with finite differences.
+    If torch does not have the operator, its gradients are compared with finite differences.
     """
     compare_gradients = gradients.compare_with_autograd
     if case.info.torch_reference is None:
@@ -349,7 +354,7 @@ def _has_gradients_in_torch(info: OpInfo) -> bool:
 
 @conformance(widest_when_full, where=lambda info: _has_gradients_in_torch(info) and info.name not in _WRONG_TWICE)
 def test_second_order_vs_torch(case: Case) -> None:
-    """Check that gradients of gradients are those of torch's autograd, where it has them."""
+    """Check that gradients of gradients match torch's autograd, if torch has them."""
     for i, sample in case.samples(requires_grad=True):
         with case.sample(i, sample):
             program = functools.partial(_call, case.info)
@@ -366,7 +371,7 @@ def _call(info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @conformance(widest_when_full, where=_has_gradients_in_torch)
 def test_grad_numerically(case: Case) -> None:
-    """Check gradients with finite differences, where torch's agree with them (those at kinks are conventions)."""
+    """Check gradients with finite differences if torch's gradients agree with them. (At kinks they are conventions.)"""
     for i, sample in case.samples(requires_grad=True):
         with case.sample(i, sample):
             if gradients.is_derivative_in_torch(case, sample):
@@ -393,12 +398,12 @@ def _compare_each(compare: Callable[[Case, SampleInput], Any], case: Case, **opt
 
 @conformance(widest_dtypes, where=_has_tangents)
 def test_jvp_vs_torch(case: Case) -> None:
-    """Check that `thunder.jvp` gives torch's tangents, by forward mode or by double backward."""
+    """Check that `thunder.jvp` gives torch's tangents, computed by forward mode or by double backward."""
     _compare_each(transformed.compare_tangents, case, requires_grad=True)
 
 
 def _has_examples(info: OpInfo) -> bool:
-    """Check whether it may be called for each example: written memory, or a generator's state, is shared."""
+    """Check whether the operator may be called once per example. It may not if it shares memory or generator state."""
     return not running.writes(info) and OpTags.GENERATOR_STATE_OP not in info.tags
 
 
@@ -410,7 +415,7 @@ def test_vmap_vs_torch(case: Case) -> None:
 
 @conformance(widest_dtypes, where=_has_tangents)
 def test_vmap_of_grad_vs_torch(case: Case) -> None:
-    """Check that `thunder.vmap` of `thunder.grad`, and the reverse, give torch's gradient for each example."""
+    """Check that `thunder.vmap` of `thunder.grad`, and the reverse order, give torch's gradient for each example."""
     _compare_each(transformed.compare_batched_gradients, case, requires_grad=True)
 
 

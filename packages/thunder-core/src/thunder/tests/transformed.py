@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparing transforms of operators: tangents, and results for a batch of samples."""
+"""Compare transforms of operators: tangents, and results for a batch of samples."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["compare_batched_gradients", "compare_batches", "compare_tangents"]
 
 # -- tangents ---------------------------------------------------------------------------------------------------------
 def compare_tangents(case: Case, sample: SampleInput) -> bool:
-    """Compare the tangents of a sample's results with torch's; return False where torch has none.
+    """Compare the tangents of a sample's results with torch's. Return False if torch has none.
 
-    torch can compute them in two ways: by forward mode, and by double backward.
-    Where they differ (forward mode ignores no_grad) ours have to agree with one of them.
+    torch can compute tangents in two ways: by forward mode, and by double backward. If these differ (e.g. forward mode
+    ignores no_grad), our tangents must agree with one of them.
     """
     places = [i for i, x in enumerate(_unique(sample)) if x.requires_grad]
     primals = [_unique(sample)[i].detach() for i in places]
@@ -53,7 +53,7 @@ def compare_tangents(case: Case, sample: SampleInput) -> bool:
             compare(found, expected, tolerance=case.tolerance, truth=truth)
             break
         except Mismatch:
-            # A correct tangent passes where torch divides by zero on the way (var over one element).
+            # A correct tangent passes even if torch divides by zero in an intermediate step (var over one element).
             if i == len(ways) - 1 and (all(map(_finite, expected)) or not all(map(_finite, found))):
                 raise
     return True
@@ -64,7 +64,7 @@ def _finite(x: torch.Tensor) -> bool:
 
 
 def _attempt(way: Any, fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]) -> Any:
-    """Return torch's tangents, computed in one of the ways, or None."""
+    """Return torch's tangents, computed in one of the two ways, or None."""
     try:
         with running.same_random_numbers():
             return way(fn, primals, tangents)
@@ -97,9 +97,9 @@ def _backward_twice(fn: Any, primals: Sequence[torch.Tensor], tangents: Sequence
 
 # -- batches ----------------------------------------------------------------------------------------------------------
 def compare_batches(case: Case, sample: SampleInput) -> int:
-    """Compare `vmap` over variants of a sample with a loop over torch; return the number of comparisons made.
+    """Compare `vmap` over variants of a sample with a loop over torch. Return the number of comparisons.
 
-    Each tensor is batched alone, and all of them at once. Random operations must be rejected.
+    First each tensor is batched separately, then all tensors together. Random operations must be rejected.
     """
     tensors = [x.detach() for x in _unique(sample)]
     if running.draws_random_numbers(running.trace_sample(case.info, sample)):
@@ -142,9 +142,9 @@ def _check_refused(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> N
 
 
 def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
-    """Compare a gradient per example of a batch with a loop over torch's; return False where torch has none.
+    """Compare the gradient for each example of a batch with a loop over torch. Return False if torch has no gradient.
 
-    In both orders: gradients of examples, and the gradient of a batched function.
+    This tests both orders: gradients of examples, and the gradient of a batched function.
     """
     if running.draws_random_numbers(running.trace_sample(case.info, sample)):
         return False  # random numbers would differ between examples
@@ -161,7 +161,7 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
     except (RuntimeError, IndexError, ValueError, NotImplementedError, TypeError, AttributeError):
         return False
     if None in gradients:
-        return False  # for example, torch writes in place
+        return False  # e.g. torch writes in place
     expected = tuple([torch.stack(parts) for parts in zip(*gradients)])
     batch = [torch.stack(parts) for parts in zip(*examples)]
     jitted = thunder.jit(number(_symbol), executors=case.target.executors)
@@ -177,9 +177,11 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
 
 
 def _gradient_in_torch(fn: Callable[..., Any], wrt: Sequence[int], example: Sequence[torch.Tensor]) -> Any:
-    """Return the gradients for one example, or None: by autograd, which differs from `torch.func.grad` in places.
+    """Return the gradients for one example, or None.
 
-    (With the latter the gradient of `max` is a product with a mask, so that a NaN cotangent is NaN everywhere.)
+    They come from autograd, which sometimes differs from `torch.func.grad`.
+
+    (With `torch.func.grad`, the gradient of `max` is a product with a mask, so a NaN cotangent makes all elements NaN.)
     """
     leaves = [x.clone().requires_grad_(i in wrt) for i, x in enumerate(example)]
     result = fn(*leaves)
@@ -209,7 +211,7 @@ def _symbol(info: Any, sample: SampleInput) -> Any:
 def _function(
     case: Case, sample: SampleInput, places: Sequence[int], call: Callable[..., Any], *, widen: bool = False
 ) -> Callable[..., Any]:
-    """Return the operator as a function of some of the sample's tensors that returns a tuple of tensors."""
+    """Return the operator as a function of some of the sample's tensors. The function returns a tuple of tensors."""
     tensors = _unique(sample)
     order = {id(x): i for i, x in enumerate(tensors)}
 

@@ -83,8 +83,7 @@ class Backward:
 
 
 class DropoutForward:
-    """`cudnn_attention_dropout_forward`: computes the result, the sums, and the random numbers' seed and offset.
-    """
+    """`cudnn_attention_dropout_forward`: computes the result, the sums, and the random numbers' seed and offset."""
 
     @staticmethod
     def meta(

@@ -254,8 +254,7 @@ class _Arguments:
         return why_not_kinds(q, k, v)
 
     def places(self) -> tuple[Any, ...]:
-        """Return the lengths of queries and keys, and the offsets in query, key, value, result and sums.
-        """
+        """Return the lengths of queries and keys, and the offsets in query, key, value, result and sums."""
         (q, k), h, hk = self.starts, self.query.shape[1], self.key.shape[1]
 
         def lengths_of(x: Any) -> Any:

@@ -257,8 +257,7 @@ class Rows(NamedTuple):
         return rows, block
 
     def vector(self, rows: int, block: int) -> int:
-        """Return the elements of a 16-byte vector if rows are not aligned to vectors; 1 if no shift is needed.
-        """
+        """Return the elements of a 16-byte vector if rows are not aligned to vectors; 1 if no shift is needed."""
         size = 16 // self.tensor.element_size()
         shifted = self.inner == 1 and self.stride_class == 1 and self.stride_outer % size != 0
         return size if shifted and rows == 1 and block >= 1024 and self.tensor.data_ptr() % 16 == 0 else 1

@@ -134,8 +134,7 @@ class _Gradients:
         self.begun = True
 
     def _add_to_bias(self, out: torch.Tensor, g: torch.Tensor) -> None:
-        """Accumulate by a matmul with ones if rows are aligned: there `sum(0)` needs 140 MiB for partial sums.
-        """
+        """Accumulate by a matmul with ones if rows are aligned: there `sum(0)` needs 140 MiB for partial sums."""
         if g.dtype is out.dtype:
             torch.addmv(out, g.t(), g.new_ones(g.shape[0]), out=out)
         elif g.is_cuda and g.shape[1] * g.element_size() % 16 == 0:

@@ -166,8 +166,7 @@ def _smoothed(target: Any, smoothing: float, classes: int) -> Any:
 
 
 class SoftForward:
-    """Computes the loss and, for backward, each row's lse and sum of weighted probabilities.
-    """
+    """Computes the loss and, for backward, each row's lse and sum of weighted probabilities."""
 
     @staticmethod
     def like(logits: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> tuple[Any, Any, Any]:

@@ -27,8 +27,7 @@ Made = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # the shape, stride
 
 
 class Step(NamedTuple):
-    """A launch: compiled kernel, grid, positions of the tensors (inputs, outputs, scratch), and other arguments.
-    """
+    """A launch: compiled kernel, grid, positions of the tensors (inputs, outputs, scratch), and other arguments."""
 
     compiled: Any
     grid: tuple[int, int]

@@ -153,8 +153,7 @@ class Sizes:
         return {k: self._converted(v) for k, v in x.items()} if type(x) is dict else x
 
     def _line(self, size: Size) -> tuple[int, int] | None:
-        """Return `factor, constant` if a size is `factor * n + constant` for one number `n` of the trace; else None.
-        """
+        """Return `factor, constant` if a size is `factor * n + constant` for one number `n` of the trace; else None."""
         if size.index not in self._lines:
             number, found = size.number, None
             if len(number.leaves) == 1:

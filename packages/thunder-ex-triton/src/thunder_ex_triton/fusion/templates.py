@@ -342,8 +342,7 @@ def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
-    """Return the kernel that adds the partial sums of columns in a fixed order, and computes values from the sums.
-    """
+    """Return the kernel that adds the partial sums of columns in a fixed order, and computes values from the sums."""
     writer = Writer(operations, strides, space, axis="r")
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")

@@ -99,9 +99,7 @@ def _unread(device: torch.device, kernel: str) -> tuple[torch.Tensor, torch.Tens
 
 
 def _checked(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> bool | str:
-    """Check whether a kernel supports this call. torch checks only the calls that it traces, not traces written by
-    hand.
-    """
+    """Check whether a kernel supports this call. torch has checked traced calls, but not traces written by hand."""
     if query.device.type == "cpu" or kernel != "flash":
         return True
     if attn_mask is not None:

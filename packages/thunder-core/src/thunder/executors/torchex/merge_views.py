@@ -133,8 +133,7 @@ class _Chains:
 
 
 def _reads_as_it_is(x: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Check whether strides describe a view fully: same memory and dtype, not conjugated, and not negated.
-    """
+    """Check whether strides describe a view fully: same memory and dtype, not conjugated, and not negated."""
     same = x.untyped_storage()._cdata == whole.untyped_storage()._cdata and x.dtype is whole.dtype
     return same and not x.is_conj() and not x.is_neg()
 

@@ -140,11 +140,7 @@ def jit(
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
-        before, autograd, fn = (
-            known._transforms,
-            known._autograd,
-            known._fn,
-        )  # the wrapped function keeps its attributes
+        before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps its transforms
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
     jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)

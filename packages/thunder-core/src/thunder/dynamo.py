@@ -92,7 +92,7 @@ def backend(
     """
     if mode not in (None, "default"):
         raise ValueError(
-            f"torch.compile(…, backend='thunder', mode={mode!r}): only Inductor has modes; thunder has options, such as "
+            f"torch.compile(…, backend='thunder', mode={mode!r}): only Inductor has modes; thunder has options, e.g. "
             "options={'executors': ['torch_compile']} or "
             "options={'transforms': [thunder.transforms.CUDAGraphTransform()]}"
         )

@@ -131,7 +131,7 @@ def entry_of(path: str) -> Entry:
 
 
 def overridable() -> set[str]:
-    """Return the public names in torch's list of overridable functions, to check that `entries` contains all of them."""
+    """Return the public names in torch's list of overridable functions, to check that `entries` contains them."""
     found = set()
     for functions in torch.overrides.get_overridable_functions().values():
         for fn in functions:

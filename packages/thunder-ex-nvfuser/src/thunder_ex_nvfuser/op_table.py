@@ -210,7 +210,7 @@ def _reduction(name: str) -> Entry:
 
 
 def _variance(*, mean: bool) -> Entry:
-    """Return the entry of a variance, computed from deviations. nvFuser's is wrong for expanded dimensions (stride 0)."""
+    """Return the entry of a variance, computed from deviations. nvFuser's is wrong if a dimension has stride 0."""
 
     def entry(bsym: Any, write: Write) -> str | None:
         (a, dims), correction = bsym.args, bsym.kwargs["correction"]

@@ -76,7 +76,7 @@ def takes(input: Any, sizes: Any, weights: Any, biases: Any = None, recipe: Any 
 
 
 class _Layers:
-    """Lower grouped linear layers. Slots and weights are tuples with an element per layer. Operators are called once."""
+    """Lower grouped linear layers. Slots and weights are tuples, with an element per layer."""
 
     def __init__(self, operators: dict[str, Any], sizes: Sequence[int], weights: Sequence[Any], recipe: Any):
         self.operators = operators

@@ -158,7 +158,7 @@ def _quantizes(op: BoundSymbol, x: TensorProxy) -> bool:
 
 
 def _how(op: BoundSymbol) -> Any:
-    """Return a key that is equal for equal quantizations of a value. Slots are ignored, because a value has one scale."""
+    """Return a key that is equal for equal quantizations of a value. It ignores slots: a value has only one scale."""
     return op.sym.name, *[each for each in op.args[1:] if not isinstance(each, Slot)]
 
 

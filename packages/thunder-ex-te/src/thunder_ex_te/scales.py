@@ -29,7 +29,7 @@ def kept(state: dict[str, Any], name: str) -> dict[str, torch.Tensor]:
     found = scales.setdefault(name, {}) if isinstance(scales, dict) else None
     if not isinstance(found, dict) or (found and not _fits(found)):
         raise ThunderError(
-            f"_extra_state[{STATE!r}][{name!r}] is invalid: DelayedScaling needs a `scale` in float32[1] and an  "
+            f"_extra_state[{STATE!r}][{name!r}] is invalid: DelayedScaling needs a `scale` in float32[1] and an "
             "`amax_history` in float32[length, 1]. Load the `_extra_state` of a function jitted with DelayedScaling"
         )
     return found

@@ -245,7 +245,7 @@ def _overridable(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     if resolve_name(fn) is None:
         raise TypeError(
-            f"replaces= needs functions of torch whose calls can be intercepted while tracing, but {fn!r} is not  "
+            f"replaces= needs functions of torch whose calls can be intercepted while tracing, but {fn!r} is not "
             "such a function: call the operator instead"
         )
     return fn

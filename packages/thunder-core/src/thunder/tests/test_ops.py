@@ -133,8 +133,8 @@ def test_own_operators_have_samples(target: Target) -> None:
     without = operators_without_samples(target)
     if without:
         pytest.fail(
-            f"the executor {target.name!r} has operators without samples, {', '.join(without)}: give each an OpInfo in the "
-            "plugin's conformance profile (ConformanceProfile(opinfos=…))",
+            f"the executor {target.name!r} has operators without samples, {', '.join(without)}: give each an OpInfo in "
+            "the plugin's conformance profile (ConformanceProfile(opinfos=…))",
             pytrace=False,
         )
 

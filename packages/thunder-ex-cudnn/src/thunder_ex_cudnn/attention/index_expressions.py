@@ -152,7 +152,7 @@ def _whole(part: slice) -> bool:
 
 
 def _moved(op: BoundSymbol, dim: int) -> tuple[int, int] | None:
-    """Return the dimension of a view that corresponds to a dimension of its source, and the view's first index there."""
+    """Return the dimension of a view that corresponds to a dimension of its source, and its first index there."""
     source, result, id = op.args[0], op.output, op.sym.id
     at = source.ndim + dim
     if id == "torch.expand":

@@ -60,7 +60,7 @@ def _register_implementation(
     execution_transform: Callable[..., Any] | None = None,
     grad_transform: Callable[..., Any] | None = None,
 ) -> None:
-    """Register the torch executor's implementation of `sym`: an `op` with its arguments, or an `execution_transform`."""
+    """Register the torch executor's implementation of `sym`: `op` with its arguments, or an `execution_transform`."""
     ex.register_implementation(
         sym, op, checker=checker, execution_transform=execution_transform, grad_transform=grad_transform
     )

@@ -77,9 +77,9 @@ def test_options_of_jit() -> None:
     assert seen == ["computation", "computation"]
     with pytest.raises(TypeError, match="unknown compile option 'exectors', did you mean 'executors'"):
         thunderfx(lambda a: a, exectors=[])
-    with pytest.raises(Exception, match=r"modes are Inductor's; thunder has options"):
+    with pytest.raises(Exception, match=r"only Inductor has modes; thunder has options"):
         torch.compile(lambda a: a + 1, backend="thunder", mode="reduce-overhead")(torch.ones(2))
-    with pytest.raises(TypeError, match="thunderfx takes a function or a module, not int"):
+    with pytest.raises(TypeError, match="thunderfx expects a function or a module, not int"):
         thunderfx(3)  # type: ignore[arg-type]
 
 

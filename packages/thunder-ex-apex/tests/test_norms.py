@@ -67,10 +67,10 @@ def test_what_it_leaves_to_others(device: str) -> None:
     check(F.layer_norm, x, (4,), w, taken=False)
     check(F.layer_norm, x.double(), (4,), w.double(), w.double(), taken=False)
     for norm, args, reason in (
-        (F.layer_norm, (x, (4,), w), "a weight and a bias, or neither"),
+        (F.layer_norm, (x, (4,), w), "a weight and a bias, or none of them"),
         (F.layer_norm, (x.double(), (4,)), "no gradient in"),
         (F.layer_norm, (x[:0], (4,)), "has no elements"),
-        (F.rms_norm, (x, (4,), w.double()), "with one dtype"),
+        (F.rms_norm, (x, (4,), w.double()), "with the same dtype"),
     ):
         said = thunder.examine(lambda *args: norm(*args), *args, executors=["apex_norm"])
         assert reason in str(said)

@@ -30,12 +30,12 @@ def _broken() -> int:
         (
             FakeEnv({FRONTEND: "1.9.0"}, ["cudnn"]),
             91900,
-            "needs nvidia-cudnn-frontend 1.32 or newer, and 1.9.0 is installed",
+            "needs nvidia-cudnn-frontend 1.32 or newer, but 1.9.0 is installed",
         ),
         (FakeEnv(**HERE, gpus=()), 91900, "needs an NVIDIA GPU: this torch was built without CUDA"),
-        (FakeEnv(**HERE, gpus=(OLD,)), 91900, r"8.0 or newer, and there is only Tesla V100 \(7.0\)"),
+        (FakeEnv(**HERE, gpus=(OLD,)), 91900, r"8.0 or newer, but this machine has Tesla V100 \(7.0\)"),
         (FakeEnv(**HERE, gpus=(OLD, gpu())), 91900, None),
-        (FakeEnv(**HERE), 91400, "needs cuDNN 9.19 or newer, and 9.14.0 is installed"),
+        (FakeEnv(**HERE), 91400, "needs cuDNN 9.19 or newer, but 9.14.0 is installed"),
         (FakeEnv(**HERE), 100100, r"torch uses cuDNN 9.19.0 and nvidia-cudnn-frontend found 10.1.0"),
         (
             FakeEnv(**HERE),

@@ -28,9 +28,17 @@ OLD = gpu("Tesla M40", (5, 2))
             None,
             "needs nvFuser's module nvfuser_direct, .*pip install nvfuser-cu130-torch211",
         ),
-        (FakeEnv(modules=["nvfuser"], torch="2.11.0+cu130"), None, "the module nvfuser alone is an older one"),
+        (
+            FakeEnv(modules=["nvfuser"], torch="2.11.0+cu130"),
+            None,
+            "the installed module nvfuser is from an older release",
+        ),
         (FakeEnv(modules=["nvfuser_direct"], gpus=()), None, "needs an NVIDIA GPU: this torch was built without CUDA"),
-        (FakeEnv(modules=["nvfuser_direct"], gpus=(OLD,)), None, r"7.0 or newer, and there is only Tesla M40 \(5.2\)"),
+        (
+            FakeEnv(modules=["nvfuser_direct"], gpus=(OLD,)),
+            None,
+            r"7.0 or newer, but this machine has Tesla M40 \(5.2\)",
+        ),
         (HERE, None, None),
         (HERE, Wheel("nvfuser_cu130_torch211", 13, (2, 11)), None),
         (HERE, Wheel("nvfuser_cu130_torch210", 13, (2, 10)), None),
@@ -42,7 +50,7 @@ OLD = gpu("Tesla M40", (5, 2))
         (
             HERE,
             Wheel("nvfuser_cu128_torch211", 12, (2, 11)),
-            "for CUDA 12, and torch for 13.0",
+            "for CUDA 12, torch for 13.0",
         ),
         (
             HERE,
@@ -87,7 +95,7 @@ def test_a_library_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     whole.write_bytes(b"12345678")
     assert probe.why_not(HERE) is None
     whole.write_bytes(b"1234")
-    assert "_C.so has 4 bytes and not 8, as its wheel states" in str(probe.why_not(HERE))
+    assert "_C.so has 4 bytes, but its wheel records 8" in str(probe.why_not(HERE))
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

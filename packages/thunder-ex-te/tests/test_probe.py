@@ -40,7 +40,7 @@ def test_versions() -> None:
     assert "transformer_engine_cu13 2.20.2" in said
     for version in ("2.19.0", "2.21.0", "3.0", "unknown"):
         said = _said(dict.fromkeys(PARTS, version))
-        assert f"needs TransformerEngine 2.20 or newer, before 2.21, and {version} is installed" in said
+        assert f"needs TransformerEngine 2.20 or newer, before 2.21, but {version} is installed" in said
 
 
 def test_gpus() -> None:
@@ -49,7 +49,7 @@ def test_gpus() -> None:
     for capability in ((8, 0), (8, 9), (10, 0), (12, 0)):
         text = ".".join(map(str, capability))
         said = _said(gpus=[gpu("a GPU", capability)])
-        assert f"capability 9.0 or newer, before 10.0, and there is only a GPU ({text})" in said
+        assert f"capability 9.0 or newer, before 10.0, but this machine has a GPU ({text})" in said
 
 
 def test_a_library_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_state_of_another_kind(wrong: Any, layer: Any, recipes: Any) -> None:
     """Is an error that says what is wanted."""
     f = thunder.jit(layer, te_recipe=recipes.DelayedScaling())
     f._extra_state = {"te": wrong}
-    with pytest.raises(ThunderError, match=r"_extra_state\['te'\]\['t_weight\.\w+'\] is invalid: DelayedScaling keeps"):
+    with pytest.raises(ThunderError, match=r"_extra_state\['te'\]\['t_weight\.\w+'\] is invalid: DelayedScaling needs"):
         _step(f, layer, 1.0)
 
 

@@ -19,9 +19,9 @@ OLD = gpu("Tesla V100", (7, 0))
     [
         (FakeEnv(BOTH), False, None),
         (FakeEnv({"numpy": "2.4.6"}), False, "not installed: pip install 'triton>=3.6'"),
-        (FakeEnv({"triton": "3.5.1"}), False, "needs Triton 3.6 or newer, and 3.5.1 is installed"),
+        (FakeEnv({"triton": "3.5.1"}), False, "needs Triton 3.6 or newer, but 3.5.1 is installed"),
         (FakeEnv(BOTH, gpus=()), False, "needs an NVIDIA GPU: this torch was built without CUDA"),
-        (FakeEnv(BOTH, gpus=(OLD,)), False, r"8.0 or newer, and there is only Tesla V100 \(7.0\)"),
+        (FakeEnv(BOTH, gpus=(OLD,)), False, r"8.0 or newer, but this machine has Tesla V100 \(7.0\)"),
         (FakeEnv(BOTH, gpus=(OLD, gpu())), False, None),
         (FakeEnv(BOTH, gpus=()), True, None),
         (FakeEnv({"triton": "3.7.0"}), True, "needs NumPy"),

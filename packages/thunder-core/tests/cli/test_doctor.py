@@ -155,7 +155,7 @@ def test_an_unknown_plugin(machine, capsys) -> None:
     """The installed ones are listed."""
     machine(TORCH, good=READY)
     assert main(["doctor", "godo"]) == 1
-    assert "no installed distribution brings an executor plugin 'godo'. Installed: good" in capsys.readouterr().err
+    assert "no installed distribution provides an executor plugin 'godo'. Installed: good" in capsys.readouterr().err
 
 
 def test_thunder_itself_is_broken(machine, capsys) -> None:

@@ -33,14 +33,14 @@ def test_a_table(installed, capsys, caplog) -> None:
     """A line a plugin, the reason at its end, and no log line that says it again."""
     installed(
         record("acme", PluginState.COMPATIBLE),
-        record("old", PluginState.INCOMPATIBLE, "requires thunder-core<0.1, and 0.1.0 is installed"),
+        record("old", PluginState.INCOMPATIBLE, "requires thunder-core<0.1, but 0.1.0 is installed"),
     )
     with caplog.at_level(logging.DEBUG):
         assert main(["plugins"]) == 0
     header, acme, old, *_ = capsys.readouterr().out.splitlines()
     assert header.split() == ["plugin", "state", "distribution", "needs", "thunder-core", "module", "why"]
     assert acme.split() == ["acme", "compatible", "thunder-ex-acme", "1.0", ">=0.1", "no_such_module_of_acme"]
-    assert old.endswith("requires thunder-core<0.1, and 0.1.0 is installed")
+    assert old.endswith("requires thunder-core<0.1, but 0.1.0 is installed")
     assert caplog.records == []
 
 

@@ -116,7 +116,7 @@ def test_what_a_checker_answers(answer: Any, takes: bool) -> None:
     assert ran(ltorch.mul, [executor])[0] == ["picky_mul" if takes else "mul"]
     bsym = traced(ltorch.mul).bound_symbols[0]
     assert executor.can_execute(bsym) is takes
-    expected = None if takes else answer if isinstance(answer, str) and answer else "its checker said no"
+    expected = None if takes else answer if isinstance(answer, str) and answer else "its checker returned False"
     assert executor.rejection(bsym) == expected
 
 

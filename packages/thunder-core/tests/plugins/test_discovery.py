@@ -46,8 +46,8 @@ def test_a_plugin_is_found_and_not_imported(site) -> None:
 @pytest.mark.parametrize(
     ("requires", "core", "reason"),
     [
-        ("thunder-core>=0.2", "0.1.0", "requires thunder-core>=0.2, and 0.1.0 is installed"),
-        ("thunder-core<0.3", "0.3.dev1", "requires thunder-core<0.3, and 0.3.dev1 is installed"),
+        ("thunder-core>=0.2", "0.1.0", "requires thunder-core>=0.2, but 0.1.0 is installed"),
+        ("thunder-core<0.3", "0.3.dev1", "requires thunder-core<0.3, but 0.3.dev1 is installed"),
         (
             "thunder-core>>0.1",
             "0.1.0",
@@ -80,7 +80,7 @@ def test_another_api(site) -> None:
     later = records["later", "thunder-ex-later"]
     assert later.state is PluginState.INCOMPATIBLE
     assert later.reason == (
-        "made for plugin API 2, and this thunder-core has 1: "
+        "made for plugin API 2, but this thunder-core has 1: "
         "install a version of thunder-ex-later that offers 'thunder.executors.v1'"
     )
     assert records["both", "both"].entry_point.value == "one"
@@ -126,7 +126,7 @@ def test_two_plugins_of_one_name(site, distributions: tuple[str, ...], winner: s
     assert len(records) == len(distributions)
     for (_, distribution), record in records.items():
         assert all(f"{other} 1.0" in record.conflict for other in distributions)
-        assert f"the one of {winner} is used" in record.conflict
+        assert f"that of {winner} is used" in record.conflict
         assert record.state is (PluginState.COMPATIBLE if distribution == winner else PluginState.BLOCKED)
         if distribution != winner:
             assert record.reason.startswith(record.conflict)

@@ -120,10 +120,10 @@ def test_gpus_that_are_too_old() -> None:
     env.__dict__.update(cuda_error=None, devices=(GpuDevice(0, "V100", (7, 0), 1), GpuDevice(1, "A100", (8, 0), 1)))
     assert env.lacks_gpu((8, 0)) is None
     assert env.lacks_gpu((8, 9)) == (
-        "needs a GPU of compute capability 8.9 or newer, and there is only V100 (7.0), A100 (8.0)"
+        "needs a GPU of compute capability 8.9 or newer, but this machine has V100 (7.0), A100 (8.0)"
     )
     env.__dict__.update(devices=())
-    assert str(env.lacks_gpu((7, 0))).endswith("7.0 or newer, and there is only none")
+    assert str(env.lacks_gpu((7, 0))).endswith("7.0 or newer, but this machine has none")
     env.__dict__.update(cuda_error="this torch was built without CUDA")
     assert env.lacks_gpu((7, 0)) == "needs an NVIDIA GPU: this torch was built without CUDA"
 
@@ -153,11 +153,11 @@ def test_versions_in_a_range() -> None:
     """The line says what is needed, what is there and how to get it."""
     assert reject_version("acme", "1.2.3", (1, 2)) is None
     assert reject_version("acme", "1.10", (1, 2), (1, 11)) is None
-    assert reject_version("acme", "1.1.9+cu13", (1, 2)) == "needs acme 1.2 or newer, and 1.1.9+cu13 is installed"
+    assert reject_version("acme", "1.1.9+cu13", (1, 2)) == "needs acme 1.2 or newer, but 1.1.9+cu13 is installed"
     assert reject_version("acme", "2.0", (1, 2), (2, 0), install="pip install acme") == (
-        "needs acme 1.2 or newer, before 2.0, and 2.0 is installed: pip install acme"
+        "needs acme 1.2 or newer, before 2.0, but 2.0 is installed: pip install acme"
     )
-    assert reject_version("acme", "nightly", (1, 2)) == "needs acme 1.2 or newer, and nightly is installed"
+    assert reject_version("acme", "nightly", (1, 2)) == "needs acme 1.2 or newer, but nightly is installed"
 
 
 def test_distributions_in_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_distributions_in_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = "needs ACME, which is not installed: pip install acme"
     assert env.lacks_version("other", (1, 0), **how) == missing
     assert env.lacks_version("acme", (1, 0), module="no_such_module", **how) == missing
-    assert env.lacks_version("acme", (1, 3), **how) == "needs ACME 1.3 or newer, and 1.2 is installed: pip install acme"
+    assert env.lacks_version("acme", (1, 3), **how) == "needs ACME 1.3 or newer, but 1.2 is installed: pip install acme"
 
 
 def test_devices_of_other_types() -> None:

@@ -72,12 +72,12 @@ BROKEN: dict[str, tuple[list[str], str]] = {
     ),
     "misspelt": (
         [hook("thunder_register_executor(registry)", "pass")],
-        "hooks: TypeError: thunder_register_executor in {module} is no hook of thunder: did you mean thunder_reg",
+        "hooks: TypeError: thunder_register_executor in {module} is not a hook of thunder: did you mean thunder_reg",
     ),
     "other prefix": ([hook("probe(env)", "pass")], "hooks: PluginValidationError: unknown hook 'probe'"),
     "wrong argument": (
         [hook("thunder_probe(environment)", "pass")],
-        "hooks: TypeError: thunder_probe in {module} takes an argument 'environment', and is called with 'env'",
+        "hooks: TypeError: thunder_probe in {module} has an argument 'environment', but the hook's are 'env'",
     ),
     "probe raises": (
         [REGISTER, hook("thunder_probe(env)", "raise OSError('libacme.so: not found')")],
@@ -258,7 +258,7 @@ def test_unknown_names(plugin, manager_of, host) -> None:
     with pytest.raises(PluginLoadError) as caught:
         manager.load_named("amce")
     assert str(caught.value) == (
-        "there is no executor 'amce', and no installed distribution brings a plugin of that name, did you mean 'acme'? "
+        "there is no executor 'amce', and no installed distribution provides a plugin of that name, did you mean 'acme'? "
         "Executors: acme, torch; plugins: acme"
     )
     assert plugin_executor in host.get_all_executors()

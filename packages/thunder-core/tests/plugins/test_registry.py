@@ -64,7 +64,7 @@ def test_several_executors(host) -> None:
     registry.register_operator("a", executor="first", fn=len)
     registry.register_operator("b", executor=second, fn=len)
     registry.register_implementation("torch.mul", registry.operator("b"), executor="second")
-    with pytest.raises(ValueError, match=r"say which executor is meant .* has registered first, second"):
+    with pytest.raises(ValueError, match=r"name the executor .* has registered first, second"):
         registry.register_operator("c", fn=len)
     registry.commit(host, Catalog())
     assert [call[:2] for call in first.calls] == [("operator", "a")]
@@ -94,7 +94,7 @@ def test_several_executors(host) -> None:
             ValueError,
             "not registered an executor 'torch'",
         ),
-        (lambda r: r.operator("nn"), ValueError, "has registered no operator 'nn'; it has: mm"),
+        (lambda r: r.operator("nn"), ValueError, "has not registered an operator 'nn'; it has: mm"),
         (lambda r: r.register_option("no-name"), ValueError, "must be a Python identifier"),
         (lambda r: r.register_transform("t", abs, phase="never"), ValueError, "the phases are before_grad"),
     ],

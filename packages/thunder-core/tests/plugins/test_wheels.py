@@ -33,9 +33,9 @@ STATES = {
     ("hookraises", "thunder-ex-hookraises"): ("failed", "thunder_register_transforms: ValueError: transform"),
     ("multimul", GOOD): ("ready", None),
     ("newcore", "thunder-ex-newcore"): ("incompatible", "requires thunder-core>=99, and "),
-    ("otherapi", "thunder-ex-otherapi"): ("incompatible", "made for plugin API 2, and this thunder-core has 1"),
+    ("otherapi", "thunder-ex-otherapi"): ("incompatible", "made for plugin API 2, but this thunder-core has 1"),
     ("twin", "acme-twin"): ("ready", None),
-    ("twin", "other-twin"): ("blocked", "acme-twin 1.0 and other-twin 1.0 both bring a plugin named 'twin'"),
+    ("twin", "other-twin"): ("blocked", "acme-twin 1.0 and other-twin 1.0 both provide a plugin named 'twin'"),
 }
 
 

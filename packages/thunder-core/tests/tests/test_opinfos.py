@@ -48,9 +48,11 @@ def test_names_are_all_different() -> None:
 
 def test_unknown_names() -> None:
     """Say so, as attributes too."""
-    with pytest.raises(KeyError, match="no operator 'nonesuch' has samples"):
+    with pytest.raises(KeyError, match="there is no operator 'nonesuch' with samples"):
         opinfo_of("nonesuch")
-    with pytest.raises(AttributeError, match="no operator 'nonesuch' has samples, so there is no nonesuch_opinfo"):
+    with pytest.raises(
+        AttributeError, match="there is no operator 'nonesuch' with samples, so nonesuch_opinfo does not exist"
+    ):
         _ = opinfos.nonesuch_opinfo
     with pytest.raises(AttributeError, match="has no attribute 'nonesuch'"):
         _ = opinfos.nonesuch

@@ -59,7 +59,7 @@ def test_tiers() -> None:
     assert target_of(torch_executor, full=True).dtypes == FULL_DTYPES
     named = target_of(torch_executor, dtypes=["float64", " torch.int8"])
     assert named.dtypes == (torch.float64, torch.int8)
-    with pytest.raises(BadTarget, match="there is no dtype 'float63' to test; known: bool, "):
+    with pytest.raises(BadTarget, match="there is no dtype 'float63' to test; the known dtypes are bool, "):
         target_of(torch_executor, dtypes=["float63"])
 
 
@@ -98,7 +98,7 @@ def test_devices(executor: OperatorExecutor, profile: Any) -> None:
     assert target_of(executor).devices == ("cpu",)
     profile(devices=("no_such_device",))
     assert target_of(executor, devices=["cpu"]).devices == ("cpu",)
-    with pytest.raises(BadTarget, match="'for_targets' is tested on no_such_device, and this machine has none"):
+    with pytest.raises(BadTarget, match="'for_targets' is tested on no_such_device, but this machine has none"):
         target_of(executor)
     with pytest.raises(BadTarget, match="this machine has no device no_such_device"):
         target_of(executor, devices=["cpu", "no_such_device"])

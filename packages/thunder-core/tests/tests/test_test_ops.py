@@ -130,7 +130,9 @@ def test_wrong_dtype(executor: OperatorExecutor, suite: Callable[..., pytest.Run
     result = suite()
     assert {"test_core_vs_torch_consistency", "test_meta_vs_torch"} <= failed_tests(result)
     result.stdout.fnmatch_lines(["*the dtype of result is torch.float64, but should be torch.float32*"])
-    result.stdout.fnmatch_lines(["*the meta function says cpu f32[[]4, 4[]], but the executor gave cpu f64[[]4, 4[]]*"])
+    result.stdout.fnmatch_lines(
+        ["*the meta function returns cpu f32[[]4, 4[]], but the executor returned cpu f64[[]4, 4[]]*"]
+    )
 
 
 def test_wrong_shape(executor: OperatorExecutor, suite: Callable[..., pytest.RunResult]) -> None:
@@ -163,7 +165,9 @@ def test_claims_nothing(executor: OperatorExecutor, suite: Callable[..., pytest.
     """An executor without implementations would only prove that torch is like torch."""
     result = suite(only="mul or claims_something")
     assert failed_tests(result) == {"test_claims_something"}
-    result.stdout.fnmatch_lines(["*the executor 'on_purpose' claims none of the * operators on cpu: does it register*"])
+    result.stdout.fnmatch_lines(
+        ["*the executor 'on_purpose' claims none of the * operators on cpu: check that it registers*"]
+    )
 
 
 def test_never_says_yes(executor: OperatorExecutor, suite: Callable[..., pytest.RunResult]) -> None:
@@ -172,7 +176,7 @@ def test_never_says_yes(executor: OperatorExecutor, suite: Callable[..., pytest.
     executor.register_implementation(ltorch.mul, op, checker=lambda a, b: "not today")
     result = suite(only="mul or claims_something")
     assert failed_tests(result) == {"test_claims_something", "test_claimed"}
-    result.stdout.fnmatch_lines(["*'on_purpose' has an implementation of mul, but took none of its samples on cpu*"])
+    result.stdout.fnmatch_lines(["*'on_purpose' has an implementation of mul, but claimed none of its samples on cpu*"])
 
 
 def test_an_operator_without_samples(executor: OperatorExecutor, suite: Callable[..., pytest.RunResult]) -> None:
@@ -263,7 +267,7 @@ def test_dtypes_devices_and_tolerances(
     profile(devices=("no_such_device",))
     result = suite()
     assert result.ret != 0
-    assert "is tested on no_such_device, and this machine has none" in result.stdout.str() + result.stderr.str()
+    assert "is tested on no_such_device, but this machine has none" in result.stdout.str() + result.stderr.str()
 
 
 def test_a_plugins_own_operators(
@@ -305,5 +309,5 @@ def test_a_copy_where_torch_has_a_view(pytester: pytest.Pytester, monkeypatch: p
     )
     assert failed_tests(result) == {"test_core_vs_torch_consistency"}
     result.stdout.fnmatch_lines(
-        ["*result 0 shares memory with the arguments as [[]False[]] says, in torch as [[]True[]]*"]
+        ["*result 0 shares memory with the arguments as in [[]False[]], but in torch as in [[]True[]]*"]
     )

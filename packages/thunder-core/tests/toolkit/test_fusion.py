@@ -24,11 +24,11 @@ def tensor(shape: tuple[int, ...] = (2, 3), dtype: Any = dtypes.float32, device:
     [
         ([tensor()], None),
         ([tensor(), NumberProxy(2.0, name="n")], "has a data-dependent number"),
-        ([2.0], "works on what is not a tensor"),
+        ([2.0], "uses a value that is not a tensor"),
         ([tensor((1,) * 5)], "has more than 4 dimensions"),
         ([tensor(dtype=dtypes.float16)], "acme has no type float16"),
         ([tensor(device=devices.cpu)], "needs a GPU"),
-        ([tensor(), tensor(device=devices.to_device("cuda:1"))], "works on several devices"),
+        ([tensor(), tensor(device=devices.to_device("cuda:1"))], "uses several devices"),
     ],
 )
 def test_values(values: list[Any], reason: str | None) -> None:

@@ -52,11 +52,11 @@ def test_it_takes(args: Any, how: Any) -> None:
     ("args", "how", "reason"),
     [
         ((HEADS, HEADS), {"device": "cpu"}, "cuDNN runs on NVIDIA GPUs, not on cpu"),
-        ((HEADS, HEADS), {"dtype": torch.float32}, "takes float16 and bfloat16, not"),
+        ((HEADS, HEADS), {"dtype": torch.float32}, "supports float16 and bfloat16, not"),
         (((8, 128, 64),) * 2, {}, "four dimensions"),
         ((HEADS, (1, 8, 128, 64)), {}, "the same batch"),
         ((HEADS, (2, 4, 128, 64), (2, 2, 128, 64)), {"enable_gqa": True}, "the same number of heads"),
-        ((HEADS, (2, 3, 128, 64)), {"enable_gqa": True}, "a divisor of the query's"),
+        ((HEADS, (2, 3, 128, 64)), {"enable_gqa": True}, "which must divide the query's"),
         ((HEADS, (2, 1, 128, 64)), {}, "enable_gqa=True"),
         (((2, 8, 0, 64), HEADS), {}, "have no elements"),
         (((2, 8, 16, 60),) * 2, {}, "multiples of 8 up to 256, not 60"),
@@ -64,7 +64,7 @@ def test_it_takes(args: Any, how: Any) -> None:
         ((HEADS, HEADS), {"mask": (128, 128), "is_causal": True}, "a mask or is_causal, not both"),
         ((HEADS, HEADS), {"mask": (3, 1, 128, 128)}, "expanded to"),
         ((HEADS, HEADS), {"mask": (1, 1, 1, 128, 128)}, "at most four dimensions"),
-        ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "takes masks in"),
+        ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "supports masks in"),
         ((HEADS, HEADS), {"dropout_p": 1.0}, "dropout probabilities in [0, 1)"),
         ((HEADS, HEADS), {"scale": -0.5}, "positive scales"),
         (((1, 8, 1, 64),) * 2, {}, "a single key"),
@@ -72,7 +72,7 @@ def test_it_takes(args: Any, how: Any) -> None:
         (
             (HEADS, HEADS, (2, 8, 128, 32)),
             {"mask": (128, 128), "mask_dtype": torch.bfloat16, "dropout_p": 0.1},
-            "values of another width",
+            "value and key differ in width",
         ),
     ],
 )
@@ -94,7 +94,7 @@ def test_examine_shows_it(executor: Any, cudnn: Any) -> None:
     """Why cuDNN does not run an operation of a program."""
     q = torch.randn(2, 4, 8, 16)
     report = thunder.examine(lambda q: F.scaled_dot_product_attention(q, q, q), q, executors=[executor])
-    assert "not cudnn: takes float16 and bfloat16, not float32" in str(report)
+    assert "not cudnn: supports float16 and bfloat16, not float32" in str(report)
 
 
 # -- programs, with torch in the place of kernels ----------------------------------------------------------------------

@@ -117,7 +117,7 @@ def power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-# : The index of the current device. (Call this only after CUDA is initialized, i.e. if a tensor on a GPU exists.)
+#: The index of the current device. (Call this only after CUDA is initialized, i.e. if a tensor on a GPU exists.)
 current_device: Callable[[], int] = no_device if INTERPRETED else current_cuda_device
 
 

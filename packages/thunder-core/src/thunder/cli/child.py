@@ -19,10 +19,10 @@ from typing import Any
 
 __all__ = ["look"]
 
-# : The number of bytes of a dead child's output that are shown.
+#: The number of bytes of a dead child's output that are shown.
 LAST_LINES = 15
 
-# : The first line of faulthandler's report. The innermost frame is on the next line.
+#: The first line of faulthandler's report. The innermost frame is on the next line.
 FATAL = "Fatal Python error"
 
 

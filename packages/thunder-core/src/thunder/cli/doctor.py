@@ -37,7 +37,7 @@ from thunder.plugins.version import normalize_name
 __all__ = ["add_parser", "run"]
 
 CRASHED = "crashed"
-# : A plugin is reported as slow if its import takes at least this number of seconds.
+#: A plugin is reported as slow if its import takes at least this number of seconds.
 SLOW_IMPORT = 1.0
 _BROKEN = {CRASHED, PluginState.FAILED.value, PluginState.INCOMPATIBLE.value}
 

@@ -25,7 +25,7 @@ __all__ = ["OPTION", "Session", "run", "take_option"]
 OPTION = "--isolate"
 SUITE = "thunder.tests"
 REPORT, FAMILY = "--thunder-report", "--thunder-family"
-# : The exit statuses of pytest if tests have run, or if there were none.
+#: The exit statuses of pytest if tests have run, or if there were none.
 ENDED = (0, 1, 5)
 
 

@@ -21,9 +21,11 @@ __all__ = ["Claim", "add_parser", "claims_of", "run"]
 class Claim(NamedTuple):
     """One operation that an executor runs.
 
-    id: the operation's id. kind: `operator` (an operator of the executor), `implementation` (an operation of thunder
-    that the executor implements), `gradient` (the executor has only a gradient rule for the operation), or `fusion`
-    (the executor can include the operation in fusions). runs: the operator or transform that replaces the operation.
+    id: the operation's id.
+    kind: `operator` (an operator of the executor), `implementation` (an operation of thunder that the executor
+      implements), `gradient` (the executor has only a gradient rule for the operation), or `fusion` (the executor can
+      include the operation in fusions).
+    runs: the operator or transform that replaces the operation.
     checker: whether claiming depends on the arguments.
     """
 

@@ -127,7 +127,7 @@ class _Claimer:
         whole = self.whole or bsym
         text = f"Could not find executor for bound symbol {whole}"
         if bsym.sym is not whole.sym:
-            text += f"\nbecause no executor supports its part\n  {str(bsym).splitlines()[0]}"
+            text += f"\nbecause no executor takes its part\n  {str(bsym).splitlines()[0]}"
         asked = ", ".join(ex.name for ex in self.executors) or "none"
         text += f"\n  executors asked: {asked}"
         owner = bsym.sym.executor

@@ -21,8 +21,8 @@ class Compilation:
     """options: the user's compile options, of all plugins.
 
     state: the state that the jitted function stores in addition to its programs. It consists of dicts of tensors, by
-    the name of their owner. The state is copied and pickled with the jitted function, but is not part of any
-    `state_dict()`.
+      the name of their owner. The state is copied and pickled with the jitted function, but is not part of any
+      `state_dict()`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -30,7 +30,7 @@ CORE_DISTRIBUTION = "thunder-core"
 DISABLE_VARIABLE = "THUNDER_DISABLE_PLUGINS"
 EXECUTORS_VARIABLE = "THUNDER_EXECUTORS"
 
-# : The names of core's executors. A plugin cannot use them.
+#: The names of core's executors. A plugin cannot use them.
 RESERVED_NAMES = frozenset({"torch", "python"})
 
 _GROUP = re.compile(re.escape(GROUP_PREFIX) + r"\d+")
@@ -73,9 +73,9 @@ def discover(
 ) -> list[PluginRecord]:
     """Return a record for each plugin entry point, ordered by plugin and distribution. Only metadata is checked.
 
-    distributions: the distributions to scan; the default is all on `sys.path`. environ: where THUNDER_DISABLE_PLUGINS
-    is read; the default is `os.environ`. core: the version of thunder-core to check against; the default is the
-    installed version.
+    distributions: the distributions to scan; the default is all on `sys.path`.
+    environ: where THUNDER_DISABLE_PLUGINS is read; the default is `os.environ`.
+    core: the version of thunder-core to check against; the default is the installed version.
     """
     core = core_version() if core is None else core
     disabled = disabled_names(environ)

@@ -137,7 +137,7 @@ class Env:
         if any(_is_between(gpu.capability, oldest, before) for gpu in self.devices):
             return None
         there = ", ".join(f"{gpu.name} ({_dotted(gpu.capability)})" for gpu in self.devices)
-        return f"needs a GPU of compute capability {_range(oldest, before)}, but the GPUs here have {there or 'none'}"
+        return f"needs a GPU of compute capability {_range(oldest, before)}, but this machine has {there or 'none'}"
 
     def lacks_version(
         self,
@@ -151,8 +151,9 @@ class Env:
     ) -> str | None:
         """Return why a distribution is missing or has a version outside this range; None if it is usable.
 
-        install: the command that installs the distribution, for the message. name: its name in messages. module: a
-        module that must also be importable.
+        install: the command that installs the distribution, for the message.
+        name: its name in messages.
+        module: a module that must also be importable.
         """
         name = name or distribution
         version = self.version_of(distribution)

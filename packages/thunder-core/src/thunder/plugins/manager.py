@@ -34,8 +34,8 @@ __all__ = ["PluginManager"]
 
 _log = logging.getLogger("thunder.plugins")
 
-# : The errors that a plugin may raise without aborting the program: all except an interrupt. E.g. a library calls
-# sys.exit() at import because it finds no licence file or device. Its plugin then only counts as broken.
+#: The errors that a plugin may raise without aborting the program: all except an interrupt. E.g. a library calls
+#: sys.exit() at import because it finds no licence file or device. Its plugin then only counts as broken.
 _PLUGIN_ERRORS = (Exception, SystemExit)
 
 _NEVER_IMPORTED = frozenset({PluginState.BLOCKED, PluginState.INCOMPATIBLE})

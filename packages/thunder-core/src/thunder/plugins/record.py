@@ -27,7 +27,7 @@ class PluginState(enum.Enum):
     FAILED = "failed"  # raised during its import or registration
 
 
-# : The states in which loading is not finished.
+#: The states in which loading is not finished.
 PENDING = frozenset({PluginState.FOUND, PluginState.COMPATIBLE, PluginState.LOADED})
 
 

@@ -62,8 +62,8 @@ class PluginRegistry:
     def register_executor(self, executor: Executor, *, default: bool = False, priority: int = 0) -> Executor:
         """Register an executor and return it.
 
-        default: `thunder.jit` uses the executor even if the user does not name it. priority: operations are offered to
-        executors of higher priority first. The torch executor is always last.
+        default: `thunder.jit` uses the executor even if the user does not name it.
+        priority: operations are offered to executors of higher priority first. The torch executor is always last.
         """
         self._check_open()
         name = getattr(executor, "name", None)
@@ -150,8 +150,8 @@ class PluginRegistry:
     ) -> TransformSpec:
         """Register a pass. `transform(trace, context)` returns a new trace, or the same trace if nothing changes.
 
-        phase: one of `thunder.plugins.PHASES`. before, after: names of other passes of that phase. Names of absent
-        passes are ignored.
+        phase: one of `thunder.plugins.PHASES`.
+        before, after: names of other passes of that phase. Names of absent passes are ignored.
         """
         self._check_open()
         spec = TransformSpec(name, transform, phase, _names(before), _names(after), owner=self.owner)

@@ -137,8 +137,9 @@ def conformance(
 ) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
     """Decorate a test function `(case)` of the suite.
 
-    dtypes: the dtypes of its cases. where: the operators that it applies to. every_operator: also test operators that
-    the executor has no implementation for.
+    dtypes: the dtypes of its cases.
+    where: the operators that it applies to.
+    every_operator: also test operators that the executor has no implementation for.
     """
 
     def mark(test: Callable[[Case], None]) -> Callable[[Case], None]:

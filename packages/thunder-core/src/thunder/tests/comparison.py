@@ -58,8 +58,9 @@ def compare(
 ) -> None:
     """Raise `Mismatch` unless `actual` matches `expected`.
 
-    truth: a function that computes the same results from float64 inputs; called only if values are not close. values:
-    if False, compare only structure, shapes, dtypes and devices. signed_zeros: also compare the signs of zeros.
+    truth: a function that computes the same results from float64 inputs; called only if values are not close.
+    values: if False, compare only structure, shapes, dtypes and devices.
+    signed_zeros: also compare the signs of zeros.
     """
     exact = _Once(truth)
     _compare(actual, expected, _Rules(tolerance, exact, values, signed_zeros), ())

@@ -86,7 +86,8 @@ class OpInfo:
     arguments on real tensors. test_directives: a list of `DecorateInfo`s. domain: the interval on which the operator is
     defined, `(low, high)`. dtypes, devicetypes: those that the operator supports; None means those of its reference.
     supports_grad: False means that its gradient is not tested; True means that it has a gradient; None means that it
-    has one if its reference has one. family: its row in the summary table.
+      has one if its reference has one.
+    family: its row in the summary table.
     """
 
     def __init__(

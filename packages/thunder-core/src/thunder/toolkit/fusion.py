@@ -53,9 +53,10 @@ def reject_values(
 
     Supported values are tensors on one usable device, and numbers that are constant or symbolic.
 
-    library: the compiler's name in messages. has_type: whether the compiler has a dtype; a false value or None means
-    no. unusable_device: returns why the compiler cannot run on a device, or None. max_dimensions: the maximal number of
-    dimensions of tensors.
+    library: the compiler's name in messages.
+    has_type: whether the compiler has a dtype; a false value or None means no.
+    unusable_device: returns why the compiler cannot run on a device, or None.
+    max_dimensions: the maximal number of dimensions of tensors.
     """
     devices = set()
     for value in values:

@@ -28,8 +28,9 @@ def gpu(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0)) -> GpuD
 class FakeEnv(Env):
     """An environment for probes, defined by tables.
 
-    versions: the installed distributions and their versions. modules: the modules that can be imported; the default is
-    the names in `versions`. gpus: the GPUs that torch finds. `cuda_error` is the reason why torch finds none.
+    versions: the installed distributions and their versions.
+    modules: the modules that can be imported; the default is the names in `versions`.
+    gpus: the GPUs that torch finds. `cuda_error` is the reason why torch finds none.
     """
 
     torch: str | None = None

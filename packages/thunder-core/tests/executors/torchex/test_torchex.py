@@ -30,7 +30,7 @@ def test_a_function_of_torch(sym: Any) -> None:
     op = _register_torch_operation("abs")
     assert (op.name, op.fn, op.executor) == ("abs", torch.abs, TORCH)
     assert _register_torch_operation("gelu", module=torch.nn.functional).fn is torch.nn.functional.gelu
-    with pytest.raises(AttributeError, match="torch has no 'cbrt' to make an operator of"):
+    with pytest.raises(AttributeError, match="torch has no 'cbrt' to create an operator from"):
         _register_torch_operation("cbrt")
     _register_implementation(sym, op, checker=_always_executable)
     f = thunder.jit(sym)

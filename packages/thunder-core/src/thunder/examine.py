@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`thunder.examine(fn, *args)`: report how thunder compiles a program, operation by operation.
 
-For each operation, the report says whether thunder has a symbol for it or runs it as an opaque operation of torch,
-which executor claims it, and why earlier executors did not. `thunder.examine.memory(fn, *args)` reports the memory that
-is live at each line. Neither of these runs the program. `thunder.examine.fusions(fn)` returns the fusions of the last
-call's program.
+For each operation, the report contains the executor that claims it and the reasons why earlier executors do not. It
+also contains the operations without a symbol in thunder, which run as opaque operations of torch.
+`thunder.examine.memory(fn, *args)` reports the memory that is live at each line. Neither of these runs the program.
+`thunder.examine.fusions(fn)` returns the fusions of the last call's program.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def test_the_same_name_again() -> None:
     second = new("registry_a")
     assert get_executor("registry_a") is second
     assert [ex for ex in get_default_executors() if ex.name == "registry_a"] == [second]
-    with pytest.raises(ValueError, match="'registry_a' of another kind is registered already"):
+    with pytest.raises(ValueError, match="a different executor named 'registry_a' is already registered"):
         register_executor(FusionExecutor("registry_a"))
     with pytest.raises(ValueError, match="'torch' of another kind"):
         register_executor(OperatorExecutor("torch"))

@@ -258,7 +258,8 @@ def test_unknown_names(plugin, manager_of, host) -> None:
     with pytest.raises(PluginLoadError) as caught:
         manager.load_named("amce")
     assert str(caught.value) == (
-        "there is no executor 'amce', and no installed distribution provides a plugin of that name, did you mean 'acme'? "
+        "there is no executor 'amce', and no installed distribution provides a plugin of that name, "
+        "did you mean 'acme'? "
         "Executors: acme, torch; plugins: acme"
     )
     assert plugin_executor in host.get_all_executors()

@@ -131,7 +131,7 @@ def test_wrong_dtype(executor: OperatorExecutor, suite: Callable[..., pytest.Run
     assert {"test_core_vs_torch_consistency", "test_meta_vs_torch"} <= failed_tests(result)
     result.stdout.fnmatch_lines(["*the dtype of result is torch.float64, but should be torch.float32*"])
     result.stdout.fnmatch_lines(
-        ["*the meta function returns cpu f32[[]4, 4[]], but the executor returned cpu f64[[]4, 4[]]*"]
+        ["*meta function returns cpu f32[[]4, 4[]], but the executor returned cpu f64[[]4, 4[]]*"]
     )
 
 
@@ -165,9 +165,7 @@ def test_claims_nothing(executor: OperatorExecutor, suite: Callable[..., pytest.
     """An executor without implementations would only prove that torch is like torch."""
     result = suite(only="mul or claims_something")
     assert failed_tests(result) == {"test_claims_something"}
-    result.stdout.fnmatch_lines(
-        ["*the executor 'on_purpose' claims none of the * operators on cpu: check that it registers*"]
-    )
+    result.stdout.fnmatch_lines(["*the executor 'on_purpose' claims none of the * operators on cpu: check that*"])
 
 
 def test_never_says_yes(executor: OperatorExecutor, suite: Callable[..., pytest.RunResult]) -> None:

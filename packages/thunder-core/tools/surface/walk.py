@@ -2,7 +2,7 @@
 """Test torch's surface: call each public name through `thunder.jit`, and compare with torch.
 
 The comparison covers results, writes to arguments, aliasing with arguments, strides, gradients of first and second
-order, and the form with `out=`. It skips what torch does not have.
+order, and the form with `out=`. It skips comparisons that torch does not support.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         return "its gradient would not find these elements again in half precision, so torch runs the program"
     if any(type(a) is complex for a in bsym.args):
         return "computes with complex numbers"
-    return None if entry(bsym, str) is not None else f"nvFuser does not support it for {tensors[0].dtype}"
+    return None if entry(bsym, str) is not None else f"nvFuser does not support this operation for {tensors[0].dtype}"
 
 
 def _reject(values: Sequence[Any]) -> str | None:

@@ -2,8 +2,8 @@
 """Norms whose results are read only by fp8 layers: one operator computes the norm and writes it in fp8.
 
 The pass runs after differentiation and before claiming. In a trace with gradients, the users of the norm are then
-quantizations. In a trace without gradients, the users are still layers, and the pass lowers these first. Gradients are
-those of thunder's norms: they read the statistics that the fused operator returns.
+quantizations. In a trace without gradients, the users are still layers, and the pass lowers these first. The gradient
+rules of thunder's norms apply. These rules read the statistics that the fused operator returns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check which versions of TransformerEngine are installed, whether they match, and on which devices they can run.
 
-Importing TransformerEngine takes seconds, and most programs do not use fp8. The probe therefore checks what is possible
-without the import. The library is imported when a program first needs it.
+Importing TransformerEngine takes seconds, and most programs do not use fp8. The probe therefore performs only the
+checks that need no import. The library is imported when a program first needs it.
 """
 
 from __future__ import annotations

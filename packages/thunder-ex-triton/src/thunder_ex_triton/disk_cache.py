@@ -50,7 +50,10 @@ def kept(name: str, make: Callable[[], str]) -> Path:
 
 
 def identity(package: ModuleType, make: Callable[[], str]) -> str:
-    """Return the hash of an installed Triton. `make` computes it; it is cached while Triton's files are unchanged."""
+    """Return the hash of an installed Triton.
+
+    `make` computes the hash, which is cached while Triton's files are unchanged.
+    """
     assert package.__file__ is not None
     root = Path(package.__file__).parent
     stated = [f"{package.__version__} {root}"]

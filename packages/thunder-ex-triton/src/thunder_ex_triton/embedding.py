@@ -24,8 +24,8 @@ from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["embedding_backward", "register"]
 
-_FEWEST = 3072  # the number of indices up to which torch needs one kernel and less host time
-_MOST_COMPARED = 16384  # the number of indices above which torch sorts
+_FEWEST = 3072  # with at most this many indices, torch needs one kernel and less host time
+_MOST_COMPARED = 16384  # with more indices, torch sorts
 _FILLING = 128  # the number of programs that fill the output with zeros
 _COMPARED = (16, 512)  # a tile of comparisons: indices of a program, and indices that it compares them with at a time
 _PIECE = 32  # the maximal number of sorted positions that one program accumulates

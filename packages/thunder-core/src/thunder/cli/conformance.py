@@ -43,7 +43,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments into those of this command and those of pytest.
+    """Separate this command's arguments from pytest's arguments.
 
     Some options of pytest have values (`-n 2`). argparse does not know these options, and would parse such a value as
     NAME. Therefore NAME must be the first argument, and all other arguments are pytest's.

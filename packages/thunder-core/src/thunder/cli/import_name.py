@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detect other distributions that install a module called `thunder`.
 
-Other distributions use this import name too. If one of them is installed together with thunder-core, each overwrites
-files of the other, and uninstalling one removes files of both. Installers do not detect this, but `python -m thunder
+Other distributions use this import name too. If one of them is installed together with thunder-core, the two overwrite
+each other's files, and uninstalling either removes files of both. Installers do not detect this, but `python -m thunder
 doctor` does.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claiming: each operation is given to the first executor, in order, that accepts it.
+"""Claiming: the first executor in the list that accepts an operation runs it.
 
 The walk is top down. An executor claims a whole operation, or all operations that it decomposes into, before the next
 executor is considered. If no executor claims an operation in this way, its subsymbols replace it and are claimed one by
@@ -167,7 +167,7 @@ class _Claimer:
     def match(
         self, bsym: BoundSymbol, executor: Executor, result: Any, operations: list[BoundSymbol]
     ) -> dict[str, Any]:
-        """Return the renaming that gives the values of the transform's result the names of `bsym`'s output."""
+        """Return a renaming: the values of the transform's result get the names of `bsym`'s output."""
         old, new = proxies_in(bsym.output), flat_items(result)
         wanted = flat_items(bsym.output)
         check(

@@ -4,12 +4,12 @@
 `partition(trace, can_fuse)` reorders a program so that dependent operations that can be fused are adjacent. Each group
 of adjacent operations is a `Region`. `fused` returns the trace in which operators replace regions.
 
-The algorithm: each operation has a *level*. It is the level of its operands, or one more if the operation cannot be in
-one region with their producers. Levels never decrease along a path, and increase on a path that leaves a region and
-comes back. Connected operations on one level can therefore become one region without any check. Then regions on
-different levels are joined if no path outside of them leads from one region to the other. The search for such a path
-ends at the second region's level. Except for these searches, the time is linear. The searches are bounded: if a search
-exceeds the bound, the regions are not joined.
+The algorithm: each operation has a *level*. The level is that of the operands, or one more if the operation cannot be
+in one region with the operations that compute the operands. Levels never decrease along a path, and increase on a path
+that leaves a region and comes back. Connected operations on one level can therefore become one region without any
+check. Then regions on different levels are joined if no path outside of them leads from one region to the other. The
+search for such a path ends at the second region's level. Except for these searches, the time is linear. The searches
+are bounded: if a search exceeds the bound, the regions are not joined.
 
 Contract: every operation occurs once, values are computed before they are read, and random operations keep their order.
 No operation is moved across an operation that writes memory or has another effect.

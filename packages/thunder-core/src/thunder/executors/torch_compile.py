@@ -79,7 +79,7 @@ def _unfit(bsym: BoundSymbol) -> str | None:
     """Return why Inductor cannot compile an operation of this kind; None if it can."""
     sym = bsym.sym
     if sym.executor is not None and sym.executor is not torch_executor:
-        return f"it is an operator of {sym.executor.name}"
+        return f"is an operator of {sym.executor.name}"
     found = _reason_to_leave_out(bsym)
     if found is not None:
         return found

@@ -26,7 +26,7 @@ def register_executor(executor: Executor, *, default: bool = False, priority: in
     known = _executors.get(executor.name)
     if known is not None and known is not executor and type(known) is not type(executor):
         raise ValueError(
-            f"an executor named {executor.name!r} of another kind is registered already: {known!r}; choose another name"
+            f"a different executor named {executor.name!r} is already registered: {known!r}; choose another name"
         )
     if priority is not None:
         executor.priority = priority

@@ -75,7 +75,7 @@ class TransformSpec:
         except Exception as error:
             raise ThunderError(
                 f"the pass {self.name!r} of {self.owner} failed: {type(error).__name__}: {error}. "
-                "It is not a fault of your program; THUNDER_DISABLE_PLUGINS disables the plugin"
+                "The plugin causes this error, not your program. THUNDER_DISABLE_PLUGINS disables the plugin"
             ) from error
         if result is None:
             raise ThunderError(f"the pass {self.name!r} of {self.owner} returned no trace")

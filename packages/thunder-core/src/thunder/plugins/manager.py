@@ -2,9 +2,9 @@
 """The lifecycle of plugins in a process: discovered once, loaded separately on demand, and isolated when they fail.
 
 A plugin that cannot be used never breaks `thunder.jit`. Its record contains the reason, one line is logged, and its
-registrations are discarded. Only a user who names it gets an error. pluggy's loader stops at the first plugin that
-raises, and its broadcast calls stop at the first implementation that raises. Here each plugin has a separate pluggy
-manager, so a failing plugin does not affect the others.
+registrations are discarded. Only naming the plugin explicitly raises an error. pluggy's loader stops at the first
+plugin that raises, and its broadcast calls stop at the first implementation that raises. Here each plugin has a
+separate pluggy manager, so a failing plugin does not affect the others.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def _check_hooks(plugin: Any, record: PluginRecord) -> None:
 
 
 def _availability(answer: Any) -> Availability:
-    if answer is None:  # the plugin has no probeand runs everywhere
+    if answer is None:  # the plugin has no probe and runs everywhere
         return Availability(True)
     if not isinstance(answer, Availability):
         raise TypeError(f"thunder_probe must return a thunder.plugins.Availability, but it returned {answer!r}")

@@ -83,10 +83,10 @@ class PluginRegistry:
     def register_operator(self, name: str, *, executor: Executor | str | None = None, **definition: Any) -> Symbol:
         """Register a new operator and return its symbol.
 
-        The definition is that of `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the optional
-        `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. The operator is a kernel, which traces print
-        on a separate line, unless `kernel=False`. `executor` is required only if the plugin registers several
-        executors.
+        The arguments are the same as for `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the
+        optional `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. The operator is a kernel, which
+        traces print on a separate line, unless `kernel=False`. `executor` is required only if the plugin registers
+        several executors.
         """
         target = self.executor(executor)
         if name in self._operators:

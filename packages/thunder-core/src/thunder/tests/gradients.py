@@ -236,7 +236,7 @@ def _true_gradients(case: Case, sample: SampleInput, leaves: Sequence[torch.Tens
     with running.same_random_numbers():
         result = running.reference(case.info, running.map_tensors(sample, widen))
     outputs = [x for x in running.tensors_in(result) if x.requires_grad]
-    # The cotangents must be those of the narrow dtype, including rounding.
+    # The cotangents must have the values of the narrow dtype, including rounding.
     cotangents = [widened(cotangent(x.detach().to(_narrow(x, leaves[0])))) for x in outputs]
     found = torch.autograd.grad(outputs, list(wide.values()), cotangents, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(wide.values(), found)]

@@ -80,11 +80,13 @@ def _type_name(device: Any) -> str:
 class OpInfo:
     """An operator, and how the suite tests it.
 
-    op: a symbol, or any function of thunder's operations (e.g. `clang.unfold`). sample_input_generator: `(op, device,
-    dtype, requires_grad, **kwargs)` yields `SampleInput`s. error_input_generator: `(op, device, dtype=torch.float32,
-    **kwargs)` yields `(sample, exception type, pattern)`. torch_reference: computes the expected result from the same
-    arguments on real tensors. test_directives: a list of `DecorateInfo`s. domain: the interval on which the operator is
-    defined, `(low, high)`. dtypes, devicetypes: those that the operator supports; None means those of its reference.
+    op: a symbol, or any function of thunder's operations (e.g. `clang.unfold`).
+    sample_input_generator: `(op, device, dtype, requires_grad, **kwargs)` yields `SampleInput`s.
+    error_input_generator: `(op, device, dtype=torch.float32, **kwargs)` yields `(sample, exception type, pattern)`.
+    torch_reference: computes the expected result from the same arguments on real tensors.
+    test_directives: a list of `DecorateInfo`s.
+    domain: the interval on which the operator is defined, `(low, high)`.
+    dtypes, devicetypes: those that the operator supports; None means those of its reference.
     supports_grad: False means that its gradient is not tested; True means that it has a gradient; None means that it
       has one if its reference has one.
     family: its row in the summary table.

@@ -45,7 +45,7 @@ class Operator:
 
 @dataclass
 class Row:
-    """The row of a family."""
+    """The row of a family in the table."""
 
     family: str
     claimed: int = 0

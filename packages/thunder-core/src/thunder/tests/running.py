@@ -52,7 +52,7 @@ SEED = 20
 # The errors by which an operation rejects an argument. Any other error is a bug.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError)
 
-# Dtypes with kernels in torch.
+# Dtypes for which torch has kernels.
 _PLAIN = (torch.float32, torch.float64, torch.int64, torch.bool)
 
 

@@ -73,7 +73,7 @@ def is_composite(info: OpInfo) -> bool:
 
 
 def is_elementwise(info: OpInfo) -> bool:
-    """Check whether the operator's edge cases are those of single numbers."""
+    """Check whether the operator is elementwise and deterministic."""
     return OpTags.ELEMENTWISE_OP in info.tags and OpTags.RANDOM_OP not in info.tags
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention in torch's operations, for calls that cuDNN has no plan for.
 
-Results and saved values are those of cuDNN's kernels, so forward and backward can fall back independently. The fallback
-materializes the attention weights. It is also the reference of the executor's operators.
+Results and saved values are the same as from cuDNN's kernels, so forward and backward can fall back independently. The
+fallback materializes the attention weights. It is also the reference of the executor's operators.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _options(call: Call, d: _Description) -> dict[str, Any]:
 
 
 def _out_layout(call: Call) -> Layout:
-    """Return the layout of the result, which is that of the queries."""
+    """Return the layout of the result, which equals the layout of the queries."""
     shape = (*call.query[0][:3], call.value[0][3])
     return shape, packed_strides(shape, call.query[1])
 

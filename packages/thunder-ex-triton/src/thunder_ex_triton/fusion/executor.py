@@ -198,9 +198,8 @@ def _computes(bsym: BoundSymbol) -> bool:
 def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:
     """Return a trace in which each fusible operation has its own copy of the expanded tensors that it reads.
 
-    Layers expand the same small tensors (e.g. angles, masks, weights). If layers shared an expanded tensor, one of
-    their regions would have to return it to the others. It would return it as a view, with strides that differ from
-    those of its input.
+    Layers expand the same small tensors (e.g. angles, masks, weights). If layers shared an expanded tensor, the region
+    that computes it would have to return it to the other regions, as a view with unusual strides.
     """
     readers: dict[str, int] = {}
     for op in trace.bound_symbols:

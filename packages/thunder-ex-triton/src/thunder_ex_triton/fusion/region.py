@@ -137,7 +137,7 @@ class FusedRegion:
         """Return the program for these strides. Use the program that was started ahead if its strides are the same."""
         begun = self._begun.pop(key, None)
         for other in self._begun.values():
-            other.cancel()  # the inputs' layout differs from the assumed one
+            other.cancel()  # the inputs' layout differs from the assumed layout
         self._begun.clear()
         return self._compiled_for(key) if begun is None else begun.result()
 

@@ -3,9 +3,8 @@
 
 If a trace has symbolic numbers, its regions have symbolic sizes. A `Size` represents a symbolic number in the shapes of
 a region. In a kernel a `Size` is a parameter, so one kernel supports all lengths. Arithmetic on sizes creates new
-sizes, which the host computes at each call. Two sizes are equal only if they are equal in every call. The region makes
-no assumptions: if it needed one, it would not be fused. Choices that are correct in either case compare sizes by their
-hints.
+sizes, which the host computes at each call. Two sizes are equal only if they are equal in every call. A region that
+would need an assumption is not fused. Choices that are correct in either case compare sizes by their hints.
 """
 
 from __future__ import annotations

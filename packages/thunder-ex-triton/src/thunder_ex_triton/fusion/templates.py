@@ -242,7 +242,7 @@ def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, int
 
     Interior chunks begin after the vector that holds the row's first element. Interior chunks need no mask, and a mask
     would split vectors. The first vector and the remainder at the end of the row come afterwards, usually as one chunk.
-    There one mask per vector keeps full vectors whole.
+    In this chunk, one mask per vector keeps full vectors whole.
     """
     place = f"(x * {columns} + r)"
 

@@ -88,7 +88,7 @@ def _nothing_drawn(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
     """Return placeholders for seed and offset. No kernel reads them, and the CPU's kernel does not accept any."""
     if query.device.type == "cpu":
         return None, None
-    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # a fake tensor needs fake ones
+    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # fake tensors are not cached
     return make(query.device, kernel)
 
 

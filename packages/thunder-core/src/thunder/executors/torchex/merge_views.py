@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views of views: replace a chain of views by one `torch.as_strided`.
 
-If the base of a chain of views is known to be contiguous, because of the operation that created it, the last view is
-created directly from the base by `torch.as_strided`. Running the chain on the meta device determines the sizes, strides
-and offset.
+The base of a chain of views may be known to be contiguous, because of the operation that created it. Then
+`torch.as_strided` creates the last view directly from the base. Running the chain on the meta device determines the
+sizes, strides and offset.
 
 Contract: values and aliasing are unchanged. `passes/dce.py` removes the operations that become unused.
 """

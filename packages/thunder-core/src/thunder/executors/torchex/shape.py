@@ -80,10 +80,11 @@ torch_impl(ltorch.as_strided)(as_strided)
 
 
 def _is_shape(input: Any, shape: Any) -> bool | str:
-    return not isinstance(shape, (torch.dtype, dtypes.dtype)) or "it reads the memory as another dtype"
+    return not isinstance(shape, (torch.dtype, dtypes.dtype)) or "the view reads the memory as another dtype"
 
 
-# A view of a fused operation's result may need a copy where torch's result would not, because strides may differ.
+# A view of a fused operation's result may need a copy, although a view of torch's result would not: the strides may
+# differ.
 ex.register_implementation(ltorch.view, torch_operator(torch.reshape), checker=_is_shape)
 
 

@@ -21,7 +21,8 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 # apex's layer norm has no gradient in double precision.
 OF_LAYERS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 OF_ROOTS = (*OF_LAYERS, dtypes.float64)
-# apex rounds the normalized value to the input's dtype before it multiplies by the weight; torch rounds after it.
+# apex rounds the normalized value to the input's dtype before it multiplies by the weight; torch rounds after the
+# multiplication.
 TOLERANCES = {"bfloat16": (1.6e-2, 1e-2), "float16": (2e-3, 2e-3)}
 # Rows, columns and offsets are 32-bit integers.
 MOST_ELEMENTS = 2**31

@@ -36,7 +36,7 @@ def _broken() -> int:
         (FakeEnv(**HERE, gpus=(OLD,)), 91900, r"8.0 or newer, but this machine has Tesla V100 \(7.0\)"),
         (FakeEnv(**HERE, gpus=(OLD, gpu())), 91900, None),
         (FakeEnv(**HERE), 91400, "needs cuDNN 9.19 or newer, but 9.14.0 is installed"),
-        (FakeEnv(**HERE), 100100, r"torch uses cuDNN 9.19.0 and nvidia-cudnn-frontend found 10.1.0"),
+        (FakeEnv(**HERE), 100100, r"nvidia-cudnn-frontend found the incompatible cuDNN 10.1.0"),
         (
             FakeEnv(**HERE),
             ImportError("undefined symbol: cudnnCreate"),

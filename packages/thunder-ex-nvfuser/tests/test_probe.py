@@ -45,7 +45,7 @@ OLD = gpu("Tesla M40", (5, 2))
         (
             HERE,
             Wheel("nvfuser_cu130_torch29", 13, (2, 9)),
-            "was built for torch 2.9, and 2.11.0",
+            "was built for torch 2.9, but 2.11.0",
         ),
         (
             HERE,

@@ -116,7 +116,7 @@ def test_what_is_left_to_others(device: str, recipes: Any) -> None:
     recipe = recipes.Float8CurrentScaling()
     for x, w, b, why in (
         (_make(device, 16, 24), _make(device, 16, 24), None, "multiples of 16, but the sizes are 24 inputs"),
-        (_make(device, 8, 32), _make(device, 24, 32), None, "here are 8 rows, 24 outputs"),
+        (_make(device, 8, 32), _make(device, 24, 32), None, "sizes are 8 rows, 24 outputs"),
         (_make(device, 32), _make(device, 16, 32), None, "1 rows"),
         (_make(device, 16, 32), _make(device, 32), None, "supports only a weight with two dimensions"),
         (_make(device, 0, 32), _make(device, 16, 32), None, "have no elements"),

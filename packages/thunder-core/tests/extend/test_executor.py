@@ -166,8 +166,8 @@ def test_by_a_function_of_torch(executor: OperatorExecutor) -> None:
     ("given", "message"),
     [
         ({"checker": True}, "checker must be a function, but register_implementation got True"),
-        ({"profitable": 3}, "profitable is a function"),
-        ({"grad_transform": "rule"}, "grad_transform is a function"),
+        ({"profitable": 3}, "profitable must be a function"),
+        ({"grad_transform": "rule"}, "grad_transform must be a function"),
         ({"priority": "high"}, "priority must be an integer, but register_implementation got 'high'"),
         ({"priority": True}, "priority must be an integer"),
     ],
@@ -176,7 +176,7 @@ def test_what_is_registered_has_its_type(executor: OperatorExecutor, given: Any,
     """Else it would fail where a program is compiled, far from who wrote it."""
     with pytest.raises(TypeError, match=message):
         executor.register_implementation(ltorch.sin, execution_transform=lambda a: a, **given)
-    with pytest.raises(TypeError, match="execution_transform is a function"):
+    with pytest.raises(TypeError, match="execution_transform must be a function"):
         executor.register_implementation(ltorch.sin, execution_transform=3)
     with pytest.raises(TypeError, match=r"register_operator\('o'\) expects functions as like= and meta=, not 3"):
         executor.register_operator("o", like=3)

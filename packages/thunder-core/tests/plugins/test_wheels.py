@@ -32,7 +32,7 @@ STATES = {
     ("cannotrun", "thunder-ex-cannotrun"): ("unavailable", "needs an Acme accelerator, and this machine has none"),
     ("hookraises", "thunder-ex-hookraises"): ("failed", "thunder_register_transforms: ValueError: transform"),
     ("multimul", GOOD): ("ready", None),
-    ("newcore", "thunder-ex-newcore"): ("incompatible", "requires thunder-core>=99, and "),
+    ("newcore", "thunder-ex-newcore"): ("incompatible", "requires thunder-core>=99, but "),
     ("otherapi", "thunder-ex-otherapi"): ("incompatible", "made for plugin API 2, but this thunder-core has 1"),
     ("twin", "acme-twin"): ("ready", None),
     ("twin", "other-twin"): ("blocked", "acme-twin 1.0 and other-twin 1.0 both provide a plugin named 'twin'"),

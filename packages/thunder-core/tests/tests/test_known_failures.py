@@ -92,7 +92,7 @@ def test_when(when: dict[str, Any], holds: bool) -> None:
             {"operator": "add", "reason": "r", "when": {"cuda": "12"}},
             "unknown condition 'cuda'; `when` supports ",
         ),
-        ({"operator": "add", "reason": "r", "when": {"torch": "2.12"}}, "'2.12' is not a version range"),
+        ({"operator": "add", "reason": "r", "when": {"torch": "2.12"}}, "'2.12' must be a version range"),
         ({"operator": "add", "reason": "r", "when": {"library": "<3"}}, "must be a name and a version range"),
     ],
     ids=str,

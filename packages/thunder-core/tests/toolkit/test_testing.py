@@ -16,7 +16,7 @@ def test_a_machine_from_tables() -> None:
     machine = FakeEnv({"acme": "1.2"}, gpus=[gpu("V100", (7, 0))])
     assert machine.has_module("acme") and not machine.has_module("other")
     assert (machine.version_of("acme"), machine.version_of("other")) == ("1.2", None)
-    assert "only V100 (7.0)" in str(machine.lacks_gpu((8, 0)))
+    assert "this machine has V100 (7.0)" in str(machine.lacks_gpu((8, 0)))
     assert not FakeEnv({"acme": "1.2"}, []).has_module("acme")
     assert FakeEnv().cuda_available and FakeEnv().lacks_gpu((9, 0)) is None
     for none in (FakeEnv(gpus=()), FakeEnv(cuda_error="no driver")):

@@ -71,7 +71,7 @@ def why_not(input: Any, weight: Any, bias: Any) -> str | None:
         return reason
     kinds = input.dtype, weight.dtype
     if dtypes.to_dtype(kinds[0]) not in _TAKEN or kinds[0] != kinds[1]:
-        return f"supports {', '.join(str(d) for d in _TAKEN)}, but the input is {input.dtype}"
+        return f"supports {', '.join(str(d) for d in _TAKEN)}, not {input.dtype}"
     if weight.ndim != 2:
         return "supports only a weight with two dimensions"
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.fallback import RunsEagerly
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
@@ -84,8 +85,12 @@ def capture(
 
     repeated = frozenset() if independent or dynamic else _repeated(pytree.tree_leaves((args, kwargs)))
     if repeated:
-        with contextlib.suppress(Exception):  # IsShared, or an error that the second run raises again
+        try:
             return run(repeated)
+        except RunsEagerly:
+            raise  # a second run would end here, too
+        except Exception:  # IsShared, or an error that the second run raises again
+            pass
     return run(frozenset())
 
 

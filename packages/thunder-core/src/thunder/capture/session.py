@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, fall_back
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, fall_back
 from thunder.capture.base.modes import keep_grad_mode, keep_modes
 from thunder.capture.base.phase import Phase, active, pause_reads
 from thunder.capture.base.predicates import is_tensor
@@ -132,11 +132,15 @@ class CaptureSession:
                 self.substitutions.restore(before)
         except Exception as error:
             refusal = tracer.refusal
-            if refusal is None or error is refusal or isinstance(error, ModuleFallback):
+            if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
                 raise
+            if self.recorder.denied is not None:
+                raise self.recorder.denied from None
             raise _located(refusal) from error  # the program caught the refusal and raised another error
+        if self.recorder.denied is not None:
+            raise self.recorder.denied  # the program caught this exception
         if tracer.partly_eager is not None:
-            raise tracer.partly_eager  # the program caught this exception
+            raise tracer.partly_eager  # likewise
         if tracer.refusal is not None:
             raise _located(tracer.refusal)
         self._read_of_inputs()

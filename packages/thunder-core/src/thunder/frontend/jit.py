@@ -33,6 +33,9 @@ from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "trace"]
 
+# So many traces in a row that serve one call each, and the function is not traced again.
+MAX_UNCACHEABLE_TRACES = 2
+
 P = ParamSpec("P")  # the parameters of the function that is jitted
 R = TypeVar("R")  # the type of its result
 Rest = ParamSpec("Rest")  # the parameters of a method after `self`
@@ -140,6 +143,7 @@ class JitFunction(Generic[P, R]):
         self._autograd = autograd
         self._stats = CompileStats()
         self._cache = Cache(symbolic=options.cache == "symbolic values")
+        self._uncacheable_traces = 0  # in a row
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
@@ -191,6 +195,8 @@ class JitFunction(Generic[P, R]):
         mode = mode_around()
         if mode is not None:
             return self._run_under_mode(*mode, args, kwargs)
+        if self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES and self._may_run_per_module:
+            self._give_up_compiling(f"{self._stats.uncacheable}, at every call")
         if self._stats.per_module is not None:
             return self._stats.per_module(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
@@ -222,11 +228,12 @@ class JitFunction(Generic[P, R]):
             return None
         except RunsEagerly as once:
             if self._stats.uncacheable == str(once) and self._may_run_per_module:
-                self._run_per_module(f"{once}, at every call")
+                self._give_up_compiling(f"{once}, at every call")
             self._stats.uncacheable = str(once)
             return None
         self._stats.last = specialization
         self._stats.uncacheable = captured.uncacheable
+        self._uncacheable_traces = 0 if captured.uncacheable is None else self._uncacheable_traces + 1
         self._stats.constant = self._cache.dynamic.given_up
         if specialization.prologue is not None and self._options.cache != "no caching":
             self._cache.keep(specialization, args, kwargs)
@@ -343,6 +350,17 @@ class JitFunction(Generic[P, R]):
         self._stats.partly_eager = reason
         self._stats.per_module = PerModule(self)
 
+    def _give_up_compiling(self, reason: str) -> None:
+        """Run per module a function that was traced again and again, and warn once."""
+        if self._options.sharp_edges == "error":
+            raise TracingError(f"{self!r} cannot be compiled as a whole: {reason}")
+        self._run_per_module(reason)
+        warnings.warn(
+            f"{self!r} runs eagerly, and the modules that it calls are compiled one by one: {reason}. Move this code out "
+            "of the jitted function, or mark it with thunder.disable",
+            stacklevel=6,
+        )
+
     @property
     def _may_run_per_module(self) -> bool:
         derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
@@ -387,6 +405,7 @@ class JitFunction(Generic[P, R]):
         """Drop all compiled programs."""
         self._cache.clear()
         self._stats.eager = self._stats.partly_eager = self._stats.per_module = None
+        self._uncacheable_traces = 0
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
         """Return a jitted callable that also applies `transform`, and whose program autograd does not differentiate.

@@ -42,6 +42,9 @@ class Reader(Protocol):
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Record that a code object runs for the first time."""
 
+    def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
+        """Record that a function written in C is about to be called; `owner` is what a method is bound to."""
+
 
 class _Active:
     """The active session, as its hooks see it. Only one thread traces at a time; a nested session replaces it."""

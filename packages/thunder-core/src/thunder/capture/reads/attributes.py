@@ -55,6 +55,10 @@ class AttributeReads:
         """Record a code object that runs for the first time."""
         self._recorder.code.code_ran(code, frame)
 
+    def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> None:
+        """Record a call of a C function."""
+        self._recorder.code.c_function_called(fn, owner, frame)
+
     def read(self, obj: Any, name: str) -> bool:
         """Record a read of `obj.name`; return True if the value was replaced and has to be read again."""
         before = self._recorder.substituted

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.modes import is_state
@@ -25,6 +27,7 @@ from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope
 from thunder.capture.numbers.overrides import override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
+from thunder.capture.reads.c_functions import denied, setting_read_by
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import IsObject
@@ -59,6 +62,7 @@ class CodeReads:
         self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code without a known function; its globals
         self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
+        self._settings: set[str] = set()  # of torch, which the program has read
 
     @property
     def ran(self) -> list[CodeType]:
@@ -141,6 +145,20 @@ class CodeReads:
         for source, fn in functions or ():
             self._function_ran(source, fn)
         self._read_code(code, frame.f_globals)
+
+    def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
+        """End the trace before a call of a C function that no guard covers; guard the settings of torch that one reads."""
+        reason = denied(fn, owner)
+        if reason is not None:
+            self._recorder.deny(reason)
+        setting = setting_read_by(fn)
+        if setting is not None and setting not in self._settings:
+            self._settings.add(setting)
+            try:
+                found = fn()
+            except Exception:
+                self._recorder.deny(f"the program calls torch._C.{setting}, which thunder cannot guard")
+            self._recorder.value(Root(torch._C, "torch._C").attr(setting).call(), found)
 
     def match_remaining(self) -> None:
         """At the end of the run, search for the functions of code that ran although no read had found it."""

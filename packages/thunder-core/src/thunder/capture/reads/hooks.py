@@ -113,6 +113,7 @@ class ClassHooks:
 
 # -- code that runs ---------------------------------------------------------------------------------------------------
 _monitoring: Any = getattr(sys, "monitoring", None)
+_METHOD_DESCRIPTORS = (types.MethodDescriptorType, types.ClassMethodDescriptorType)
 _TOOLS = (3, 4)  # ids of the interpreter's monitoring that no tool uses by convention
 
 
@@ -147,8 +148,10 @@ class CodeWatch:
                 monitoring.use_tool_id(tool, name)
             except ValueError:  # another tool uses the id
                 continue
-            monitoring.register_callback(tool, monitoring.events.PY_START, self._on_start)
-            monitoring.set_events(tool, monitoring.events.PY_START)
+            events = monitoring.events
+            monitoring.register_callback(tool, events.PY_START, self._on_start)
+            monitoring.register_callback(tool, events.CALL, self._on_call)
+            monitoring.set_events(tool, events.PY_START | events.CALL)
             monitoring.restart_events()
             return
 
@@ -161,7 +164,26 @@ class CodeWatch:
             self._reader.code_ran(code, sys._getframe(1))
         return _monitoring.DISABLE
 
+    def _on_call(self, code: CodeType, offset: int, fn: Any, first: Any) -> Any:
+        if threading.get_ident() != self._thread or not active.thread:
+            return None
+        cls = type(fn)
+        if cls is types.BuiltinFunctionType:
+            owner = fn.__self__
+        elif cls in _METHOD_DESCRIPTORS:
+            owner = first
+        else:
+            return None
+        if is_ours(code.co_filename):
+            return _monitoring.DISABLE
+        with TracerPhase():
+            self._reader.c_function_called(fn, owner, sys._getframe(1))
+        return None
+
     def _on_profile(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "c_call" and active.thread and not is_ours(frame.f_code.co_filename):
+            with TracerPhase():
+                self._reader.c_function_called(arg, arg.__self__, frame)
         if event == "call" and active.thread:
             code = frame.f_code
             if id(code) not in self._seen:
@@ -176,7 +198,8 @@ class CodeWatch:
 def _stop_monitoring(tool: int, name: str) -> None:
     if _monitoring.get_tool(tool) == name:
         _monitoring.set_events(tool, 0)
-        _monitoring.register_callback(tool, _monitoring.events.PY_START, None)
+        for event in (_monitoring.events.PY_START, _monitoring.events.CALL):
+            _monitoring.register_callback(tool, event, None)
         _monitoring.free_tool_id(tool)
 
 

@@ -14,11 +14,12 @@ import dataclasses
 import types
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.fallback import RunsEagerly
 from thunder.capture.base.phase import Reader, TracerPhase, active
 from thunder.capture.base.snapshots import Snapshot, Write, snapshots_of
 from thunder.capture.base.sources import Root, Source
@@ -51,6 +52,7 @@ class ReadRecorder:
         self.tensors: dict[int, list[Source]] = {}
         self.tensors_read: list[tuple[Source, torch.Tensor]] = []
         self.unguardable: list[str] = []  # why the trace cannot be cached
+        self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
         self.context = contextvars.copy_context()  # the context in which the program runs
         self.classes = ClassReads(self)
@@ -203,6 +205,11 @@ class ReadRecorder:
         """Record a reason why the trace cannot be cached."""
         if reason not in self.unguardable:
             self.unguardable.append(reason)
+
+    def deny(self, reason: str) -> NoReturn:
+        """End the trace: the program is about to do what a compiled program could not repeat."""
+        self.denied = RunsEagerly(reason)  # the program may catch it
+        raise self.denied
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Register an object that a read found, with snapshots of its state."""

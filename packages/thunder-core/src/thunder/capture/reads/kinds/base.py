@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextvars
 import types
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 
@@ -50,6 +50,7 @@ class CodeRecorder(Protocol):
 
     def found(self, source: Source, fn: Any) -> None: ...
     def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None: ...
+    def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> None: ...
 
 
 class Recorder(Protocol):
@@ -85,6 +86,7 @@ class Recorder(Protocol):
     def unguardable_found(self, source: Source, value: Any) -> None: ...
     def watch(self, cls: type) -> bool: ...
     def refuse(self, reason: str) -> None: ...
+    def deny(self, reason: str) -> NoReturn: ...
 
 
 class Rebuilder(Protocol):

@@ -216,7 +216,9 @@ def _denied(fn: Any, cls: type | None) -> str | None:
     module = fn.__module__ or ""
     if _is_listed(module) or f"{module}.{name}" in _FUNCTIONS:
         return None
-    if module.startswith("torch._C") and _OF_TORCH_NAMES.match(name):
+    if fn.__qualname__.startswith("_VariableFunctionsClass."):
+        return None  # an operation: the tracer sees its calls
+    if (module == "torch" or module.startswith("torch._C")) and _OF_TORCH_NAMES.match(name):
         return None
     if setting_read_by(fn) is not None:
         return None

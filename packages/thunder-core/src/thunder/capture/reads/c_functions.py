@@ -10,6 +10,7 @@ drawn, consumed or written twice.
 from __future__ import annotations
 
 import re
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.predicates import module_of
+from thunder.capture.base.sources import Root, Source
 
 __all__ = ["assume_pure", "denied", "setting_read_by"]
 
@@ -172,6 +174,20 @@ _OF_TORCH: dict[str, str] = {
     ),
 }  # fmt: skip
 _OF_TORCH_NAMES = re.compile("|".join(_OF_TORCH))
+# Functions without arguments that read a setting: a prologue calls them, too.
+_SETTINGS = frozenset({
+    "sys.getrecursionlimit", "sys.getswitchinterval", "posix.getcwd", "posix.getpid", "nt.getcwd", "nt.getpid",
+    "gc.isenabled", "torch.get_num_threads", "torch.get_num_interop_threads", "torch.get_default_dtype",
+})  # fmt: skip
+
+# Modules of Python's library that may call any C function, with the reason.
+_CALLERS: dict[str, str] = {
+    "linecache": "source lines, for messages",
+    "tokenize": "source lines, for messages",
+    "traceback": "source lines, for messages",
+    "logging": "locks, which it releases; a handler that writes is denied where it writes",
+}
+
 _assumed: set[Any] = set()
 _verdicts: dict[Any, str | None] = {}
 
@@ -189,11 +205,17 @@ def assume_pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def denied(fn: Any, owner: Any) -> str | None:
+def denied(fn: Any, owner: Any, scope: dict[str, Any]) -> str | None:
     """Return why a trace cannot contain a call of a C function, None where it can.
 
-    `owner` is what a method is bound to: an object, a class, or the module of a plain function.
+    `owner` is what a method is bound to: an object, a class, or the module of a plain function. `scope` is the globals of
+    the code that calls it.
     """
+    found = _denied_anywhere(fn, owner)
+    return None if found is not None and scope.get("__name__") in _CALLERS else found
+
+
+def _denied_anywhere(fn: Any, owner: Any) -> str | None:
     cls = type(owner)
     if owner is None or issubclass(cls, types.ModuleType):
         cls = None
@@ -230,6 +252,8 @@ def _denied_method(name: str, cls: type) -> str | None:
     title = f"{module_of(owner)}.{owner.__qualname__}"
     if name in _DENIED_METHODS.get(title, ()):
         return f"the program calls {owner.__qualname__}.{name}"
+    if name in ("__instancecheck__", "__subclasscheck__"):
+        return None
     if title in _CLASSES or (issubclass(owner, torch.Tensor) and owner is not torch.Tensor) or _is_listed(title):
         return None
     if owner.__flags__ & _IMMUTABLE and name.startswith("__") and name in object.__dict__:
@@ -247,8 +271,11 @@ def _is_listed(module: str) -> bool:
     return any(".".join(parts[:n]) in _MODULES for n in range(1, len(parts) + 1))
 
 
-def setting_read_by(fn: Any) -> str | None:
-    """Return the name of a function of `torch._C` that reads a setting of torch, None for other functions."""
-    name = fn.__name__
-    reads = fn.__module__ == "torch._C" and name.lstrip("_").startswith("get_") and not _OF_TORCH_NAMES.match(name)
-    return name if reads and getattr(torch._C, name, None) is fn else None
+def setting_read_by(fn: Any) -> Source | None:
+    """Return the source of what a function without arguments says about settings, None for other functions."""
+    name, module = fn.__name__, fn.__module__ or ""
+    of_torch = module == "torch._C" and name.lstrip("_").startswith("get_") and not _OF_TORCH_NAMES.match(name)
+    if not of_torch and f"{module}.{name}" not in _SETTINGS:
+        return None
+    owner = sys.modules[module]
+    return Root(owner, module).attr(name).call() if getattr(owner, name, None) is fn else None

@@ -62,7 +62,7 @@ class CodeReads:
         self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code without a known function; its globals
         self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
-        self._settings: set[str] = set()  # of torch, which the program has read
+        self._settings: set[Any] = set()  # functions that read settings, which the program has called
 
     @property
     def ran(self) -> list[CodeType]:
@@ -148,17 +148,16 @@ class CodeReads:
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
         """End the trace before a call of a C function that no guard covers; guard the settings of torch that one reads."""
-        reason = denied(fn, owner)
+        reason = denied(fn, owner, frame.f_globals)
         if reason is not None:
             self._recorder.deny(reason)
-        setting = setting_read_by(fn)
-        if setting is not None and setting not in self._settings:
-            self._settings.add(setting)
+        if fn not in self._settings and (setting := setting_read_by(fn)) is not None:
+            self._settings.add(fn)
             try:
                 found = fn()
-            except Exception:
-                self._recorder.deny(f"the program calls torch._C.{setting}, which thunder cannot guard")
-            self._recorder.value(Root(torch._C, "torch._C").attr(setting).call(), found)
+            except TypeError:  # it has arguments
+                self._recorder.deny(f"the program calls {setting}, which thunder cannot guard")
+            self._recorder.value(setting, found)
 
     def match_remaining(self) -> None:
         """At the end of the run, search for the functions of code that ran although no read had found it."""

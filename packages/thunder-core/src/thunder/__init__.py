@@ -30,6 +30,7 @@ _ATTRIBUTES = {
         ("grad", "grad_and_value", "value_and_grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian"),
         "thunder.frontend.functional",
     ),
+    "assume_pure": "thunder.capture.reads.c_functions",
     "disable": "thunder.frontend.per_module",
     "Transform": "thunder.transforms.base",
     "RewritePass": "thunder.transforms.rewrite",
@@ -59,6 +60,7 @@ __all__ = [
     "RewritePass",
     "Transform",
     "__version__",
+    "assume_pure",
     "cache_hits",
     "cache_misses",
     "compile",
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
         trace,
     )
     from thunder.core import devices, dtypes
+    from thunder.capture.reads.c_functions import assume_pure
     from thunder.core.provenance import diff_traces, provenance
     from thunder.examine import CallableModule
     from thunder.frontend.functional import (

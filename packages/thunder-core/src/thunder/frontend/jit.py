@@ -205,7 +205,10 @@ class JitFunction(Generic[P, R]):
         found = undone(functools.partial(self._capture, args, kwargs, refused))
         if found is None:
             per_module = self._stats.per_module
-            return self._run_eagerly(args, kwargs) if per_module is None else per_module(self._fn, args, kwargs)
+            if per_module is not None:
+                return per_module(self._fn, args, kwargs)
+            self._say_if_uncacheable()
+            return self._run_eagerly(args, kwargs)
         self._say_if_uncacheable()
         specialization, inputs = found
         del found
@@ -393,7 +396,7 @@ class JitFunction(Generic[P, R]):
     def _say_if_uncacheable(self) -> None:
         reason = self._stats.uncacheable
         if reason is not None and self._options.sharp_edges != "allow":
-            message = f"{self!r} is recompiled at every call: {reason}"
+            message = f"{self!r} cannot be cached: {reason}"
             if self._options.sharp_edges == "error":
                 raise TracingError(message)
             warnings.warn(message, stacklevel=4)

@@ -159,9 +159,11 @@ def test_what_is_only_named(fn: Any) -> None:
 @pytest.mark.parametrize(
     ("fn", "name"),
     [
-        (reads_an_attribute, "`QUEUE` is a Queue"), (calls_a_method, "`QUEUE` is a Queue"),
-        (calls_a_method_in_c, "`RANDOM` is a Random"), (hands_it_to_c, "`ITERATOR` is a list_iterator"),
-        (closes_over_it(), "`inside` is a _local"),
+        (reads_an_attribute, "`QUEUE` is a Queue, which thunder cannot guard"),
+        (calls_a_method, "`QUEUE` is a Queue, which thunder cannot guard"),
+        (calls_a_method_in_c, "the program calls _random.Random.random, a C function"),
+        (hands_it_to_c, "`ITERATOR` is a list_iterator, which thunder cannot guard"),
+        (closes_over_it(), "`inside` is a _local, which thunder cannot guard"),
     ],
     ids=["attribute", "method", "in C", "to C", "cell"],
 )  # fmt: skip
@@ -169,7 +171,7 @@ def test_what_is_used(fn: Any, name: str) -> None:
     """Makes the trace good for one call, and `explain` names it."""
     misses, explained = compiled(fn)
     assert misses == 2
-    assert f"not cached: {name}, which thunder cannot guard" in explained
+    assert f"not cached: {name}" in explained
 
 
 def test_another_object_of_that_name() -> None:

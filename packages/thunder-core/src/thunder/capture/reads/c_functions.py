@@ -188,7 +188,7 @@ _CALLERS: dict[str, str] = {
     "logging": "locks, which it releases; a handler that writes is denied where it writes",
 }
 
-_assumed: set[Any] = set()
+_assumed: list[Any] = []
 _verdicts: dict[Any, str | None] = {}
 
 
@@ -200,8 +200,7 @@ def assume_pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     if not callable(fn):
         raise TypeError(f"thunder.assume_pure takes a function, not {type(fn).__name__}: {fn!r}")
-    _assumed.add(fn)
-    _verdicts.clear()
+    _assumed.append(fn)
     return fn
 
 
@@ -216,6 +215,8 @@ def denied(fn: Any, owner: Any, scope: dict[str, Any]) -> str | None:
 
 
 def _denied_anywhere(fn: Any, owner: Any) -> str | None:
+    if _assumed and any(fn == known for known in _assumed):
+        return None
     cls = type(owner)
     if owner is None or issubclass(cls, types.ModuleType):
         cls = None
@@ -231,8 +232,8 @@ def _denied_anywhere(fn: Any, owner: Any) -> str | None:
 
 def _denied(fn: Any, cls: type | None) -> str | None:
     name = fn.__name__
-    if any(fn == known for known in _assumed):
-        return None
+    if not name and cls is not None and module_of(cls).startswith("pybind11_builtins"):
+        return None  # an operator of torch.ops: the tracer sees its calls
     if cls is not None and not module_of(cls).startswith("pybind11_builtins"):
         return _denied_method(name, cls)
     module = fn.__module__ or ""

@@ -145,6 +145,7 @@ class CodeReads:
         for source, fn in functions or ():
             self._function_ran(source, fn)
         self._read_code(code, frame.f_globals)
+        self._recorder.code_starts(code)
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
         """End the trace before a call of a C function that no guard covers; guard the settings of torch that one reads."""

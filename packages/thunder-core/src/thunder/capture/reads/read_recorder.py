@@ -229,6 +229,10 @@ class ReadRecorder:
         """Watch the attributes of a class's instances, and return whether that is possible."""
         return self._hooks.watch(cls)
 
+    def code_starts(self, code: types.CodeType) -> None:
+        """Check a code object that is about to run for uses of iterators."""
+        self._unguardables.code_starts(code)
+
     def unguardable_found(self, source: Source, value: Any) -> None:
         """Record a value that no kind can guard."""
         self._alive.append(value)

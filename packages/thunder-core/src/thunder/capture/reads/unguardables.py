@@ -40,6 +40,12 @@ class Unguardables:
         else:
             self._refuse(source, value)
 
+    def code_starts(self, code: CodeType) -> None:
+        """End the trace before code runs that may advance an iterator from outside: it must advance once a call."""
+        for source, value in self._named:
+            if _advances(value) and not bytecode.uses(code, bytecode.VARIABLE, source.name) <= {bytecode.IDENTITY}:
+                self._refuse(source, value)
+
     def used(self, obj: Any) -> bool:
         """Record that an attribute of `obj` was read, and return whether `obj` is an unguardable value."""
         found = self._watched.get(id(obj))
@@ -62,7 +68,15 @@ class Unguardables:
         self._named.clear()
 
     def _refuse(self, source: Source, value: Any) -> None:
-        self._recorder.refuse(f"`{source}` is a {type(value).__qualname__}, which thunder cannot guard")
+        reason = f"`{source}` is a {type(value).__qualname__}, which thunder cannot guard"
+        if _advances(value):
+            self._recorder.deny(reason)
+        self._recorder.refuse(reason)
+
+
+def _advances(value: Any) -> bool:
+    """Check for iterators and generators: reading one changes it."""
+    return hasattr(type(value), "__next__") or hasattr(type(value), "send")
 
 
 def _is_same_object(source: Source, value: Any) -> IsAlive | IsObject:

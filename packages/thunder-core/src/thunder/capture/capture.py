@@ -25,6 +25,7 @@ from thunder.capture.tensors.leaks import describe_referrer
 from thunder.capture.tensors.tracer import Lifted, Tracer, tensors_in
 from thunder.core import pytree
 from thunder.core.errors import DataDependentError, TracingError
+from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.runtime.tensor_check import overlap
@@ -43,6 +44,7 @@ class Captured:
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
         self.prologue: Prologue | None = None
         self.uncacheable: str | None = None
+        self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
 
 
 def trace_name(fn: Any) -> str:
@@ -129,6 +131,7 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
         or recorder.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
         or (epilogue.unguardable if epilogue is not None else None)
     )
+    captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
         written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
         targets = None if epilogue is None else [source for source, _ in epilogue.targets]

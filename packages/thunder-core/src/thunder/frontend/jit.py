@@ -20,7 +20,7 @@ from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
 from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
-from thunder.core.state import registrations, state
+from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
@@ -144,6 +144,7 @@ class JitFunction(Generic[P, R]):
         self._stats = CompileStats()
         self._cache = Cache(symbolic=options.cache == "symbolic values")
         self._uncacheable_traces = 0  # in a row
+        self._uncacheable_line: SourceLine | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
@@ -195,8 +196,9 @@ class JitFunction(Generic[P, R]):
         mode = mode_around()
         if mode is not None:
             return self._run_under_mode(*mode, args, kwargs)
-        if self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES and self._may_run_per_module:
-            self._give_up_compiling(f"{self._stats.uncacheable}, at every call")
+        uncacheable = self._stats.per_module is None and self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES
+        if uncacheable and self._may_run_per_module:
+            self._give_up_compiling(f"{self._stats.uncacheable}, at every call", self._uncacheable_line)
         if self._stats.per_module is not None:
             return self._stats.per_module(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
@@ -231,11 +233,12 @@ class JitFunction(Generic[P, R]):
             return None
         except RunsEagerly as once:
             if self._stats.uncacheable == str(once) and self._may_run_per_module:
-                self._give_up_compiling(f"{once}, at every call")
+                self._give_up_compiling(f"{once}, at every call", once.where)
             self._stats.uncacheable = str(once)
             return None
         self._stats.last = specialization
         self._stats.uncacheable = captured.uncacheable
+        self._uncacheable_line = captured.where
         self._uncacheable_traces = 0 if captured.uncacheable is None else self._uncacheable_traces + 1
         self._stats.constant = self._cache.dynamic.given_up
         if specialization.prologue is not None and self._options.cache != "no caching":
@@ -353,14 +356,14 @@ class JitFunction(Generic[P, R]):
         self._stats.partly_eager = reason
         self._stats.per_module = PerModule(self)
 
-    def _give_up_compiling(self, reason: str) -> None:
+    def _give_up_compiling(self, reason: str, where: SourceLine | None) -> None:
         """Run per module a function that was traced again and again, and warn once."""
         if self._options.sharp_edges == "error":
             raise TracingError(f"{self!r} cannot be compiled as a whole: {reason}")
         self._run_per_module(reason)
         warnings.warn(
-            f"{self!r} runs eagerly, and the modules that it calls are compiled one by one: {reason}. Move this code out "
-            "of the jitted function, or mark it with thunder.disable",
+            f"{self!r} runs eagerly from now on, and the modules that it calls are compiled one by one: {reason}"
+            f"{'' if where is None else f' (at {where})'}. Move this code out of the jitted function",
             stacklevel=6,
         )
 

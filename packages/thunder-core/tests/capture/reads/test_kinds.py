@@ -61,7 +61,7 @@ CLAIMED: list[tuple[Any, str]] = [
     (torch.Generator(), "Generator"), (torch, "Identity"), (torch.relu, "Identity"), (object(), "Identity"),
     (Color.RED, "Identity"), (datetime.date(2020, 1, 1), "Identity"), (fractions.Fraction(1), "Identity"),
     (sys.modules, "Identity"), (torch.ops.aten.relu, "Trusted"), (pathlib.Path(), "Trusted"), (LOGGER, "Trusted"),
-    (LOCAL, "Unguardable"), (RANDOM, "Unguardable"), (RANDOM.random, "Unguardable"), (time.time, "Unguardable"),
+    (LOCAL, "Unguardable"), (RANDOM, "Unguardable"), (RANDOM.random, "Identity"), (time.time, "Identity"),
     (QUEUE, "Unguardable"), (ITERATOR, "Unguardable"), (np.ones(2), "Unguardable"),
     (array.array("d"), "Unguardable"), (torch.distributions.Normal(0.0, 1.0), "Unguardable"),
 ]  # fmt: skip

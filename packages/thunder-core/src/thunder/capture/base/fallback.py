@@ -10,13 +10,15 @@ from typing import NoReturn
 
 import torch
 
-from thunder.core.state import state
+from thunder.core.state import SourceLine, state
 
 __all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "refuse_kinds_of_memory"]
 
 
 class RunsEagerly(Exception):
     """Raised if the program has a one-time effect that a trace cannot repeat. The call then runs eagerly."""
+
+    where: SourceLine | None = None  # the line of user code that needs it
 
 
 class ModuleFallback(RunsEagerly):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from typing import Any
 
 from thunder.capture.reads.kinds.base import Kind
@@ -14,7 +13,6 @@ from thunder.capture.reads.kinds.leaves import PLAIN, Generator, Identity, Tenso
 from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object
 from thunder.capture.reads.kinds.references import ClassKind, ContextVariable, WeakReference
 from thunder.capture.reads.kinds.unguardable import Trusted, Unguardable
-from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 
 __all__ = ["UNGUARDABLE", "classify"]
 
@@ -39,6 +37,4 @@ def classify(value: Any) -> Kind:
         found = next(kind for kind in _KINDS if kind.match(cls))
         if found is not UNGUARDABLE:
             _by_class[cls] = found
-    if cls is types.BuiltinFunctionType and draws_or_reads_clock(value):
-        return UNGUARDABLE
     return found

@@ -190,7 +190,7 @@ class CodeReads:
                 source = Root(module, module.__name__.rpartition(".")[2])
                 for used in bytecode.attribute_names(code):
                     self._read_attributes(source, module, (used,), code)
-        reason = imported_nondeterminism(code)
+        reason = None if self._recorder.sees_code else imported_nondeterminism(code)
         if reason is not None:
             self._recorder.refuse(reason)
 
@@ -230,7 +230,7 @@ class CodeReads:
             elif name not in scope and hasattr(builtins, name):  # else the program assigned the global
                 self._recorder.absent(snapshot.source, name)
                 self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
-                if name in READERS:
+                if name in READERS and not self._recorder.sees_code:
                     self._recorder.refuse(READERS[name])
                 override = self.symbolic.stands_for(name) if self.symbolic else None
                 if override is not None:
@@ -249,7 +249,7 @@ class CodeReads:
                     return
                 source, value = found
             elif isinstance(value, type):
-                reason = of_today(module_of(value), name)
+                reason = None if self._recorder.sees_code else of_today(module_of(value), name)
                 if reason is not None:
                     self._recorder.refuse(reason)
                 elif not is_library_class(value):
@@ -266,7 +266,8 @@ class CodeReads:
         """Read an attribute of a module; return None if the attribute does not exist."""
         recorder = self._recorder
         found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
-        reason = nondeterminism_of(module, name, found)
+        unseen = not recorder.sees_code or module.__name__ == "importlib"  # which runs no C function
+        reason = nondeterminism_of(module, name, found) if unseen else None
         if reason is not None:
             recorder.refuse(reason)
         if found is ABSENT:

@@ -24,17 +24,20 @@ from thunder.capture.base.phase import Reader, TracerPhase, active
 from thunder.capture.base.snapshots import Snapshot, Write, snapshots_of
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
+from thunder.capture.base.user_lines import user_line
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out_logs
 from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
-from thunder.capture.reads.classify import classify
+from thunder.capture.reads.classify import UNGUARDABLE, classify
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
+from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.unguardables import Unguardables
+from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["ReadRecorder"]
@@ -51,7 +54,7 @@ class ReadRecorder:
         self.reached: dict[int, Reached] = {}
         self.tensors: dict[int, list[Source]] = {}
         self.tensors_read: list[tuple[Source, torch.Tensor]] = []
-        self.unguardable: list[str] = []  # why the trace cannot be cached
+        self.unguardable: dict[str, SourceLine | None] = {}  # why the trace cannot be cached
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
         self.context = contextvars.copy_context()  # the context in which the program runs
@@ -176,6 +179,8 @@ class ReadRecorder:
             return
         self._guarded.add(source)
         kind = classify(value)
+        if not self.sees_code and type(value) is types.BuiltinFunctionType and draws_or_reads_clock(value):
+            kind = UNGUARDABLE  # its calls are not seen
         if kind.is_shared and id(value) in self.reached:
             known = self.reached[id(value)].source
             if known is not source:
@@ -203,12 +208,12 @@ class ReadRecorder:
 
     def refuse(self, reason: str) -> None:
         """Record a reason why the trace cannot be cached."""
-        if reason not in self.unguardable:
-            self.unguardable.append(reason)
+        self.unguardable.setdefault(reason, user_line())
 
     def deny(self, reason: str) -> NoReturn:
         """End the trace: the program is about to do what a compiled program could not repeat."""
         self.denied = RunsEagerly(reason)  # the program may catch it
+        self.denied.where = user_line()
         raise self.denied
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:

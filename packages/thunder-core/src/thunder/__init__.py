@@ -108,8 +108,8 @@ if TYPE_CHECKING:
         reset,
         trace,
     )
-    from thunder.core import devices, dtypes
     from thunder.capture.reads.c_functions import assume_pure
+    from thunder.core import devices, dtypes
     from thunder.core.provenance import diff_traces, provenance
     from thunder.examine import CallableModule
     from thunder.frontend.functional import (

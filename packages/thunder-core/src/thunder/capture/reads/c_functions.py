@@ -169,7 +169,7 @@ _OF_TORCH: dict[str, str] = {
         ["_log_api_usage", "_record_function", "_jit_", "_get_operation_overload", "_get_schema", "_parse_dispatch",
          "parse_", "_ensureCUDA", "_add_docstr", "_set_warn_deprecated", "_get_warnAlways", "_set_warnAlways",
          "_group_tensors", "_infer_size", "_vmap", "_set_conj", "_set_neg", "_unsafe", "_get_cpp_backtrace",
-         "_current_graph_task"],
+         "_current_graph_task", "has$", "__enter__$", "__exit__$"],
         "no result depends on it, or it computes from its arguments",
     ),
 }  # fmt: skip
@@ -239,7 +239,7 @@ def _denied(fn: Any, cls: type | None) -> str | None:
     module = fn.__module__ or ""
     if _is_listed(module) or f"{module}.{name}" in _FUNCTIONS:
         return None
-    if fn.__qualname__.startswith("_VariableFunctionsClass."):
+    if fn.__qualname__.startswith(("_VariableFunctionsClass.", "TensorBase.", "StorageBase.")):
         return None  # an operation: the tracer sees its calls
     if (module == "torch" or module.startswith("torch._C")) and _OF_TORCH_NAMES.match(name):
         return None
@@ -249,7 +249,8 @@ def _denied(fn: Any, cls: type | None) -> str | None:
 
 
 def _denied_method(name: str, cls: type) -> str | None:
-    owner = next((c for c in cls.__mro__ if name in c.__dict__), cls)
+    # A class written in Python may override the method, and call it.
+    owner = next((c for c in cls.__mro__ if name in c.__dict__ and not isinstance(c.__dict__[name], _IN_PYTHON)), cls)
     title = f"{module_of(owner)}.{owner.__qualname__}"
     if name in _DENIED_METHODS.get(title, ()):
         return f"the program calls {owner.__qualname__}.{name}"
@@ -263,6 +264,7 @@ def _denied_method(name: str, cls: type) -> str | None:
 
 
 _IMMUTABLE = 1 << 8
+_IN_PYTHON = (types.FunctionType, property)
 
 
 def _is_listed(module: str) -> bool:

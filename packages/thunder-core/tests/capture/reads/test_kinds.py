@@ -161,7 +161,7 @@ def test_what_is_only_named(fn: Any) -> None:
     [
         (reads_an_attribute, "`QUEUE` is a Queue, which thunder cannot guard"),
         (calls_a_method, "`QUEUE` is a Queue, which thunder cannot guard"),
-        (calls_a_method_in_c, "the program calls _random.Random.random, a C function"),
+        (calls_a_method_in_c, "`RANDOM` is a Random, which thunder cannot guard"),
         (hands_it_to_c, "`ITERATOR` is a list_iterator, which thunder cannot guard"),
         (closes_over_it(), "`inside` is a _local, which thunder cannot guard"),
     ],

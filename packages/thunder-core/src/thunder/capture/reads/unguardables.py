@@ -38,45 +38,41 @@ class Unguardables:
         elif isinstance(source, (Global, CellContents)):
             self._named.append((source, value))
         else:
-            self._refuse(source, value)
+            self._deny(source, value)
 
     def code_starts(self, code: CodeType) -> None:
-        """End the trace before code runs that may advance an iterator from outside: it must advance once a call."""
+        """End the trace before code runs that uses a value with a name: the program may change the value."""
         for source, value in self._named:
-            if _advances(value) and not bytecode.uses(code, bytecode.VARIABLE, source.name) <= {bytecode.IDENTITY}:
-                self._refuse(source, value)
+            if not bytecode.uses(code, bytecode.VARIABLE, source.name) <= {bytecode.IDENTITY}:
+                self._deny(source, value)
 
     def used(self, obj: Any) -> bool:
-        """Record that an attribute of `obj` was read, and return whether `obj` is an unguardable value."""
+        """End the trace if an unguardable value is used: the program may change it, which nothing could undo."""
         found = self._watched.get(id(obj))
         if found is not None:
-            self._refuse(*found)
+            self._deny(*found)
         return found is not None
 
     def finish(self, ran: list[CodeType]) -> None:
-        """Inspect the bytecode that ran for uses of the values found through variables, at the end of the run."""
+        """Guard, at the end of the run, the values that were only compared by identity."""
         for source, value in self._named:
             uses = {use for code in ran for use in bytecode.uses(code, bytecode.VARIABLE, source.name)}
             if uses <= {bytecode.IDENTITY}:
                 self._recorder.add(_is_same_object(source, value))
-            else:
-                self._refuse(source, value)
+            else:  # by code that was not seen when it started
+                self._recorder.refuse(_reason(source, value))
 
     def release(self) -> None:
         """Release references to the user's objects."""
         self._watched.clear()
         self._named.clear()
 
-    def _refuse(self, source: Source, value: Any) -> None:
-        reason = f"`{source}` is a {type(value).__qualname__}, which thunder cannot guard"
-        if _advances(value):
-            self._recorder.deny(reason)
-        self._recorder.refuse(reason)
+    def _deny(self, source: Source, value: Any) -> None:
+        self._recorder.deny(_reason(source, value))
 
 
-def _advances(value: Any) -> bool:
-    """Check for iterators and generators: reading one changes it."""
-    return hasattr(type(value), "__next__") or hasattr(type(value), "send")
+def _reason(source: Source, value: Any) -> str:
+    return f"`{source}` is a {type(value).__qualname__}, which thunder cannot guard"
 
 
 def _is_same_object(source: Source, value: Any) -> IsAlive | IsObject:

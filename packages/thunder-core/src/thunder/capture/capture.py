@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -508,7 +508,7 @@ def test_tensors_that_are_sent_away() -> None:
     while not QUEUE.empty():
         received.append(QUEUE.get())
     torch.testing.assert_close(received, [torch.full((2,), n) for n in (2.0, 4.0, 6.0)])
-    assert RECEIVED == [torch.Tensor] * 3
+    assert [torch.Tensor] * 3 == RECEIVED
     torch.testing.assert_close(LOCAL.kept, torch.full((2,), 6.0))
     LOCAL.__dict__.clear()
 

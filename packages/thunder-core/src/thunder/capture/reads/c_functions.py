@@ -22,7 +22,7 @@ from thunder.capture.base.sources import Root, Source
 
 __all__ = ["assume_pure", "denied", "setting_read_by"]
 
-# Modules whose C functions compute from their arguments, with the reason. Changes of containers are undone and repeated.
+# Modules whose C functions compute from their arguments, with the reason. Changes of containers are repeated.
 _MODULES: dict[str, str] = {
     "math": "numbers",
     "cmath": "numbers",
@@ -79,9 +79,15 @@ _FUNCTIONS: dict[str, str] = {
     "posix.fspath": _ARGUMENTS_ONLY,
     "nt.fspath": _ARGUMENTS_ONLY,
     **dict.fromkeys(["_thread.allocate_lock", "_thread.get_ident"], "a new lock, or the thread that calls"),
-    **dict.fromkeys(["_abc._abc_instancecheck", "_abc._abc_subclasscheck", "_abc._abc_init"], "registrations are guarded"),
+    **dict.fromkeys(
+        ["_abc._abc_instancecheck", "_abc._abc_subclasscheck", "_abc._abc_init"],
+        "registrations are guarded",
+    ),
     **dict.fromkeys(["_weakref._remove_dead_weakref", "_weakref.proxy"], "tidies up weak containers"),
-    **dict.fromkeys(["_warnings.warn", "_warnings.warn_explicit", "_warnings._filters_mutated"], "warns, which no result depends on"),
+    **dict.fromkeys(
+        ["_warnings.warn", "_warnings.warn_explicit", "_warnings._filters_mutated"],
+        "warns, which no result depends on",
+    ),
 }  # fmt: skip
 
 # Classes written in C whose methods compute from the object and the arguments, with the reason.
@@ -119,14 +125,29 @@ _CLASSES: dict[str, str] = {
     **dict.fromkeys(["weakref.ReferenceType", "weakref.ref"], "what it refers to is read"),
     **dict.fromkeys(["functools.partial", "functools._lru_cache_wrapper"], "calls of functions, which are seen"),
     **dict.fromkeys(["_thread.lock", "_thread.RLock"], "entered and left by a with statement"),
-    **dict.fromkeys(["_json.Scanner", "_json.Encoder", "_struct.Struct", "_hashlib.HASH", "string.Formatter"], _ARGUMENTS_ONLY),
-    **dict.fromkeys(["itertools." + name for name in ("chain", "_grouper", "_tee")], "iterators that the program makes"),
-    **dict.fromkeys(["_io.StringIO", "_io.BytesIO"], "made by the program: one from outside is denied where it is read"),
-    **dict.fromkeys(["numpy.ndarray", "numpy.generic", "numpy.dtype", "numpy.ufunc"], "an array of the program's is denied where it is read"),
+    **dict.fromkeys(
+        ["_json.Scanner", "_json.Encoder", "_struct.Struct", "_hashlib.HASH", "string.Formatter"],
+        _ARGUMENTS_ONLY,
+    ),
+    **dict.fromkeys(
+        ["itertools." + name for name in ("chain", "_grouper", "_tee")],
+        "iterators that the program makes",
+    ),
+    **dict.fromkeys(
+        ["_io.StringIO", "_io.BytesIO"],
+        "made by the program: one from outside is denied where it is read",
+    ),
+    **dict.fromkeys(
+        ["numpy.ndarray", "numpy.generic", "numpy.dtype", "numpy.ufunc"],
+        "an array of the program's is denied where it is read",
+    ),
     **dict.fromkeys(["torch.Size", "torch.dtype", "torch.device", "torch.layout", "torch.memory_format",
                      "torch.finfo", "torch.iinfo"], "immutable"),
     **dict.fromkeys(["torch._C.TensorBase", "torch._C._TensorBase", "torch.Tensor"], "the tracer sees its operations"),
-    **dict.fromkeys(["torch._C._VariableFunctionsClass", "torch._C._VariableFunctions"], "the tracer sees its operations"),
+    **dict.fromkeys(
+        ["torch._C._VariableFunctionsClass", "torch._C._VariableFunctions"],
+        "the tracer sees its operations",
+    ),
     **dict.fromkeys(["torch._C.StorageBase", "torch._C.DisableTorchFunctionSubclass", "torch._C.DisableTorchFunction",
                      "torch._C._FunctionBase", "torch._C._EngineBase"], "the tracer sees the operations that use it"),
     **dict.fromkeys(["torch.Generator", "torch._C.Generator"], "its state is guarded, unless a method changes it"),
@@ -149,8 +170,10 @@ _DENIED_METHODS["torch._C.Generator"] = _DENIED_METHODS["torch.Generator"]
 # Functions of `torch._C` by how their names begin, with the reason why a program may call them.
 _OF_TORCH: dict[str, str] = {
     **dict.fromkeys(
-        ["_has_torch_function", "_is_torch_function", "_len_torch", "_push_on_torch", "_pop_torch", "_get_function_stack",
-         "_get_dispatch_mode", "_unset_dispatch_mode", "_set_dispatch_mode", "_dispatch_", "_only_lift", "_set_only_lift",
+        ["_has_torch_function", "_is_torch_function",
+         "_len_torch", "_push_on_torch", "_pop_torch", "_get_function_stack",
+         "_get_dispatch_mode",
+         "_unset_dispatch_mode", "_set_dispatch_mode", "_dispatch_", "_only_lift", "_set_only_lift",
          "_functionalization", "_disabled_torch", "_remove_obj_from_tls", "_stash_obj_in_tls", "_is_key_in_tls"],
         "modes and dispatch, which lead to the tracer",
     ),
@@ -207,8 +230,8 @@ def assume_pure(fn: Callable[..., Any]) -> Callable[..., Any]:
 def denied(fn: Any, owner: Any, scope: dict[str, Any]) -> str | None:
     """Return why a trace cannot contain a call of a C function, None where it can.
 
-    `owner` is what a method is bound to: an object, a class, or the module of a plain function. `scope` is the globals of
-    the code that calls it.
+    `owner` is the object or class of a method, or the module of a plain function. `scope` is the globals of the code that
+    calls it.
     """
     found = _denied_anywhere(fn, owner)
     return None if found is not None and scope.get("__name__") in _CALLERS else found
@@ -222,7 +245,7 @@ def _denied_anywhere(fn: Any, owner: Any) -> str | None:
         cls = None
     elif issubclass(cls, type):
         cls = owner
-    key = (fn.__name__, fn.__module__, cls)
+    key = (fn.__name__, getattr(fn, "__module__", None), cls)  # a method descriptor has no module
     try:
         return _verdicts[key]
     except KeyError:
@@ -276,7 +299,7 @@ def _is_listed(module: str) -> bool:
 
 def setting_read_by(fn: Any) -> Source | None:
     """Return the source of what a function without arguments says about settings, None for other functions."""
-    name, module = fn.__name__, fn.__module__ or ""
+    name, module = fn.__name__, getattr(fn, "__module__", None) or ""
     of_torch = module == "torch._C" and name.lstrip("_").startswith("get_") and not _OF_TORCH_NAMES.match(name)
     if not of_torch and f"{module}.{name}" not in _SETTINGS:
         return None

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.modes import is_state
@@ -148,7 +146,7 @@ class CodeReads:
         self._recorder.code_starts(code)
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
-        """End the trace before a call of a C function that no guard covers; guard the settings of torch that one reads."""
+        """End the trace before a call of a C function that no guard covers; guard the settings that it reads."""
         reason = denied(fn, owner, frame.f_globals)
         if reason is not None:
             self._recorder.deny(reason)

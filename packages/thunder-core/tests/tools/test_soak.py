@@ -149,12 +149,25 @@ def test_what_is_wrong() -> None:
         (dataclasses.replace(NUMBER, write=("o$.v = 7.0", "o$.w = 1")), "result"),
         (Feature("list", "l$ = []", "1.0", write=("l$.append(1)",)), "state"),
         (Feature("raises", "k$ = 1", "1 / k$", mutate=("k$ = 0",)), "result"),
-        (Feature("raises", "l$ = []", "l$.append(1) or 1 / 0"), "state after an exception"),
     ],
 )
 def test_kinds_of_failures(feature: Feature, kind: str) -> None:
     """Output, results, state, exceptions."""
     assert judge(Program((Use(feature, write=0 if feature.write else -1),), CHANGED)).kind == kind
+
+
+def test_state_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is a kind of its own: eager keeps what was written before."""
+
+    class Undone(Stale):
+        def __call__(self, *args: Any) -> Any:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(thunder, "jit", Undone)
+    monkeypatch.setattr(thunder, "cache_misses", lambda fn: 0)
+    monkeypatch.setattr(thunder, "explain", lambda fn: "")
+    raises = Feature("raises", "l$ = []", "l$.append(1) or 1 / 0")
+    assert judge(Program((Use(raises),), CHANGED)).kind == "state after an exception"
 
 
 def test_failures_of_the_judge_itself() -> None:

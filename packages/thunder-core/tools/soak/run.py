@@ -214,7 +214,8 @@ def _first_difference(verdict: Verdict, eager: list[Call], actual: list[Call], k
             if found is None:
                 continue
             error = name == "result" and b.raised
-            verdict.kind = kind or ("error" if error else f"{name} after an exception" if a.raised else name)
+            raised = " after an exception" if name == "state" and a.raised else ""
+            verdict.kind = kind or ("error" if error else name + raised)
             verdict.step, verdict.eager, verdict.thunder = i, _short(found[0]), _short(found[1])
             verdict.detail = (b.text or a.text)[-3000:]
             return True

@@ -279,6 +279,14 @@ def surface(session: nox.Session) -> None:
 
 
 @nox.session
+def soak(session: nox.Session) -> None:
+    """Compare random programs with eager; `-- --minutes 30`, `-- --enumerate` and `-- --classes` run more."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, "numpy")
+    session.run("python", "-m", "soak", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
 def models(session: nox.Session) -> None:
     """Run the tables of models: our own, Transformers' and LitGPT's. Arguments after `--` are passed to pytest."""
     options = install_ours(session, [CORE], ["tests"])

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identity, numbers that are not plain, and types."""
+
+from __future__ import annotations
+
+from soak.feature import Feature
+
+_TWO = "class C$:\n    pass\na$ = C$()\nb$ = C$()"
+_NO_ARGUMENT = ("function", "closure", "module", "method")
+
+FEATURES = [
+    Feature("identity of two objects", _TWO, "a$ is b$", mutate=("a$ = b$", "b$ = C$()"), write=("a$ = b$",)),
+    Feature(
+        "identity of two attributes",
+        _TWO + "\no$ = C$()\no$.a = a$\no$.b = b$",
+        "o$.a is o$.b",
+        mutate=("o$.a = o$.b", "o$.b = C$()"),
+        write=("o$.a = o$.b",),
+        entries=_NO_ARGUMENT,
+    ),
+    Feature("identity of two lists", "a$ = [1]\nb$ = [1]", "a$ is b$", mutate=("a$ = b$", "b$ = list(b$)")),
+    Feature("identity of items", _TWO + "\nl$ = [a$, b$]", "l$[0] is l$[1]", mutate=("l$[0] = l$[1]", "l$[1] = C$()")),
+    Feature("identity with id", _TWO, "id(a$) == id(b$)", mutate=("a$ = b$", "b$ = C$()")),
+    Feature(
+        "membership by identity",
+        _TWO + "\nl$ = [a$]",
+        "b$ in l$",
+        mutate=("l$.append(b$)", "b$ = a$"),
+        entries=_NO_ARGUMENT,
+    ),
+    Feature(
+        "membership of a tensor by identity",
+        "w$ = torch.ones(())\nl$ = [torch.zeros(())]",
+        "any(w$ is t for t in l$)",
+        mutate=("l$.append(w$)", "w$ = l$[0]"),
+        entries=_NO_ARGUMENT,
+    ),
+    Feature(
+        "identity of tensors",
+        "a$ = torch.ones(())\nb$ = torch.ones(())",
+        "a$ is b$",
+        mutate=("a$ = b$", "b$ = torch.ones(())"),
+        write=("a$ = b$",),
+    ),
+    Feature(
+        "identity of a tensor in a list",
+        "a$ = torch.ones(())\nl$ = [torch.ones(())]",
+        "l$[0] is a$",
+        mutate=("l$[0] = a$", "a$ = torch.ones(())"),
+    ),
+    Feature(
+        "identity with the last input",
+        "class C$:\n    pass\no$ = C$()\no$.last = None",
+        "x is o$.last",
+        mutate=("o$.last = X[0]", "o$.last = None", "o$.last = x__"),
+        entries=("function", "method", "module"),
+    ),
+    Feature(
+        "the last input kept",
+        "class C$:\n    pass\no$ = C$()\no$.last = None",
+        "o$.last is None",
+        mutate=("o$.last = None",),
+        write=("o$.last = x", "o$.last = x * 2"),
+    ),
+    Feature(
+        "identity of functions",
+        "def f$():\n    pass\ndef g$():\n    pass\na$ = f$\nb$ = g$",
+        "a$ is b$",
+        mutate=("a$ = b$",),
+    ),
+    Feature(
+        "identity of classes",
+        "class A$:\n    pass\nclass B$_:\n    pass\na$ = A$\nb$ = B$_",
+        "a$ is b$",
+        mutate=("a$ = b$",),
+    ),
+    Feature(
+        "identity with None",
+        "class C$:\n    pass\no$ = C$()\no$.v = None",
+        "o$.v is None",
+        mutate=("o$.v = 1", "o$.v = torch.ones(1)", "o$.v = []"),
+        write=("o$.v = 2",),
+    ),
+    Feature(
+        "identity with a sentinel",
+        "S$ = object()\nv$ = S$",
+        "v$ is S$",
+        mutate=("v$ = object()", "v$ = 1"),
+        entries=("function", "closure"),
+    ),
+    Feature(
+        "index by identity in a dict",
+        _TWO + "\nd$ = {str(a$): 1.0}",
+        "float(id(a$) == id(b$)) + len(d$)",
+        mutate=("d$[1] = 2.0", "b$ = a$"),
+        entries=_NO_ARGUMENT,
+    ),
+    Feature(
+        "dict keyed by a tensor",
+        "w$ = torch.ones(())\nd$ = {w$: 1.0}",
+        "d$.get(w$, 0.0)",
+        mutate=("w$ = torch.ones(())", "d$[w$] = 4.0"),
+        entries=("function", "closure"),
+    ),
+    Feature(
+        "weak reference",
+        "class C$:\n    v = 2.0\na$ = C$()\nw$ = weakref.ref(a$)",
+        "w$() is None",
+        mutate=("a$ = None", "a$ = C$(); w$ = weakref.ref(a$)"),
+        entries=("function", "closure"),
+    ),
+    Feature(
+        "attribute through a weak reference",
+        "class C$:\n    v = 2.0\na$ = C$()\nw$ = weakref.ref(a$)",
+        "w$().v",
+        mutate=("a$.v = 3.0",),
+        entries=("function", "closure", "method"),
+    ),
+    Feature(
+        "weak proxy",
+        "class C$:\n    v = 2.0\na$ = C$()\nw$ = weakref.proxy(a$)",
+        "w$.v",
+        mutate=("a$.v = 3.0", "a$.v += 1"),
+        entries=("function", "closure"),
+    ),
+    Feature(
+        "weak value dictionary",
+        "class C$:\n    v = 2.0\na$ = C$()\nd$ = weakref.WeakValueDictionary(k=a$)",
+        "len(d$)",
+        mutate=("a$ = None", "b$ = C$(); d$['j'] = b$"),
+        entries=("function",),
+    ),
+    Feature(
+        "weak set",
+        "class C$:\n    v = 2.0\na$ = C$()\nd$ = weakref.WeakSet([a$])",
+        "len(d$)",
+        mutate=("a$ = None",),
+        entries=("function",),
+    ),
+    Feature(
+        "int subclass",
+        "class N$(int):\n    pass\nn$ = N$(2)",
+        "n$ + 1",
+        mutate=("n$ = N$(3)", "n$ = 2", "n$ = N$(int(n$) + 1)"),
+    ),
+    Feature(
+        "int subclass in an attribute",
+        "class N$(int):\n    pass\no$ = Holder()\no$.n = N$(2)",
+        "o$.n * 2",
+        mutate=("o$.n = N$(3)", "o$.n = 2", "o$.n = N$(o$.n + 1)"),
+        write=("o$.n = N$(9)",),
+    ),
+    Feature(
+        "float subclass",
+        "class N$(float):\n    pass\nn$ = N$(2)",
+        "n$ + 1",
+        mutate=("n$ = N$(3)", "n$ = 2.0", "n$ = N$(float(n$) + 1)"),
+    ),
+    Feature(
+        "str subclass",
+        "class N$(str):\n    pass\nn$ = N$('ab')",
+        "n$ + 'c'",
+        mutate=("n$ = N$('abc')", "n$ = 'ab'", "n$ = N$('xy')"),
+    ),
+    Feature(
+        "int subclass with state",
+        "class N$(int):\n    pass\nn$ = N$(2)\nn$.k = 3.0",
+        "n$.k",
+        mutate=("n$.k = 5.0", "n$.k += 1.0"),
+    ),
+    Feature("type of a number", "n$ = 2", "type(n$).__name__", mutate=("n$ = 2.0", "n$ = True", "n$ = '2'")),
+    Feature("negative zero", "z$ = 0.0", "math.copysign(1.0, z$)", mutate=("z$ = -0.0", "z$ = 1.0", "z$ = -z$")),
+    Feature(
+        "negative zero in an attribute",
+        "o$ = Holder()\no$.z = 0.0",
+        "math.atan2(o$.z, -1.0)",
+        mutate=("o$.z = -0.0", "o$.z = 1.0", "o$.z = -o$.z"),
+    ),
+    Feature("negative zero as text", "z$ = 0.0", "str(z$)", mutate=("z$ = -0.0", "z$ = -z$")),
+    Feature("not a number", "z$ = 1.0", "z$ != z$", mutate=("z$ = float('nan')", "z$ = math.inf")),
+    Feature("division by a number", "z$ = 2.0", "1.0 / z$", mutate=("z$ = 0.5", "z$ = -4.0", "z$ += 1.0")),
+    Feature("comparison of numbers", "n$ = 2", "n$ > 3", mutate=("n$ = 4", "n$ += 1", "n$ = 3")),
+    Feature("parity", "n$ = 2", "n$ % 2 == 0", mutate=("n$ += 1", "n$ = 4")),
+    Feature("range of a number", "n$ = 2", "sum(range(n$))", mutate=("n$ += 1", "n$ = 0")),
+    Feature("number as text", "n$ = 2", "f'{n$}'", mutate=("n$ += 1", "n$ = 2.0")),
+    Feature(
+        "number as an index", "n$ = 0\nl$ = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]", "l$[n$]", mutate=("n$ += 1", "n$ = -1")
+    ),
+    Feature("rounded number", "n$ = 2.25", "round(n$) + int(n$) + round(n$, 1)", mutate=("n$ += 1.5", "n$ = -0.5")),
+    Feature("large integer", "n$ = 2**62", "(n$ * 4) % 1000003", mutate=("n$ += 1", "n$ = 2**70")),
+    Feature("power", "n$ = 2", "2.0 ** n$", mutate=("n$ += 1", "n$ = -1", "n$ = 0.5")),
+    Feature("integer division", "n$ = 7", "n$ // 2 + n$ % 3", mutate=("n$ += 1", "n$ = -7", "n$ = 7.5")),
+    Feature("bits", "n$ = 6", "(n$ & 3) + (n$ << 1) + (n$ ^ 1) + n$.bit_length()", mutate=("n$ += 1", "n$ = 12")),
+    Feature("float methods", "n$ = 2.5", "n$.is_integer()", mutate=("n$ = 3.0", "n$ += 0.5")),
+    Feature("hex of a float", "n$ = 2.5", "n$.hex()", mutate=("n$ = 3.0", "n$ += 0.5")),
+    Feature("minimum of numbers", "n$ = 2\nm$ = 3", "min(n$, m$)", mutate=("n$ = 5", "m$ -= 2", "n$ = 3.0")),
+    Feature("math function", "n$ = 2.0", "math.sin(n$) + math.floor(n$)", mutate=("n$ = 5.0", "n$ += 0.25")),
+    Feature("complex number", "n$ = 1 + 2j", "n$.imag + abs(n$)", mutate=("n$ = 1 + 3j",)),
+    Feature(
+        "fraction",
+        "import fractions\nn$ = fractions.Fraction(1, 2)",
+        "float(n$)",
+        mutate=("n$ = fractions.Fraction(1, 4)", "n$ += 1"),
+    ),
+    Feature(
+        "decimal number", "n$ = decimal.Decimal('1.5')", "float(n$)", mutate=("n$ = decimal.Decimal('2.5')", "n$ += 1")
+    ),
+    Feature(
+        "date", "import datetime\nn$ = datetime.date(2020, 1, 2)", "n$.day", mutate=("n$ = datetime.date(2020, 1, 5)",)
+    ),
+    Feature("path", "n$ = pathlib.PurePosixPath('/a/b')", "n$.name", mutate=("n$ = pathlib.PurePosixPath('/a/ccc')",)),
+    Feature("text", "s$ = 'ab'", "s$.upper()", mutate=("s$ = 'abc'", "s$ += 'x'"), write=("s$ = 'zz'",)),
+    Feature("boolean", "s$ = True", "s$", mutate=("s$ = False", "s$ = not s$", "s$ = 1"), write=("s$ = not s$",)),
+    Feature(
+        "type of an attribute",
+        "o$ = Holder()\no$.v = 1",
+        "isinstance(o$.v, float)",
+        mutate=("o$.v = 1.0", "o$.v = 'a'"),
+    ),
+    Feature(
+        "type of a tensor",
+        "w$ = torch.ones(())",
+        "type(w$) is torch.Tensor",
+        mutate=("w$ = nn.Parameter(torch.ones(()))",),
+    ),
+    Feature("type of the input", "k$ = 1", "type(x) is torch.Tensor", mutate=("k$ = 2",)),
+    Feature(
+        "class of a tensor",
+        "w$ = torch.ones(())",
+        "w$.__class__.__name__",
+        mutate=("w$ = nn.Parameter(torch.ones(()))",),
+    ),
+    Feature(
+        "dispatch by type",
+        "table$ = {torch.Tensor: 1.0, nn.Parameter: 2.0}\nw$ = torch.ones(())",
+        "table$.get(type(w$), 5.0)",
+        mutate=("w$ = nn.Parameter(torch.ones(()))", "table$[torch.Tensor] = 4.0"),
+        entries=("function", "closure"),
+    ),
+    Feature(
+        "single dispatch on a tensor",
+        "@functools.singledispatch\ndef f$(a):\n    return 1.0\n@f$.register\ndef g$(a: torch.Tensor):\n    return 2.0",
+        "f$(x)",
+        mutate=("f$.register(torch.Tensor, lambda a: 3.0)",),
+    ),
+    Feature("type of an item", "w$ = torch.tensor(2.0)", "type(w$.shape).__name__", mutate=("w$ = torch.ones(2)",)),
+    Feature(
+        "has_torch_function",
+        "w$ = torch.ones(())",
+        "torch.overrides.has_torch_function((w$,))",
+        mutate=("w$ = torch.zeros(())",),
+    ),
+]

@@ -46,6 +46,7 @@ _MODULES: dict[str, str] = {
     "_typing": "annotations",
     "_hashlib": "bytes",
     "_contextvars": "context variables are guarded when they are read",
+    "_imp": "imports, whose results are guarded where they are read",
     "optree": "containers; the items are guarded where they are read",
     "numpy": "numbers and arrays; an array of the program's is denied where it is read",
     "numpy.core._multiarray_umath": "numbers and arrays",
@@ -230,8 +231,8 @@ def assume_pure(fn: Callable[..., Any]) -> Callable[..., Any]:
 def denied(fn: Any, owner: Any, scope: dict[str, Any]) -> str | None:
     """Return why a trace cannot contain a call of a C function, None where it can.
 
-    `owner` is the object or class of a method, or the module of a plain function. `scope` is the globals of the code that
-    calls it.
+    `owner` is the object or class of a method, or the module of a plain function. `scope` is the globals of the code
+    that calls it.
     """
     found = _denied_anywhere(fn, owner)
     return None if found is not None and scope.get("__name__") in _CALLERS else found

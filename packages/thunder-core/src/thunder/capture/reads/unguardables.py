@@ -18,6 +18,7 @@ from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import IsAlive, IsObject
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.unguardable import is_pure_python
+from thunder.torch.private import SCRIPTED
 
 __all__ = ["Unguardables"]
 
@@ -72,6 +73,8 @@ class Unguardables:
 
 
 def _reason(source: Source, value: Any) -> str:
+    if isinstance(value, SCRIPTED):
+        return f"`{source}` is compiled by torch.jit, which thunder cannot trace"
     return f"`{source}` is a {type(value).__qualname__}, which thunder cannot guard"
 
 

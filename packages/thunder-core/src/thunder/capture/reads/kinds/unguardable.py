@@ -16,7 +16,7 @@ from typing import Any
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import variables
 from thunder.capture.base.sources import Source
-from thunder.capture.reads.guard_kinds import IsAlive
+from thunder.capture.reads.guard_kinds import IsAlive, IsObject
 from thunder.capture.reads.hooks import can_hook
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.reads.libraries import is_library, is_library_class
@@ -88,8 +88,7 @@ class Trusted(Kind):
         try:
             recorder.add(IsAlive(source, weakref.ref(value)))
         except TypeError:
-            recorder.unguardable_found(source, value)
-            return
+            recorder.add(IsObject(source, value))
         for name, item in (variables(value) or {}).items():
             if isinstance(item, types.FunctionType) and not is_library(item.__code__.co_filename):
                 recorder.value(source.variable(name), item)

@@ -46,7 +46,6 @@ _MODULES: dict[str, str] = {
     "_typing": "annotations",
     "_hashlib": "bytes",
     "_contextvars": "context variables are guarded when they are read",
-    "_imp": "imports, whose results are guarded where they are read",
     "optree": "containers; the items are guarded where they are read",
     "numpy": "numbers and arrays; an array of the program's is denied where it is read",
     "numpy.core._multiarray_umath": "numbers and arrays",

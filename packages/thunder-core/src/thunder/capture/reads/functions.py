@@ -148,7 +148,7 @@ class CodeReads:
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
         """End the trace before a call of a C function that no guard covers; guard the settings that it reads."""
         reason = denied(fn, owner, frame.f_globals)
-        if reason is not None:
+        if reason is not None and not _is_imported_now(frame):
             self._recorder.deny(reason)
         if fn not in self._settings and (setting := setting_read_by(fn)) is not None:
             self._settings.add(fn)

@@ -13,6 +13,8 @@ import weakref
 from types import CodeType
 from typing import Any
 
+import torch
+
 from thunder.capture.base.sources import CellContents, Global, Source
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import IsAlive, IsObject
@@ -73,7 +75,7 @@ class Unguardables:
 
 
 def _reason(source: Source, value: Any) -> str:
-    if isinstance(value, SCRIPTED):
+    if isinstance(value, (torch.jit.ScriptModule, *SCRIPTED)):
         return f"`{source}` is compiled by torch.jit, which thunder cannot trace"
     return f"`{source}` is a {type(value).__qualname__}, which thunder cannot guard"
 

@@ -58,7 +58,6 @@ TRUSTED: dict[str, str] = {
     "torch.jit": "compiled by TorchScript: a program that calls it falls back to Python",
     # Accepted, although the program reads state that no guard checks.
     "logging": "models log while they run; a cached program does not, and levels and handlers are not guarded",
-    "weakref": "entries of weak dictionaries: the referenced object is read when the program uses it",
     "thunder": "thunder's own objects (e.g. dtypes and devices); objects with state have other kinds",
 }
 

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import fall_back

@@ -28,6 +28,7 @@ from thunder.capture.dispatch.metadata import (
     OF_SIZES,
     SIZE_METHODS,
     SIZE_PROPERTIES,
+    layout_of,
 )
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
 from thunder.capture.dispatch.registry import handler_of, property_handler
@@ -38,7 +39,7 @@ from thunder.core.errors import TracingError
 from thunder.core.proxies import OPERATORS
 from thunder.core.symbol import OpTags, Symbol
 from thunder.torch.base import language, torch_function_map
-from thunder.torch.private import DisableTorchFunctionSubclass
+from thunder.torch.private import DisableTorchFunction, DisableTorchFunctionSubclass
 
 __all__ = ["call_torch_function"]
 
@@ -198,12 +199,20 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     inplace, args, kwargs = _without_inplace(sym, args, kwargs)
     if inplace and sym.module is None:
         _let_refuse(tracer, sym, *whole)
+    if out is not None and OpTags.RANDOM_OP in sym.tags and not _is_contiguous(tracer, out):
+        fall_back(f"the program calls {sym.name} with an out= that is not contiguous")
     result = tracer.call_symbol(sym, args, kwargs)
     if inplace:
         return assign(tracer, args[0] if args else kwargs["input"], result, sym.name)
     if out is not None:
         return assign_out(tracer, out, result, sym.name)
     return result
+
+
+def _is_contiguous(tracer: Tracer, x: Any) -> bool:
+    laid_out = layout_of(tracer, x)
+    with DisableTorchFunction():  # the tracing mode may be active here
+        return laid_out.is_contiguous()
 
 
 def _without_inplace(

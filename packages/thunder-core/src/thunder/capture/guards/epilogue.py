@@ -23,6 +23,7 @@ from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, slot, slot_names, variables
 from thunder.capture.base.sources import Source
 from thunder.capture.guards import guards
+from thunder.capture.numbers.type_of import TypeOf
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
@@ -37,6 +38,7 @@ from thunder.core.trace import Trace
 from thunder.executors.pythonex import ex as python_executor
 from thunder.runtime import effects
 from thunder.runtime.containers import dict_type, items_of
+from thunder.runtime.guards import plain_base, plain_value
 
 __all__ = ["Epilogue"]
 
@@ -141,6 +143,7 @@ class Epilogue:
             return self._tensor(x)
         if type(x) is torch.Size:  # printing would turn it into a plain tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
+        x = type if x is TypeOf else x
         kind = classify(x)
         if isinstance(kind, (Plain, Identity)):
             return kind.rebuild(x, self)
@@ -222,9 +225,14 @@ class Epilogue:
         self._fill(x, proxy)
         return proxy
 
-    def new_object(self, x: Any) -> Proxy:
+    def new_object(self, x: Any) -> Any:
         """Write a new object with the same attributes."""
-        proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
+        if isinstance(x, (frozenset, BaseException)):
+            return self.not_rebuilt(x)
+        if plain_base(x) is not None:
+            proxy = self._make(x, "new_plain", plain_value(x))
+        else:
+            proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
         self._fill(x, proxy)
         return proxy
 

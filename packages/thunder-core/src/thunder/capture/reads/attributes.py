@@ -59,6 +59,10 @@ class AttributeReads:
         """Record a call of a C function."""
         self._recorder.code.c_function_called(fn, owner, frame)
 
+    def identified(self, obj: Any) -> Any:
+        """Record that the program reads an object's `id`; return the object that has the `id` of eager mode."""
+        return self._recorder.identified(obj)
+
     def read(self, obj: Any, name: str) -> bool:
         """Record a read of `obj.name`; return True if the value was replaced and has to be read again."""
         before = self._recorder.substituted
@@ -134,7 +138,9 @@ class AttributeReads:
                 before = _table_before(reached, table)
                 if before.get(name, ABSENT) is found:
                     self._classes.found_in_instance(cls, name)
-                    self._recorder.value(reached.source.variable(table).item(name), found)
+                    entries = variables(obj)[table]  # type: ignore[index]
+                    self._recorder.value(reached.source.variable(table).item(name), found, holder=(entries, name))
+                    found = entries[name]
             else:
                 self._nowhere(reached, cls, name)
         # A class with its own __getattr__ computes missing attributes itself.

@@ -18,11 +18,12 @@ from typing import Any
 
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.modes import is_state
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
 from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope, Source
-from thunder.capture.numbers.overrides import override_of
+from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.c_functions import denied, setting_read_by
@@ -30,7 +31,9 @@ from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.kinds.base import Recorder
+from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
+from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
 from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
 from thunder.core.locations import is_ours
@@ -55,6 +58,7 @@ class CodeReads:
         self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts of globals
         self._ran: dict[int, CodeType] = {}
         self.identity_matters: bool | None = None  # whether code ran that compares identities; None if not watched
+        self.compares_objects = False  # whether user code ran that may compare objects by identity
         self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code objects
         self._alive: list[CodeType] = []
         self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code without a known function; its globals
@@ -103,8 +107,11 @@ class CodeReads:
     def _read_defaults(self, source: Source, defaults: Any) -> None:
         if defaults is None:
             self._recorder.add(IsObject(source, None))
-        else:
-            self._recorder.value(source, defaults)
+            return
+        if isinstance(defaults, dict) and self._recorder.is_read_by_item(source):
+            for name, value in defaults.items():  # constants: the running code has already been called with them
+                self._recorder.value(source.item(name), value)
+        self._recorder.value(source, defaults)
 
     def _read_cells(self, source: Source, fn: types.FunctionType) -> None:
         recorder = self._recorder
@@ -180,6 +187,8 @@ class CodeReads:
         if id(code) in self._ran:
             return
         self._ran[id(code)] = code
+        if not self.compares_objects:
+            self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
         self._read_globals(code, scope)
         for name in bytecode.imported_modules(code):
@@ -219,9 +228,9 @@ class CodeReads:
                 if scope.get(name, ABSENT) is before:
                     source = snapshot.source.to(Global, name)
                     self._recorder.value(source, before, holder=(scope, name))
-                    override = (
-                        override_of(before) if self.symbolic and self.symbolic.dynamic.overrides_builtins else None
-                    )
+                    override = ANSWERS.get(id(before))
+                    if self.symbolic and self.symbolic.dynamic.overrides_builtins:
+                        override = override or override_of(before)
                     if override is not None:
                         self._recorder.substitute((scope, name), before, override)
                     self._read_attributes(source, before, chain[1:], code)
@@ -230,7 +239,9 @@ class CodeReads:
                 self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
                 if name in READERS and not self._recorder.sees_code:
                     self._recorder.refuse(READERS[name])
-                override = self.symbolic.stands_for(name) if self.symbolic else None
+                override = ANSWERS.get(id(getattr(builtins, name)))
+                if override is None and self.symbolic:
+                    override = self.symbolic.stands_for(name)
                 if override is not None:
                     self._recorder.substitute((scope, name), ABSENT, override)
 
@@ -274,6 +285,8 @@ class CodeReads:
             recorder.value(source.attr("environ"), os.environ)
         if module is sys and name == "modules" and not bytecode.only_asks(code, ("sys", "modules")):
             recorder.refuse("the program reads sys.modules")
+        if module is builtins and id(found) in ANSWERS:
+            fall_back(f"the program calls builtins.{name}, which would return classes of thunder: use {name} instead")
         inner = source.attr(name)
         inner.label = name
         recorder.value(inner, found)
@@ -281,6 +294,20 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
+
+
+def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:
+    """Check whether a global, or an attribute of it, has a value whose identity is guarded, e.g. a class or a dtype."""
+    if not chain:
+        return False
+    value = scope.get(chain[0], ABSENT)
+    if value is ABSENT:
+        value = getattr(builtins, chain[0], ABSENT)
+    for name in chain[1:]:
+        if not isinstance(value, (types.ModuleType, type)):
+            return False
+        value = value.__dict__.get(name, ABSENT)
+    return value is not ABSENT and isinstance(classify(value), (Plain, Identity, ClassKind, Function))
 
 
 def _is_imported_now(frame: FrameType) -> bool:

@@ -13,7 +13,7 @@ import contextvars
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -30,9 +30,11 @@ from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out
 from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
 from thunder.capture.reads.classify import UNGUARDABLE, classify
+from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
+from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.nondeterminism import draws_or_reads_clock
@@ -57,12 +59,16 @@ class ReadRecorder:
         self.unguardable: dict[str, SourceLine | None] = {}  # why the trace cannot be cached
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
+        self.handles: dict[int, Any] = {}  # of tensors among the arguments, by the ids of the tensors
         self.context = contextvars.copy_context()  # the context in which the program runs
         self.classes = ClassReads(self)
         self.code = CodeReads(self, self.classes)
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
         self._alive: list[Any] = []
+        self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
+        self.source_of_input: Callable[[torch.Tensor], Source | None] = self.source_of
+        self._not_replaced = False  # whether an argument was found where its handle cannot replace it, e.g. in a tuple
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # with their states before the run
         self._unguardables = Unguardables(self)
         self._attributes = AttributeReads(self, self.classes, self._unguardables)
@@ -117,6 +123,8 @@ class ReadRecorder:
         """Add guards at the end of the run for reads that no hook sees."""
         self.code.match_remaining()
         ran = self.code.ran
+        if self._not_replaced and self.code.compares_objects:
+            raise RunsEagerly("the program may compare an argument with the same tensor in a tuple or a similar object")
         self.classes.guard_names_read_of_classes(ran)
         self.classes.guard_instance_names()
         self._guard_names_not_on_tensors(ran)
@@ -143,11 +151,12 @@ class ReadRecorder:
     def undo(self) -> list[Write]:
         """Restore all objects that reads found, and return the program's changes to them as writes."""
         writes: list[Write] = []
+        reassigned = self.substitutions.reassigned
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
-                writes += snapshot.undo()
+                writes += snapshot.undo(reassigned)
         for scope in self.code.scopes.values():
-            writes += scope.undo()
+            writes += scope.undo(reassigned)
         return [
             w._replace(value=self.substitutions.with_substitutes(w.target, w.value)) if w.kind == "replace_items" else w
             for w in writes
@@ -161,6 +170,7 @@ class ReadRecorder:
         self.reached.clear()
         self._attributes.release()
         self._generators.clear()
+        self.handles.clear()
         self.tensors_read.clear()
         self.context = contextvars.Context()
 
@@ -280,6 +290,22 @@ class ReadRecorder:
         self.tensors_read.append((source, tensor))
         return None
 
+    def tensor_held(self, holder: Holder | None, tensor: torch.Tensor) -> None:
+        """Replace a tensor that is also an argument with its handle, so that the program finds both to be identical."""
+        handle = self.handles.get(id(tensor))
+        if handle is not None and holder is not None:
+            self.substitute(holder, tensor, handle)
+        elif handle is not None:
+            self._not_replaced = True
+
+    def identified(self, obj: Any) -> Any:
+        """Guard the identity of an object whose `id` the program reads; return the object that has it in eager mode."""
+        return guarded_identity(self, obj)
+
+    def is_copy(self, obj: Any) -> bool:
+        """Check whether a container is the copy of an argument that the program received."""
+        return id(obj) in self._copies
+
     def source_of(self, tensor: torch.Tensor) -> Source | None:
         """Return the source where a tensor was first found, or None."""
         found = self.tensors.get(id(tensor))
@@ -298,14 +324,14 @@ class ReadRecorder:
         elif found is ABSENT:
             self.absent(source.variables, name)
         else:
-            self.value(source.variable(name), found)
-        return found
+            self.value(source.variable(name), found, holder=(tensor.__dict__, name))
+        return tensor.__dict__.get(name, ABSENT)
 
-    def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> bool:
-        """Return and guard the boolean result of a step from one of the program's tensors."""
+    def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> Any:
+        """Return and guard the plain result of a step from one of the program's tensors."""
         condition = (source or Root(tensor, "x")).to(step, *operands)
         with TracerPhase():
-            found = bool(condition.read(tensor))
+            found = condition.read(tensor)
         if source is None:
             self.refuse(f"the program reads `{condition}` of a tensor x, {UNREACHABLE}")
         else:
@@ -345,10 +371,32 @@ class ReadRecorder:
         return None
 
     # -- arguments and targets ----------------------------------------------------------------------------------------
+    def with_shared_copies(self, original: Any, copy: Any, source: Source, seen: dict[int, tuple[Any, Source]]) -> Any:
+        """Return the copy of the arguments in which a container that was passed twice is one container, too."""
+        if copy is original or not isinstance(copy, (dict, list, tuple)):
+            return copy
+        if not isinstance(copy, tuple):
+            known = seen.setdefault(id(original), (copy, source))
+            if known[0] is not copy:
+                self.add(IsSame(source, known[1]))
+                return known[0]
+        pairs = list(dict.items(copy)) if isinstance(copy, dict) else list(enumerate(copy))
+        for i, (key, item) in enumerate(pairs):
+            if isinstance(item, (dict, list, tuple)):
+                where = item_source(source, original, key, i)
+                before = dict.get(original, key) if isinstance(original, dict) else original[key]
+                new = self.with_shared_copies(before, item, where, seen)
+                if new is not item and isinstance(copy, tuple):
+                    copy = tuple.__new__(type(copy), [*copy[:i], new, *copy[i + 1 :]])
+                elif new is not item:
+                    (dict if isinstance(copy, dict) else list).__setitem__(copy, key, new)  # type: ignore[type-var]
+        return copy
+
     def copied(self, original: Any, copy: Any, source: Source, aliases: dict[int, tuple[Source, Any]]) -> None:
         """Register containers among the arguments. The program gets copies of them, which contain handles."""
-        if copy is original or (type(copy) is tuple and type(original) is not tuple):
+        if copy is original or (type(copy) is tuple and type(original) is not tuple) or id(copy) in self._copies:
             return
+        self._copies.add(id(copy))
         if isinstance(copy, dict) and isinstance(original, dict):
             items = enumerate(dict.items(original))
             inner = [(item_source(source, {}, k, i), v, dict.get(copy, k)) for i, (k, v) in items]
@@ -372,12 +420,16 @@ class ReadRecorder:
                 self.copied(x, y, where, aliases)
 
     def must_differ(self, targets: Iterable[Source]) -> list[Source]:
-        """Return the sources of objects that effects change, and of objects that might be identical to one of them.
+        """Return the sources of objects that were different while tracing, and must be different in later calls.
 
-        These were different objects while tracing, and must be different in later calls.
+        These are the objects that effects change, objects that might be identical to one of them, and objects that the
+        program may have compared by identity.
         """
         wanted = set(targets)
         written = [r for r in self.reached.values() if any(s.source in wanted for s in r.snapshots)]
         types_written = {type(r.thing) for r in written} - {types.CellType, type, types.FunctionType}
         found = [r.source for r in self.reached.values() if type(r.thing) in types_written]
+        if self.code.compares_objects:
+            known = set(found)
+            found += [x for x in may_become_identical(self.reached.values(), self.tensors_read) if x not in known]
         return found if len(found) > 1 else []

@@ -192,7 +192,7 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
     if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
         return NotImplemented
     lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
-    if lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
+    if storage_offset is not None and lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
         fall_back("the program calls as_strided on a view that comes from outside of it")
     reached = sum((n - 1) * s for n, s in zip(size, stride))
     start, found = _in_order(tracer, handle)

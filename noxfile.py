@@ -287,6 +287,15 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def operators(session: nox.Session) -> None:
+    """Run PyTorch's operator database through thunder.jit and compare with eager; takes arguments after `--`."""
+    install_ours(session, [CORE], ["tests"])
+    session.install("scipy")  # samples of some operators are made by it
+    check_environment(session)
+    session.run("python", "-m", "operator_database", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
 def models(session: nox.Session) -> None:
     """Run the tables of models: our own, Transformers' and LitGPT's. Arguments after `--` are passed to pytest."""
     options = install_ours(session, [CORE], ["tests"])

@@ -15,7 +15,7 @@ os.environ.setdefault("THUNDER_VERIFY", "1")
 # The tensors of tests are small: threads would only wait for each other, and sums come out in one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# `nox -s demo` and `nox -s surface` are scripts that no wheel has.
+# `nox -s demo`, `nox -s surface` and `nox -s operators` are scripts that no wheel has.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
 # What several files of tests use: `from recording import traced`.
 sys.path.append(str(Path(__file__).resolve().parent / "helpers"))

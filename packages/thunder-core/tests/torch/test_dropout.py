@@ -17,6 +17,7 @@ FUNCTIONS = {
     "dropout1d_alone": (lambda x: F.dropout1d(x, 0.3), (4, 5)),
     "dropout2d": (lambda x: F.dropout2d(x, 0.3), (3, 4, 5, 2)),
     "dropout3d": (lambda x: F.dropout3d(x, 0.3), (3, 4, 2, 2, 2)),
+    "dropout3d_alone": (lambda x: F.dropout3d(x, 0.3), (3, 4, 2, 2)),
     "alpha_dropout": (lambda x: F.alpha_dropout(x, 0.3, True), (6, 8)),
     "feature_alpha_dropout": (lambda x: F.feature_alpha_dropout(x, 0.3, True), (3, 4, 5)),
     "torch.dropout": (lambda x: torch.dropout(x, 0.3, True), (6, 8)),

@@ -116,3 +116,9 @@ def test_errors(fn: Any, message: str) -> None:
     for call in (fn, thunder.jit(fn)):
         with pytest.raises(RuntimeError, match=message):
             call(torch.ones(2, 3))
+
+
+def test_group_norm_of_weights_with_gaps(as_eager: Any, randn: Any) -> None:
+    """torch's kernel reads weights as if they were contiguous."""
+    x, w, b = randn(2, 6, 3), randn(12)[::2].detach().requires_grad_(), randn(12)[1::2].detach().requires_grad_()
+    as_eager(lambda x, w, b: F.group_norm(x, 2, w, b), x, w, b, exactly=True)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import thunder
-from thunder.core.errors import UnsupportedError
 
 ORDERS = [0, 0.5, 1, 1.5, 2, 3, math.inf, -math.inf, -1]
 
@@ -43,7 +42,7 @@ def test_the_names_it_goes_by(as_eager: Any, randn: Any) -> None:
 
 
 def test_what_torch_refuses() -> None:
-    """Integers, types that would narrow, norms of nothing; and the one norm that is not computed here."""
+    """Integers, types that would narrow, norms of nothing."""
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match="Expected a floating point or complex tensor as input"):
         thunder.jit(torch.linalg.vector_norm)(torch.ones(2, dtype=torch.int64))
@@ -51,5 +50,13 @@ def test_what_torch_refuses() -> None:
         thunder.jit(lambda x: torch.linalg.vector_norm(x.double(), dtype=torch.float32))(x)
     with pytest.raises(RuntimeError, match="inf norm on an empty tensor"):
         thunder.jit(lambda x: torch.linalg.vector_norm(x, math.inf))(x[:0])
-    with pytest.raises(UnsupportedError, match=r"use torch\.linalg\.matrix_norm"):
-        thunder.jit(lambda x: torch.norm(x, "nuc"))(x)
+
+
+def test_the_nuclear_norm() -> None:
+    """It is torch's matrix norm, with torch's gradient."""
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    jitted = thunder.jit(lambda x: torch.norm(x, "nuc"))
+    torch.testing.assert_close(jitted(x), torch.norm(x, "nuc"))
+    ours, theirs = (torch.autograd.grad(f(x), x) for f in (jitted, lambda x: torch.norm(x, "nuc")))
+    torch.testing.assert_close(ours, theirs)
+    assert thunder.cache_hits(jitted) == 1

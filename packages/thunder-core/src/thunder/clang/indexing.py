@@ -502,4 +502,5 @@ def take_along_axis(a: TensorProxy, indices: TensorProxy, dim: int) -> TensorPro
         theirs = compute_broadcast_shape((*indices.shape[:dim], 1, *indices.shape[dim + 1 :]), a.shape)
         indices = expand(indices, (*ours[:dim], indices.shape[dim], *ours[dim + 1 :]))
         a = expand(a, (*theirs[:dim], a.shape[dim], *theirs[dim + 1 :]))
+        indices = prims.where(indices < 0, indices + a.shape[dim], indices)  # negative ones count from the end
     return prims.gather(a, dim, indices)

@@ -229,7 +229,7 @@ class JitFunction(Generic[P, R]):
         try:
             captured, specialization = self._compile(args, kwargs)
         except ModuleFallback as reason:
-            self._run_per_module(str(reason))
+            self._run_per_module(str(reason), warns=reason.warns)
             return None
         except RunsEagerly as once:
             if self._stats.uncacheable == str(once) and self._may_run_per_module:
@@ -349,10 +349,15 @@ class JitFunction(Generic[P, R]):
                 around.enter_context(transform.tracing())
             return self._fn(*args, **kwargs)
 
-    def _run_per_module(self, reason: str) -> None:
+    def _run_per_module(self, reason: str, *, warns: bool = False) -> None:
         """Run the function eagerly from now on, and compile each module that it calls."""
         if not self._may_run_per_module:
             raise TracingError(f"{self!r} is transformed as a whole, but {reason}. Move that call out of the function")
+        if warns:
+            message = f"{self!r} runs eagerly, but for the modules that it calls: {reason}"
+            if self._options.sharp_edges == "error":
+                raise TracingError(message)
+            warnings.warn(message, stacklevel=6)
         self._stats.partly_eager = reason
         self._stats.per_module = PerModule(self)
 

@@ -233,6 +233,8 @@ def describe(x: Any) -> str:
     """Describe an argument or result briefly."""
     if isinstance(x, torch.Tensor):
         kind = f"{x.device!s} {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        if x.layout is not torch.strided:
+            return f"{kind} of layout {str(x.layout).removeprefix('torch.')}"
         return kind if x.is_contiguous() else f"{kind} with strides {list(x.stride())}"
     if isinstance(x, (tuple, list)):
         items = ", ".join(map(describe, x))

@@ -25,7 +25,9 @@ from thunder.torch.norms import _statistics, by_channel, check_floating, wide
 
 
 def _check_vectors(input: Any, **vectors: Any) -> None:
-    channels = input.shape[1] if input.ndim > 1 else 0
+    # torch's kernels accept fewer dimensions where there are no elements; its functions compute that.
+    check(input.ndim > 1, lambda: f"batch_norm: expected at least 2 dimensions, got {input.ndim}")
+    channels = input.shape[1]
     for name, x in vectors.items():
         check(
             x is None or tuple(x.shape) == (channels,),

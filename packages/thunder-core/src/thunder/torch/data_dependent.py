@@ -15,7 +15,7 @@ import torch
 
 from thunder.clang.base import compute_broadcast_shape
 from thunder.core import dtypes, prims
-from thunder.core.errors import TracingError, check
+from thunder.core.errors import UnsupportedError, check
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import NON_DIFFERENTIABLE, Symbol
 from thunder.torch.base import MODULE, language, torch_function_map, torchctx
@@ -42,7 +42,7 @@ def _answered(*functions: Any) -> Callable[[Callable[..., Any]], Symbol]:
 
 
 def _refuse(name: str, what: str, way_out: str) -> NoReturn:
-    raise TracingError(
+    raise UnsupportedError(
         f"the size of the result of {name} is {what}, which is not known while tracing. {way_out}, or call {name} "
         "outside the traced function"
     )

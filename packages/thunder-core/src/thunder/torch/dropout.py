@@ -138,6 +138,8 @@ def _dropout_of_channels(spatial: int, input: Any, p: float = 0.5, training: boo
             "result in an error in a future release.",
             stacklevel=5,
         )
+    if spatial == 3 and input.ndim != 5:  # as torch does, for three dimensions only
+        return ltorch.squeeze(_dropout(ltorch.unsqueeze(input, 0), p, training, True, False), 0)
     return _dropout(input, p, training, True, False)
 
 

@@ -364,6 +364,9 @@ def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
     ours, theirs = _contracted_dims(input, other, dims)
     check(len(ours) == len(theirs), lambda: "both dimension lists should have same length")
     for i, j in zip(ours, theirs):
+        if input.shape[i] != other.shape[j] and 1 in (input.shape[i], other.shape[j]):  # a size of 1 is broadcast
+            input = ltorch.sum(input, i, keepdim=True) if other.shape[j] == 1 else input
+            other = ltorch.sum(other, j, keepdim=True) if input.shape[i] == 1 else other
         check(
             input.shape[i] == other.shape[j],
             lambda: (
@@ -393,6 +396,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3)), make((3, 2)), ([0], [1]))
     yield SampleInput(make((0, 3)), make((3, 2)), 1)
     yield SampleInput(make((2, 0)), make((0, 2)), 1)
+    yield SampleInput(make((1, 3, 2)), make((2, 1, 4)), ([0, 1], [0, 1]))
 
 
 @tensordot.errors

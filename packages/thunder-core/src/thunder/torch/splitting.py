@@ -11,7 +11,7 @@ import torch
 
 from thunder import clang
 from thunder.core import dtypes, prims
-from thunder.core.errors import TracingError, check
+from thunder.core.errors import UnsupportedError, check
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput
@@ -177,7 +177,7 @@ def _(make: MakeTensor) -> Any:
 
 def _tensor_split_bounds(length: int, where: Any) -> list[tuple[int, int]]:
     if isinstance(where, TensorProxy):
-        raise TracingError(
+        raise UnsupportedError(
             "tensor_split at positions in a tensor returns parts whose sizes are not known while tracing. Pass the "
             "positions as a Python number, list or tuple"
         )

@@ -250,3 +250,29 @@ def test_data_that_is_assigned(f: Any) -> None:
         b.add_(10)
         results.append((out, x, b, x.data_ptr() == b.data_ptr()))
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0)
+
+
+# -- strides of one's own ---------------------------------------------------------------------------------------------
+def test_as_strided_of_views_from_outside() -> None:
+    """It sees the memory around them, so the program runs eagerly; a compiled one is guarded against them."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((2, 2), (1, 2), 0) * 2
+
+    memory = torch.arange(20.0)
+    jitted = thunder.jit(program)
+    for x in (memory[:10], memory[10:], memory[::2], memory[10:].reshape(5, 2).mT):
+        assert torch.equal(jitted(x), program(x))
+    assert torch.equal(thunder.jit(lambda x: x.as_strided((2,), (1,), 12))(memory[:10]), memory[12:14])
+
+
+def test_the_gradient_of_as_strided_scatter_is_torchs() -> None:
+    """Whatever it is."""
+    x, y = torch.randn(6, requires_grad=True), torch.randn(2, requires_grad=True)
+
+    def program(x: Any, y: Any) -> Any:
+        return torch.as_strided_scatter(x, y, (2,), (2,), 1)
+
+    weights = torch.arange(1.0, 7)
+    ours, theirs = (torch.autograd.grad(f(x, y), (x, y), weights) for f in (thunder.jit(program), program))
+    torch.testing.assert_close(ours, theirs)

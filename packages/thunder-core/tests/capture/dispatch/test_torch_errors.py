@@ -13,8 +13,9 @@ import thunder
 from surface.derived import samples_of
 from surface.names import Entry, entries
 from surface.reasons import reason_of
-from thunder.capture.dispatch.torch_errors import torchs_error
+from thunder.capture.dispatch.torch_errors import Answer, torchs_answer
 from thunder.core.errors import ThunderError
+from thunder.core.symbol import OpTags
 from thunder.tests import running
 from thunder.tests.opinfos import SampleInput
 
@@ -87,9 +88,47 @@ def test_what_stays_as_it_is() -> None:
     """Errors that are thunder's own, calls that torch takes, large tensors; and no random number is used up."""
     before = torch.get_rng_state()
     x = torch.ones(2)
-    assert torchs_error(torch.sin, (x,), {}, RuntimeError("no")) is None
-    assert torchs_error(torch.sin, ("x",), {}, ThunderError("no")) is None
-    assert torchs_error(torch.add, (torch.ones(2, 3).expand(10**7, 2, 3), "x"), {}, RuntimeError("no")) is None
-    assert isinstance(torchs_error(torch.add, (x, torch.ones(3)), {}, ValueError("no")), RuntimeError)
-    assert torchs_error(torch.rand, ((2, 2),), {}, ValueError("no")) is None
+    assert torchs_answer(torch.sin, (x,), {}, RuntimeError("no")) is Answer.ACCEPTS
+    assert torchs_answer(torch.sin, ("x",), {}, ThunderError("no")) is Answer.UNKNOWN
+    assert (
+        torchs_answer(torch.add, (torch.ones(2, 3).expand(10**7, 2, 3), "x"), {}, RuntimeError("no")) is Answer.UNKNOWN
+    )
+    assert isinstance(torchs_answer(torch.add, (x, torch.ones(3)), {}, ValueError("no")), RuntimeError)
+    assert torchs_answer(torch.rand, ((2, 2),), {}, ValueError("no")) is Answer.ACCEPTS
     assert torch.equal(torch.get_rng_state(), before)
+
+
+# -- calls that thunder rejects and torch accepts ---------------------------------------------------------------------
+def test_what_torch_accepts_is_opaque() -> None:
+    """A call that an operation does not support is run by torch, with torch's gradient."""
+    x, target = torch.tensor(0.5, requires_grad=True), torch.tensor(0)
+    jitted = thunder.jit(torch.nn.functional.multi_margin_loss)
+    torch.testing.assert_close(jitted(x, target), torch.nn.functional.multi_margin_loss(x, target))
+    ops = running.all_levels(thunder.last_traces(jitted)[0].bound_symbols)
+    assert any(OpTags.OPAQUE_OP in bsym.sym.tags for bsym in ops)
+
+
+def test_a_rejection_that_was_answered_does_not_fail_the_trace() -> None:
+    """thunder's own error is forgotten, so the program is compiled and cached."""
+    jitted = thunder.jit(lambda x: torch.norm(x, "nuc") + 1)
+    for _ in range(2):
+        jitted(torch.ones(2, 2))
+    assert thunder.cache_hits(jitted) == 1
+
+
+CONVERSIONS = {
+    "bool": bool, "int": int, "float": float, "complex": complex, "index": lambda x: [1, 2][x],
+    "__rsub__": lambda x: torch.Tensor.__rsub__(5.1, x), "__rdiv__": lambda x: torch.Tensor.__rdiv__(2, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_conversions_that_python_refuses(name: str) -> None:
+    """Whatever the values are, a tensor of several elements is no number: torch's error, or NotImplemented."""
+    outcomes = []
+    for fn in (CONVERSIONS[name], thunder.jit(CONVERSIONS[name])):
+        try:
+            outcomes.append(fn(torch.ones(3)))
+        except Exception as error:
+            outcomes.append((type(error), str(error).partition("\n")[0]))
+    assert outcomes[0] == outcomes[1]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -261,3 +262,45 @@ def test_objects_with_torch_functions_of_their_own() -> None:
     for _ in range(2):
         torch.testing.assert_close(jitted(x, s), f(x, s))
     assert thunder.cache_hits(jitted) == 1
+
+
+# -- torch's own functions that write to arguments --------------------------------------------------------------------
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+def test_running_statistics(name: str, training: bool) -> None:
+    """They are written once, also where the backward computes the function again; statistics have no gradient."""
+    fn = getattr(torch, name)
+
+    def run(program: Any) -> Any:
+        torch.manual_seed(0)
+        x, w, b = torch.randn(4, 2, 3, requires_grad=True), torch.ones(2, requires_grad=True), torch.zeros(2)
+        mean, var = torch.zeros(2), torch.ones(2)
+        results = program(x, w, b, mean, var)
+        grads = torch.autograd.grad(results[0].sin().sum(), (x, w))
+        return [results, grads, mean, var], [r.requires_grad for r in results]
+
+    def program(x: Any, w: Any, b: Any, mean: Any, var: Any) -> Any:
+        return fn(x, w, b, mean, var, training, 0.1, 1e-5)
+
+    (ours, our_flags), (theirs, their_flags) = run(thunder.jit(program)), run(program)
+    torch.testing.assert_close(ours, theirs)
+    assert our_flags == their_flags
+
+
+def test_dtypes_that_torch_does_not_write() -> None:
+    """An `out=` or a target that the result cannot be converted for is torch's error; others are converted."""
+    x = torch.rand(2, 3)
+    for program in (
+        lambda x: torch.complex(x, x, out=torch.empty(2, 3, dtype=torch.complex128)),
+        lambda x: torch.aminmax(x, dim=0, out=(torch.empty(3), torch.empty(3, dtype=torch.float64))),
+        lambda x: torch.multinomial(x, 2, out=torch.empty(2, 2)),
+        lambda x: x.clone().float_power_(2),
+        lambda x: torch.cat([x[:0], x], out=x),
+    ):
+        with pytest.raises(RuntimeError) as theirs:
+            program(x)
+        with pytest.raises(RuntimeError, match=re.escape(str(theirs.value).splitlines()[0])):
+            thunder.jit(program)(x)
+    out = torch.empty(2, 3, dtype=torch.float64)
+    thunder.jit(torch.add)(x, x, out=out)
+    assert torch.equal(out, (x + x).double())

@@ -420,3 +420,22 @@ def test_assignments_that_change_nothing(assign: Any) -> None:
     assert run(jit) == expected
     assert thunder.cache_misses(jitted[0]) <= 4
     COUNT = Assigning.kind = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    scale: float = 2.0
+    shift: Any = None
+
+
+def test_slotted_dataclasses_among_arguments() -> None:
+    """Their fields are guarded and may be tensors."""
+
+    def program(x: torch.Tensor, options: Options) -> torch.Tensor:
+        return x * options.scale + (0 if options.shift is None else options.shift)
+
+    jitted = thunder.jit(program)
+    x = torch.ones(2)
+    for options in (Options(), Options(3.0), Options(shift=torch.ones(2)), Options()):
+        assert torch.equal(jitted(x, options), program(x, options))
+    assert thunder.cache_misses(jitted) == 3

@@ -22,12 +22,19 @@ class RunsEagerly(Exception):
 
 
 class ModuleFallback(RunsEagerly):
-    """Raised at a module or function that has to run as Python (`frontend/per_module.py`)."""
+    """Raised at a module or function that has to run as Python (`frontend/per_module.py`).
+
+    `warns`: whether to warn the user, because nothing in the program asks for it.
+    """
+
+    def __init__(self, why: str, *, warns: bool = False) -> None:
+        super().__init__(why)
+        self.warns = warns
 
 
-def fall_back(why: str) -> NoReturn:
+def fall_back(why: str, *, warns: bool = False) -> NoReturn:
     """End the trace. If user code catches the exception, the program still falls back and is not compiled."""
-    reason = ModuleFallback(why)
+    reason = ModuleFallback(why, warns=warns)
     if hasattr(state.frontend, "partly_eager"):
         state.frontend.partly_eager = reason  # type: ignore[union-attr]
     raise reason

@@ -102,13 +102,16 @@ def with_sizes(func: Any) -> Callable[..., Any]:
     """
 
     def handler(tracer: Tracer, x: Any, *sizes: Any, **kwargs: Any) -> Any:
-        if not _has_tensor((sizes, (*kwargs.values(),))):
-            return NotImplemented
         named = {k: plain(tracer, v) for k, v in kwargs.items()}
-        return func(tracer.handle_of(x), *plain(tracer, sizes), **named)
+        given = plain(tracer, sizes)
+        if not _has_tensor((sizes, (*kwargs.values(),))) or _has_tensor((given, (*named.values(),))):
+            return NotImplemented  # torch takes no truth value for a size
+        return func(tracer.handle_of(x), *given, **named)
 
     def plain(tracer: Tracer, x: Any) -> Any:
-        return type(x)(plain(tracer, i) for i in x) if type(x) in (tuple, list) else number_in(tracer, x)
+        if type(x) in (tuple, list):
+            return type(x)(plain(tracer, i) for i in x)
+        return x if isinstance(x, torch.Tensor) and x.dtype is torch.bool else number_in(tracer, x)
 
     return handler
 

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.user_lines import annotate, user_line
+from thunder.capture.dispatch.initializers import draw_in_order_of_memory
 from thunder.capture.dispatch.metadata import (
     METADATA_METHODS,
     METADATA_PROPERTIES,
@@ -32,10 +33,10 @@ from thunder.capture.dispatch.metadata import (
 )
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
 from thunder.capture.dispatch.registry import handler_of, property_handler
-from thunder.capture.dispatch.torch_errors import torchs_error
+from thunder.capture.dispatch.torch_errors import Answer, check_write, torchs_answer
 from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
-from thunder.core.errors import TracingError
+from thunder.core.errors import TracingError, UnsupportedError
 from thunder.core.proxies import OPERATORS
 from thunder.core.symbol import OpTags, Symbol
 from thunder.torch.base import language, torch_function_map
@@ -58,18 +59,47 @@ _DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide"
 
 def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the torch function `func` for user code."""
+    before = tracer.refusal
     try:
         if kwargs.get("requires_grad"):  # e.g. of a factory
             made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
             return made.requires_grad_()
-        return _dispatch(tracer, func, args, kwargs)
+        return _dispatch(tracer, func, args, dict(kwargs))
     except Exception as error:
-        theirs = torchs_error(func, args, kwargs, error)
-        if theirs is not None:
-            annotate(theirs, user_line())
-            raise theirs from error
+        answer = torchs_answer(func, args, kwargs, error)
+        if isinstance(answer, Exception):
+            annotate(answer, user_line())
+            raise answer from error
+        if answer in (Answer.ACCEPTS, Answer.ALIASES) or isinstance(error, UnsupportedError):
+            tracer.refusal = before
+            return _by_torch(tracer, func, args, kwargs, error, opaque=answer is Answer.ACCEPTS)
         annotate(error, user_line())
         raise
+
+
+def _by_torch(
+    tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refused: Exception, *, opaque: bool
+) -> Any:
+    """Call a function that torch accepts and its operation in thunder rejected with `refused`.
+
+    Trace through its Python source if it has one, else record an opaque operation. If neither is possible, fall back.
+    """
+    name = getattr(func, "__name__", str(func))
+    ways = [call_opaque] if opaque else []
+    if isinstance(func, types.FunctionType):
+        ways.insert(0, lambda _, *call: call_python_source(*call))
+    if writes_in_place(name):
+        ways = []  # eager mode also checks what the target is a view of
+    before = tracer.refusal
+    for way in ways:
+        try:
+            return way(tracer, func, args, dict(kwargs))
+        except RunsEagerly:
+            raise
+        except Exception:  # e.g. the Python source branches on values, or the result's shape depends on them
+            tracer.refusal = before
+    annotate(refused, user_line())
+    return fall_back(f"the program calls {name}, which cannot be compiled here ({refused})", warns=True)
 
 
 def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,6 +132,10 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
             return tracer.call_symbol(replacement, args, kwargs)
     sym = torch_function_map().get(func)
     if sym is not None:
+        if writes_in_place(name) and OpTags.RANDOM_OP in sym.tags:
+            drawn = draw_in_order_of_memory(tracer, func, args, kwargs)
+            if drawn is not NotImplemented:
+                return drawn
         result = call_functional(tracer, sym, args, kwargs)
         if OpTags.ELEMENTWISE_OP in sym.tags and isinstance(result, (int, float, complex)):
             result = tracer.call_symbol(
@@ -117,10 +151,13 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
                 args = tuple([tracer.handle_of(x) if isinstance(x, torch.Tensor) else x for x in args])
         return _natively(func, args, kwargs)
     if name in _DUNDER or name in _INPLACE_DUNDER:
-        return _operator(tracer, name, args)
+        return _operator(tracer, func, name, args)
     inplace = _functional_form(func, name)
     if inplace is not None:
-        return assign(tracer, args[0], tracer.call_symbol(inplace, args, kwargs), name)
+        result = tracer.call_symbol(inplace, args, kwargs)
+        if result.dtype is not args[0].dtype:
+            check_write(func, args, kwargs)
+        return assign(tracer, args[0], result, name)
     method = language.methods.get(name)
     if method is not None and getattr(torch.Tensor, name, None) is func:
         return _call_language(tracer, method, args, kwargs)
@@ -141,7 +178,9 @@ def _natively(func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _operator(tracer: Tracer, name: str, args: tuple[Any, ...]) -> Any:
+def _operator(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...]) -> Any:
+    if not isinstance(args[0], torch.Tensor):
+        return _natively(func, args, {})  # NotImplemented, or an error
     if name in _INPLACE_DUNDER:
         return assign(tracer, args[0], _call_language(tracer, language.methods[_INPLACE_DUNDER[name]], args, {}), name)
     method, swapped = _DUNDER[name]
@@ -205,7 +244,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     if inplace:
         return assign(tracer, args[0] if args else kwargs["input"], result, sym.name)
     if out is not None:
-        return assign_out(tracer, out, result, sym.name)
+        return assign_out(tracer, out, result, (sym.reference or sym, *whole))
     return result
 
 

@@ -17,6 +17,7 @@ import torch.overrides
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
@@ -114,9 +115,9 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         leave_loop(func.__name__)
     if func in _QUANTIZING:
         fall_back(f"the program calls torch.{func.__name__}")
-    operation = mutating_overload(func)
+    operation = mutating_overload(func, args, kwargs)
     if operation is not None:
-        return call_mutating(tracer, operation, args, kwargs)
+        return _without_gradients(tracer, call_mutating(tracer, operation, args, kwargs))
     out = kwargs.pop("out", None)
     name = getattr(func, "__name__", "")
     if writes_in_place(name):
@@ -125,7 +126,7 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return func(*args, **kwargs if out is None else {**kwargs, "out": out})
     result = _without_gradients(tracer, tracer.call_symbol(opaque_symbol(func), args, kwargs))
     if out is not None:
-        written = assign_out(tracer, out, result, name)
+        written = assign_out(tracer, out, result, (func, args, kwargs))
         return None if func in _SILENT else written
     return result
 
@@ -175,6 +176,6 @@ def _makes_tensor(func: Any, args: Any, kwargs: Any) -> bool:
     name = getattr(func, "__name__", "")
     if (getattr(func, "__module__", None) or "torch").partition(".")[0] != "torch" or name.startswith(("_", "set_")):
         return False
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    with TracerPhase(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         result = func(*args, **kwargs)
     return any(isinstance(x, torch.Tensor) for x in flat_items(result))

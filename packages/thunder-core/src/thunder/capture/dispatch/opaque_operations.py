@@ -23,7 +23,7 @@ from thunder.capture.dispatch.registry import gives, result_of
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
-from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.errors import UnsupportedError
 from thunder.core.facts import FactOptions
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.proxies import Proxy, TensorProxy
@@ -129,13 +129,13 @@ def _result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
         if func not in _CHECK_VALUES:
             raise _no_shape(func, isinstance(error, DynamicOutputShapeException)) from error
         return _on_ones(func, args, kwargs), False
-    except Exception:  # torch has no derivative of it, or the call is invalid: run it without gradients
-        return _on_fakes(func, args, kwargs, ())
+    except Exception:  # torch has no derivative by some of the arguments, or the call is invalid
+        return _on_fakes(func, args, kwargs, _places_that_run(func, args, kwargs))
 
 
-def _no_shape(func: Any, shape: bool) -> TracingError:
+def _no_shape(func: Any, shape: bool) -> UnsupportedError:
     what = "the shape of the result" if shape else "the result"
-    return TracingError(
+    return UnsupportedError(
         f"{what} of {getattr(func, '__name__', func)} depends on the values of its input, which are not known while "
         "tracing. Use operations of fixed size (torch.where, masks, padding), or move this line out of the traced "
         "function"
@@ -257,7 +257,11 @@ def _differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
     places = list(range(len(_differentiated(args, kwargs))))
     if result_of(func) is not None or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
         return places
-    return [i for i in places if _is_run(func, args, kwargs, [i])]
+    return _places_that_run(func, args, kwargs)
+
+
+def _places_that_run(func: Any, args: Any, kwargs: Any) -> list[int]:
+    return [i for i in range(len(_differentiated(args, kwargs))) if _is_run(func, args, kwargs, [i])]
 
 
 def _is_run(func: Any, args: Any, kwargs: Any, places: Sequence[int]) -> bool:

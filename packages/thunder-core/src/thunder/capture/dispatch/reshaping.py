@@ -17,10 +17,12 @@ import torch
 import thunder.torch as ltorch
 from thunder import clang
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.sources import HasOffset
 from thunder.capture.dispatch.data_dependent import with_sizes
+from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles, handles_property, methods
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.handle import Handle, needs_grad
 from thunder.capture.tensors.layout import check_view, meta_of
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.symint.numbers import SymbolicNumber
@@ -189,22 +191,32 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
         return found
     if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
         return NotImplemented
+    lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
+    if storage_offset is not None and lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
+        fall_back("the program calls as_strided on a view that comes from outside of it")
     reached = sum((n - 1) * s for n, s in zip(size, stride))
     start, found = _in_order(tracer, handle)
     offset = start if storage_offset is None else storage_offset
     if found is None or not start <= offset <= offset + reached < start + math.prod(found.shape):
         if not handle._views or handle._needs_grad or handle._parent is not None:
-            return NotImplemented
+            return _strided_by_torch(tracer)
         whole = Handle.make(tracer, handle._storage.value, requires_grad=False, storage=handle._storage)
         start, found = _in_order(tracer, whole)
         if found is None or start:
-            return NotImplemented
+            return _strided_by_torch(tracer)
     if found is handle and not start:
         return NotImplemented
     if offset > start:
         flat = tracer.call_symbol(ltorch.reshape, (found, (-1,)), {})
         found = tracer.call_symbol(ltorch.narrow, (flat, 0, offset - start, flat.shape[0] - offset + start), {})
     return tracer.call_symbol(ltorch.as_strided, (found, tuple(size), tuple(stride)), {})
+
+
+def _strided_by_torch(tracer: Tracer) -> Any:
+    """Fall back, as strides of the tensor's memory are not those of a contiguous one; a subtrace cannot."""
+    if tracer.parts:
+        return NotImplemented
+    return fall_back("the program calls as_strided on memory with gaps, or out of its bounds")
 
 
 def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
@@ -237,3 +249,11 @@ def _contiguous(tracer: Tracer, x: Any, memory_format: Any = torch.contiguous_fo
             if tracer.meta_tensors[handle._value.name].is_contiguous(memory_format=memory_format):
                 return x
     return NotImplemented
+
+
+@handles(torch.as_strided_scatter, torch.Tensor.as_strided_scatter)
+def _as_strided_scatter(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """Leave the gradient to torch: its formula for the input is not that of the operation."""
+    if not torch.is_grad_enabled() or not needs_grad(tracer.handle_of(input)):
+        return NotImplemented
+    return call_opaque(tracer, torch.as_strided_scatter, (input, *args), kwargs)

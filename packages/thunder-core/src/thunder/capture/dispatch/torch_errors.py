@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replace the exception of an invalid torch call by the one that torch raises.
+"""Repeat in torch a call that an operation rejects, on zeros of the same shapes and dtypes.
 
 The meta functions of operations check their arguments in their own order and with their own messages. User code may
-catch torch's exception types. If the types differ, thunder repeats the call in torch on zeros of the same shapes and
-dtypes, and raises the exception of that call.
+catch torch's exception types, so if the types differ, torch's exception is raised. If torch accepts the call, torch
+computes it, as an opaque operation or eagerly (`dispatch.py`).
 """
 
 from __future__ import annotations
 
+import enum
 import types
 import warnings
 from typing import Any
@@ -18,51 +19,91 @@ from thunder.capture.base.fallback import RunsEagerly
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import tensors_in
-from thunder.core.errors import DataDependentError, ThunderError
+from thunder.core.errors import ThunderError, UnsupportedError
 from thunder.core.symint.numbers import is_unbacked, specialized
 from thunder.torch.base import torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["torchs_error"]
+__all__ = ["Answer", "check_write", "torchs_answer"]
 
 #: Maximum number of elements of these zeros, so that an invalid call does not cost more than a valid one.
 LIMIT = 1 << 20
 
 
-def torchs_error(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | None:
-    """Return the exception that torch raises for a call if its type differs from that of `error`, else None."""
-    if isinstance(error, (ThunderError, RunsEagerly, Warning)) or getattr(func, "__module__", "") == "thunder":
-        return None
-    sym = torch_function_map().get(func)
-    if sym is not None and sym.module is None:
-        return None  # an operation declared outside of thunder keeps its own errors
-    sizes = [n for x in tensors_in(args, kwargs) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
-    if isinstance(error, DataDependentError) or is_unbacked(*sizes):
-        return None
-    if sum(x.numel() for x in tensors_in(args, kwargs)) > LIMIT:
-        return None
-    if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *(kwargs or {}).values())):
-        return None  # user code must not run on zeros: e.g. a loop until they are large would never end
-    if any(map(is_mask, (*args, *(kwargs or {}).values()))):
-        return None  # torch would dispatch to the `__torch_function__` of the mask
+class Answer(enum.Enum):
+    """The outcome of a repeated call, other than an exception of another type."""
+
+    SAME_ERROR = "raises the same"
+    UNKNOWN = "cannot be repeated"
+    ACCEPTS = "computes a result"
+    ALIASES = "returns a tensor that shares memory with an argument"
+
+
+def torchs_answer(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | Answer:
+    """Repeat in torch a call that failed with `error`; return torch's exception if it is of another type."""
+    if not _may_be_made_again(func, args, kwargs, error):
+        return Answer.UNKNOWN
+    try:
+        made: dict[int, torch.Tensor] = {}
+        given = _real(args, 0, made), _real(kwargs, 0, made)
+        result = _call(func, given)
+    except Exception as theirs:  # torch may raise any type
+        same = isinstance(error, type(theirs)) or type(theirs).__module__.startswith("thunder")
+        return Answer.SAME_ERROR if same else theirs
+    memory = {x.untyped_storage().data_ptr() for x in tensors_in(given)}
+    shared = any(x.untyped_storage().data_ptr() in memory for x in tensors_in((result,)) if x.numel())
+    return Answer.ALIASES if shared else Answer.ACCEPTS
+
+
+def check_write(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
+    """Raise torch's error about writing the result of a valid call to `out`, or to its first argument."""
+    computes = func if out is not None else getattr(torch.Tensor, func.__name__[:-1], None)
+    if not callable(computes) or not _may_be_made_again(func, (*args, out), kwargs, None):
+        return
+    for fill in (0, 1):
+        made: dict[int, torch.Tensor] = {}  # a tensor that is given twice is one tensor here, too
+        given, named = _real(args, fill, made), _real(kwargs, fill, made)
+        try:
+            _call(computes, (given, named))
+        except Exception:  # the call is invalid for these values
+            continue
+        _call(func, (given, named if out is None else {**named, "out": _real(out, fill, made)}))
+        return
+
+
+def _call(func: Any, given: tuple[Any, Any]) -> Any:
+    """Call torch's function; the random generator is restored afterwards."""
     random = torch.default_generator.get_state()
     try:
         with DisableTorchFunction(), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            func(*_real(args), **_real(kwargs))
-    except Exception as theirs:  # torch may raise any type
-        same = isinstance(error, type(theirs)) or type(theirs).__module__.startswith("thunder")
-        return None if same else theirs
+            return func(*given[0], **given[1])
     finally:
         torch.default_generator.set_state(random)
-    return None
 
 
-def _real(x: Any) -> Any:
-    if isinstance(x, Handle):
-        return torch.zeros(specialized(x._value.shape), dtype=x.dtype)
+def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | None) -> bool:
+    own = isinstance(error, ThunderError) and not isinstance(error, UnsupportedError)
+    if own or isinstance(error, (RunsEagerly, Warning)) or getattr(func, "__module__", "") == "thunder":
+        return False
+    sym = torch_function_map().get(func)
+    if sym is not None and sym.module is None:
+        return False  # an operation declared outside of thunder keeps its own errors
+    sizes = [n for x in tensors_in(args, kwargs) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
+    if is_unbacked(*sizes):
+        return False
+    if sum(x.numel() for x in tensors_in(args, kwargs)) > LIMIT:
+        return False
+    if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *kwargs.values())):
+        return False  # user code must not run on zeros: e.g. a loop until they are large would never end
+    return not any(map(is_mask, (*args, *kwargs.values())))  # torch would dispatch to their methods
+
+
+def _real(x: Any, fill: int, made: dict[int, torch.Tensor]) -> Any:
+    """Return arguments with tensors full of one number in place of tensors. One that occurs twice is made once."""
     if isinstance(x, torch.Tensor):
-        return torch.zeros(x.shape, dtype=x.dtype)
+        shape = specialized(x._value.shape) if isinstance(x, Handle) else x.shape
+        return made.setdefault(id(x), torch.full(shape, fill, dtype=x.dtype))
     if type(x) in (tuple, list):
-        return type(x)(_real(i) for i in x)
-    return {k: _real(v) for k, v in x.items()} if type(x) is dict else specialized(x)
+        return type(x)(_real(i, fill, made) for i in x)
+    return {k: _real(v, fill, made) for k, v in x.items()} if type(x) is dict else specialized(x)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +13,14 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.dispatch.torch_errors import check_write
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
-from thunder.capture.tensors.tracer import Tracer
+from thunder.capture.tensors.tracer import Tracer, tensors_in
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
@@ -58,10 +61,22 @@ def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
         raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
 
 
-def assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
-    """Write `result`, a tensor or a sequence of tensors, into the `out=` argument, and return that argument."""
+def assign_out(tracer: Tracer, out: Any, result: Any, call: tuple[Any, Any, Any]) -> Any:
+    """Write `result`, a tensor or a sequence of tensors, into the `out=` argument, and return that argument.
+
+    `call` is the function with its arguments but `out`: torch decides whether a result may be converted for `out`.
+    """
+    func, args, kwargs = call
+    outs, results = [list(x) if isinstance(x, (tuple, list)) else [x] for x in (out, result)]
+    given = {id(x) for x in tensors_in(args, kwargs)}
+    if any(r.dtype is not o.dtype or id(o) in given for o, r in zip(outs, results)):
+        check_write(func, args, kwargs, out)
+    return _assign_out(tracer, out, result, getattr(func, "__name__", "out="))
+
+
+def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
     if isinstance(out, (tuple, list)):
-        return type(result)(assign_out(tracer, o, r, name) for o, r in zip(out, result))
+        return type(result)(_assign_out(tracer, o, r, name) for o, r in zip(out, result))
     handle = tracer.handle_of(out)
     if isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape):
         _resize(tracer, handle, result, name)
@@ -144,28 +159,55 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
 
 
 # -- custom operations that write to their arguments ------------------------------------------------------------------
-def mutating_overload(func: Any) -> Any:
-    """Return the overload in `torch.ops` that `func` stands for if it writes to its arguments, else None."""
+# Functions that write to arguments without saying so in their schema.
+_UNDECLARED_WRITES = dict.fromkeys(
+    ("aten::batch_norm", "aten::instance_norm", "aten::native_batch_norm"), ("running_mean", "running_var")
+)
+
+
+def mutating_overload(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the overload in `torch.ops` that a call of `func` stands for if it writes to its arguments, else None."""
+    if isinstance(func, types.BuiltinFunctionType):
+        with TracerPhase():  # torch looks overloads up by C functions
+            func = _overload_of_builtin(func, args, kwargs)
     if isinstance(func, OpOverloadPacket):
         func = getattr(func, "default", None)
     schema = getattr(func, "_schema", None)
-    return func if isinstance(func, OpOverload) and schema is not None and schema.is_mutable else None
+    return func if isinstance(func, OpOverload) and schema is not None and _written(schema) else None
+
+
+def _written(schema: Any) -> list[str]:
+    declared = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return declared or list(_UNDECLARED_WRITES.get(schema.name, ()))
+
+
+def _overload_of_builtin(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the overload that a call of `torch.f` is of, where some overload writes to positional arguments."""
+    name = func.__name__
+    packet = getattr(torch.ops.aten, name, None)
+    if writes_in_place(name) or not isinstance(packet, OpOverloadPacket):
+        return None
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads() if "out" not in overload]
+    if not any(map(_written, schemas)):
+        return None
+    with DisableTorchFunction():
+        return getattr(packet, torch._C._jit_resolve_packet(f"aten::{name}", *args, **kwargs))
 
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `func` on copies of the arguments that it writes to, then assign the copies to these arguments."""
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
-    written = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-    targets = [given[name] for name in written if given.get(name) is not None]
-    sym = opaque_symbol(_on_copies(func, tuple(name for name in written if given.get(name) is not None)))
-    with torch.no_grad():
+    written = [name for name in _written(func._schema) if given.get(name) is not None]
+    sym = opaque_symbol(_on_copies(func, tuple(written)))
+    with torch.set_grad_enabled(torch.is_grad_enabled() and func.namespace == "aten"):  # others may have no gradient
         results = tracer.call_symbol(sym, (given,), {})
-        for target, value in zip(targets, results[: len(targets)]):
+    with torch.no_grad():
+        for target, value in zip([given[name] for name in written], results):
             pairs = zip(target, value) if isinstance(target, (tuple, list)) else [(target, value)]
             for one, new in pairs:
                 assign(tracer, one, new, func._schema.name)
-    results = results[len(targets) :]
+    results = results[len(written) :]
     out = [_aliased(r, given, arguments, x) for r, x in zip(func._schema.returns, results)]
     return None if not out else out[0] if len(out) == 1 else tuple(out)
 

@@ -13,7 +13,7 @@ import contextvars
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import RunsEagerly
 from thunder.capture.base.phase import Reader, TracerPhase, active
-from thunder.capture.base.snapshots import Snapshot, Write, snapshots_of
+from thunder.capture.base.snapshots import Snapshot, Write, slot, slot_names, snapshots_of, variables
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import user_line
@@ -403,8 +403,9 @@ class ReadRecorder:
         elif isinstance(copy, (list, tuple, deque)):
             inner = [(source.item(i), x, y) for i, (x, y) in enumerate(zip(original, copy))]
         elif dataclasses.is_dataclass(copy):
+            copies = {name: y for _, name, y in _attributes_of(source, copy)}
             inner = [
-                (source.variable(k), v, y) for k, v in vars(original).items() if (y := vars(copy).get(k)) is not None
+                (where, x, y) for where, k, x in _attributes_of(source, original) if (y := copies.get(k)) is not None
             ]
         else:
             return
@@ -433,3 +434,12 @@ class ReadRecorder:
             known = set(found)
             found += [x for x in may_become_identical(self.reached.values(), self.tensors_read) if x not in known]
         return found if len(found) > 1 else []
+
+
+def _attributes_of(source: Source, x: Any) -> Iterator[tuple[Source, str, Any]]:
+    """Yield the source, name and value of each attribute of a dataclass's instance: in its `__dict__` or in slots."""
+    for name, value in (variables(x) or {}).items():
+        yield source.variable(name), name, value
+    for name in slot_names(type(x)):
+        if (value := slot(x, name)) is not ABSENT:
+            yield source.attr(name), name, value

@@ -110,7 +110,7 @@ def matmul_grads(g: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _grad_of_left(g: Any, a: Any, b: Any) -> Any:
-    if a.ndim == 2 and b.ndim > 2:
+    if a.ndim == 2 and b.ndim > 2 and not _is_empty(a):
         # One matmul over batch and columns, instead of a matmul for each batch followed by a sum.
         order = (g.ndim - 2, *range(g.ndim - 2), g.ndim - 1)
         return g.permute(order).reshape((a.shape[0], -1)) @ _conj(b.mT).reshape((-1, a.shape[1]))
@@ -118,9 +118,14 @@ def _grad_of_left(g: Any, a: Any, b: Any) -> Any:
 
 
 def _grad_of_right(g: Any, a: Any, b: Any) -> Any:
-    if b.ndim == 2 and a.ndim > 2:
+    if b.ndim == 2 and a.ndim > 2 and not _is_empty(b):
         return _adjoint(a.reshape((-1, a.shape[-1]))) @ g.reshape((-1, g.shape[-1]))
     return _summed_to(_adjoint(a) @ g, b.shape)
+
+
+def _is_empty(x: Any) -> bool:
+    """Check whether a matrix has no elements, so that -1 in a shape with one of its sizes would be ambiguous."""
+    return any(type(n) is int and n == 0 for n in x.shape)
 
 
 @prim(torch="torch.matmul", tags=_TAGS)
@@ -150,6 +155,8 @@ MATMUL_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((0, 4), (4, 5)),
     ((3, 0), (0, 5)),
     ((2, 0, 4), (2, 4, 3)),
+    ((2, 3, 0), (0, 4)),
+    ((0, 0), (2, 0, 3)),
 )
 
 

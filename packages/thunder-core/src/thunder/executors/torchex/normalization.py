@@ -114,6 +114,7 @@ def group_norm_forward(
     input: torch.Tensor, num_groups: int, weight: Optional, bias: Optional, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the result, and the mean and reciprocal standard deviation of each group."""
+    weight, bias = (None if x is None else x.contiguous() for x in (weight, bias))
     out, mean, rstd = torch.native_group_norm(_laid_out(input), weight, bias, *_sizes(input), num_groups, eps)
     return out, _wide(mean, input), _wide(rstd, input)
 
@@ -135,6 +136,7 @@ def group_norm_backward(
     input = _laid_out(input)
     layout = torch.contiguous_format if input.is_contiguous() else torch.channels_last
     mask = [True, weight is not None, bias is not None]
+    weight = None if weight is None else weight.contiguous()
     return aten.native_group_norm_backward(
         grad.contiguous(memory_format=layout), input, mean, rstd, weight, *_sizes(input), num_groups, mask
     )

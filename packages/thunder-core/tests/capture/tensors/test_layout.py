@@ -153,7 +153,7 @@ def test_as_strided(name: str) -> None:
 
 
 def test_as_strided_of_unknown_memory() -> None:
-    """What an input with gaps has in them nobody knows."""
+    """An input with gaps is read eagerly: the program may read what lies in them."""
     x = torch.arange(24.0).reshape(8, 3)[::2]
-    with pytest.raises(RuntimeError, match=r"call .contiguous\(\) before it"):
-        thunder.jit(lambda x: x.as_strided((2, 2), (4, 1)))(x)
+    for _ in range(3):
+        torch.testing.assert_close(thunder.jit(lambda x: x.as_strided((2, 2), (4, 1)))(x), x.as_strided((2, 2), (4, 1)))

@@ -12,7 +12,7 @@ import torch
 
 from thunder.core.state import SourceLine, state
 
-__all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "refuse_kinds_of_memory"]
+__all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "is_torchs", "refuse_kinds_of_memory", "torch_error"]
 
 
 class RunsEagerly(Exception):
@@ -46,3 +46,15 @@ def refuse_kinds_of_memory(tensor: torch.Tensor) -> None:
         fall_back(f"the program uses a tensor with layout {tensor.layout}")
     if tensor.is_quantized:
         fall_back(f"the program uses a quantized tensor ({tensor.dtype})")
+
+
+def torch_error(message: str) -> RuntimeError:
+    """Return an error about state that only the tracer knows, e.g. leaf tensors. torch raises it for the same call."""
+    error = RuntimeError(message)
+    error._thunder_as_in_torch = True  # type: ignore[attr-defined]
+    return error
+
+
+def is_torchs(error: BaseException | None) -> bool:
+    """Check whether `torch_error` made an error."""
+    return getattr(error, "_thunder_as_in_torch", False)

@@ -8,6 +8,7 @@ computes it, as an opaque operation or eagerly (`dispatch.py`).
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import types
 import warnings
@@ -15,9 +16,10 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import RunsEagerly
+from thunder.capture.base.fallback import RunsEagerly, is_torchs
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.layout import meta_of
 from thunder.capture.tensors.tracer import tensors_in
 from thunder.core.errors import ThunderError, UnsupportedError
 from thunder.core.symint.numbers import is_unbacked, specialized
@@ -84,7 +86,12 @@ def _call(func: Any, given: tuple[Any, Any]) -> Any:
 
 def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | None) -> bool:
     own = isinstance(error, ThunderError) and not isinstance(error, UnsupportedError)
-    if own or isinstance(error, (RunsEagerly, Warning)) or getattr(func, "__module__", "") == "thunder":
+    if (
+        own
+        or is_torchs(error)
+        or isinstance(error, (RunsEagerly, Warning, NameError, AssertionError))
+        or getattr(func, "__module__", "") == "thunder"
+    ):
         return False
     sym = torch_function_map().get(func)
     if sym is not None and sym.module is None:
@@ -102,8 +109,14 @@ def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | Non
 def _real(x: Any, fill: int, made: dict[int, torch.Tensor]) -> Any:
     """Return arguments with tensors full of one number in place of tensors. One that occurs twice is made once."""
     if isinstance(x, torch.Tensor):
-        shape = specialized(x._value.shape) if isinstance(x, Handle) else x.shape
-        return made.setdefault(id(x), torch.full(shape, fill, dtype=x.dtype))
+        if id(x) not in made:
+            with contextlib.suppress(Exception):  # of a handle whose layout is unknown
+                like = meta_of(x) if isinstance(x, Handle) else x
+                made[id(x)] = torch.empty_strided(like.shape, like.stride(), dtype=x.dtype).fill_(fill)
+        if id(x) not in made:
+            shape = specialized(x._value.shape) if isinstance(x, Handle) else x.shape
+            made[id(x)] = torch.full(shape, fill, dtype=x.dtype)
+        return made[id(x)]
     if type(x) in (tuple, list):
         return type(x)(_real(i, fill, made) for i in x)
     return {k: _real(v, fill, made) for k, v in x.items()} if type(x) is dict else specialized(x)

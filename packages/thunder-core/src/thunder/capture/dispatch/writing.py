@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import fall_back, torch_error
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.dispatch.registry import handles
@@ -58,7 +58,7 @@ def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
     if leaf:
         view = handle._views and handle not in tracer.leaves
         what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
-        raise RuntimeError(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+        raise torch_error(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
 
 
 def assign_out(tracer: Tracer, out: Any, result: Any, call: tuple[Any, Any, Any]) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import fall_back, torch_error
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, HandleOwner
@@ -66,7 +66,7 @@ class Leaves:
         if any(lifted.handle is handle for lifted in tracer.inputs):
             fall_back("the program changes requires_grad of a tensor that it did not create")
         if not value and handle not in self:
-            raise RuntimeError(
+            raise torch_error(
                 "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in "
                 "a subgraph that doesn't require differentiation use var_no_grad = var.detach()."
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import types
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from thunder.capture.base.absent import ABSENT
@@ -33,6 +34,12 @@ class Write(NamedTuple):
     value: Any
 
 
+#: Holders (the id of an object, and a name or position in it) of symbols that the program replaced by another value. A
+#: plain value there is a write even if it is identical to the value before the run: the number differs in other calls.
+Reassigned = Collection[tuple[int, Any]]
+_NOTHING: Reassigned = frozenset()
+
+
 class Snapshot:
     """The state of one object before the run."""
 
@@ -43,9 +50,13 @@ class Snapshot:
         self.target = target
         self.before = before
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         """Restore the state, and return the writes that repeat the program's changes."""
         return []
+
+    def _keeps(self, key: Any, value: Any, reassigned: Reassigned) -> bool:
+        """Check whether the program left the value under `key` as it was before the run."""
+        return self.before.get(key, ABSENT) is value and (id(self.target), key) not in reassigned
 
 
 class DictSnapshot(Snapshot):
@@ -53,17 +64,17 @@ class DictSnapshot(Snapshot):
 
     __slots__ = ()
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         before, now = self.before, self.target
         base = dict_type(now)
         same = len(before) == len(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
-        if same and list(before) == list(base.keys(now)):
+        if same and all(a is b for a, b in zip(before, base.keys(now))) and not reassigned:
             return []
         items = dict(base.items(now))
         writes = [
             Write("set_item", self.source, self.target, key, value)
             for key, value in items.items()
-            if before.get(key, ABSENT) is not value
+            if not self._keeps(key, value, reassigned)
         ]
         gone = [key for key in before if key not in items]
         if gone:
@@ -87,9 +98,11 @@ class ListSnapshot(Snapshot):
 
     __slots__ = ()
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         before, now = self.before, list(self.target)
         same = [a is b for a, b in zip(before, now)]
+        if reassigned:
+            same = [kept and (id(self.target), i) not in reassigned for i, kept in enumerate(same)]
         if len(before) == len(now) and all(same):
             return []
         base = list if isinstance(self.target, list) else collections.deque
@@ -107,9 +120,9 @@ class SetSnapshot(Snapshot):
 
     __slots__ = ()
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         now = set(self.target)
-        if now == self.before:
+        if {*map(id, now)} == {*map(id, self.before)}:  # elements that are equal may differ: 1, 1.0 and True
             return []
         set.clear(self.target)
         set.update(self.target, self.before)
@@ -128,12 +141,12 @@ class AttributesSnapshot(Snapshot):
         found = {name: slot(self.target, name) for name in slot_names(type(self.target))}
         return {name: value for name, value in found.items() if value is not ABSENT}
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         writes = []
         now = self.now()
         for key in {**self.before, **now}:
             old, value = self.before.get(key, ABSENT), now.get(key, ABSENT)
-            if old is value or key in CLASS_INTERNALS:
+            if self._keeps(key, value, reassigned) or key in CLASS_INTERNALS:
                 continue
             if value is ABSENT:
                 writes.append(Write("delete_attribute", self.source, self.target, key, None))
@@ -151,9 +164,9 @@ class CellSnapshot(Snapshot):
 
     __slots__ = ()
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         value = cell_value(self.target)
-        if value is self.before:
+        if value is self.before and (id(self.target), None) not in reassigned:
             return []
         if self.before is ABSENT:
             del self.target.cell_contents
@@ -171,11 +184,11 @@ class GlobalsSnapshot(Snapshot):
         super().__init__(source, target, dict(target))
         self.stored: set[str] = set()
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         writes = []
         for key in sorted(self.stored):
             old, value = self.before.get(key, ABSENT), self.target.get(key, ABSENT)
-            if old is value:
+            if self._keeps(key, value, reassigned):
                 continue
             if value is ABSENT:
                 writes.append(Write("delete_item", self.source, self.target, key, None))
@@ -197,7 +210,7 @@ class VariableSnapshot(Snapshot):
         super().__init__(source, target, before)
         self.context = context
 
-    def undo(self) -> list[Write]:
+    def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         value = self.context.get(self.target, ABSENT)
         if value is self.before or value is ABSENT:
             return []

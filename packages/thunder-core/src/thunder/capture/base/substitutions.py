@@ -52,6 +52,7 @@ class Substitutions:
         self._steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._replaced: dict[tuple[int, str], Any] = {}  # (owner, original value) by (id of the owner, name)
         self.in_objects: list[_InObject] = []
+        self.reassigned: set[tuple[int, Any]] = set()  # where the program assigned over a replacement
         self._untouched: dict[tuple[int, Any], Any] = {}  # replacements of values that the program did not reassign
 
     def __len__(self) -> int:
@@ -107,6 +108,7 @@ class Substitutions:
     def _restore_object(self, found: _InObject) -> None:
         """Restore a value, unless the program has assigned another value there."""
         if found.get() is not found.new:
+            self.reassigned.add((id(found.target), found.key))
             return
         self._untouched[id(found.target), found.key] = found.new
         if found.before is ABSENT:
@@ -157,6 +159,7 @@ class Substitutions:
             attempts = 0
         self._replaced.clear()
         self.in_objects.clear()
+        self.reassigned.clear()
         if failure is not None:
             raise failure
 

@@ -103,8 +103,11 @@ class CodeReads:
     def _read_defaults(self, source: Source, defaults: Any) -> None:
         if defaults is None:
             self._recorder.add(IsObject(source, None))
-        else:
-            self._recorder.value(source, defaults)
+            return
+        if isinstance(defaults, dict) and self._recorder.is_read_by_item(source):
+            for name, value in defaults.items():  # constants: the running code has already been called with them
+                self._recorder.value(source.item(name), value)
+        self._recorder.value(source, defaults)
 
     def _read_cells(self, source: Source, fn: types.FunctionType) -> None:
         recorder = self._recorder

@@ -143,11 +143,12 @@ class ReadRecorder:
     def undo(self) -> list[Write]:
         """Restore all objects that reads found, and return the program's changes to them as writes."""
         writes: list[Write] = []
+        reassigned = self.substitutions.reassigned
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
-                writes += snapshot.undo()
+                writes += snapshot.undo(reassigned)
         for scope in self.code.scopes.values():
-            writes += scope.undo()
+            writes += scope.undo(reassigned)
         return [
             w._replace(value=self.substitutions.with_substitutes(w.target, w.value)) if w.kind == "replace_items" else w
             for w in writes

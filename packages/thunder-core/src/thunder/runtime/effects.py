@@ -75,6 +75,11 @@ def fill_object(obj: Any, values: dict[str, Any], slots: dict[str, Any], items: 
                 (base.add if base is set else base.append)(obj, item)
 
 
+def new_plain(cls: Any, value: Any) -> Any:
+    """Create an instance of a subclass of int, float, complex, str or bytes."""
+    return type(value).__new__(cls, value)
+
+
 def new_object(cls: Any) -> Any:
     return cls.__new__(cls) if cls.__new__ in (object.__new__, dict.__new__) else object.__new__(cls)
 
@@ -107,4 +112,4 @@ ASSIGNMENTS = (
     set_cell,
     set_variable,
 )
-CONSTRUCTORS = (new_object, new_container, new_mask, new_tuple)
+CONSTRUCTORS = (new_object, new_container, new_mask, new_plain, new_tuple)

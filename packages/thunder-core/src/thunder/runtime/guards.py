@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,11 @@ __all__ = [
     "check_distinct",
     "class_attributes",
     "flatten_call",
+    "plain_base",
+    "plain_value",
     "same_attributes",
     "same_contents",
+    "same_plain_value",
     "same_value",
 ]
 
@@ -60,6 +63,34 @@ def same_value(x: Any, expected: Any) -> bool:
     if kind is slice or kind is range:
         return repr(x) == repr(expected)
     return bool(x == expected)
+
+
+# The immutable built-in types that user classes may subclass, with the functions that return an instance's value without
+# running the code of its class.
+_PLAIN_BASES: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__pos__,
+    str: str.__str__,
+    bytes: lambda x: bytes.__getitem__(x, slice(None)),
+}
+
+
+def plain_base(x: Any) -> type | None:
+    """Return the built-in type of numbers, strings or bytes that a value is an instance of, or None."""
+    return next((base for base in _PLAIN_BASES if base in type(x).__mro__), None)
+
+
+def plain_value(x: Any) -> Any:
+    """Return a number, a string or bytes as a value of the built-in type, given an instance of a subclass."""
+    base = plain_base(x)
+    assert base is not None
+    return _PLAIN_BASES[base](x)
+
+
+def same_plain_value(x: Any, expected: Any) -> bool:
+    """Check whether an instance of a subclass of `type(expected)` has this value."""
+    return same_value(_PLAIN_BASES[type(expected)](x), expected)
 
 
 def same_contents(x: Any, expected: Any) -> bool:

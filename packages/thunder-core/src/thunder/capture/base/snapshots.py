@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.sources import Source
 from thunder.runtime.containers import dict_type
-from thunder.runtime.guards import CLASS_INTERNALS
+from thunder.runtime.guards import CLASS_INTERNALS, same_value
 
 __all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
 
 CONTAINERS = (list, dict, tuple, set, frozenset, collections.deque)
+_HEAP_TYPE = 1 << 9
 TABLES = ("_parameters", "_buffers", "_modules")
 
 
@@ -79,7 +80,8 @@ class DictSnapshot(Snapshot):
         gone = [key for key in before if key not in items]
         if gone:
             writes = [Write("delete_item", self.source, self.target, key, None) for key in gone] + writes
-        if list(items) != [k for k in before if k in items] + [k for k in items if k not in before]:
+        expected = [k for k in before if k in items] + [k for k in items if k not in before]
+        if not all(a is b or same_value(a, b) for a, b in zip(items, expected)):  # 1, 1.0 and True are equal keys
             gone = list(before)
             writes = [Write("replace_items", self.source, self.target, None, items)]
         if gone:
@@ -240,7 +242,11 @@ def slot(obj: Any, name: str) -> Any:
 def slot_names(cls: type) -> list[str]:
     """Return the names of the slots of a class's instances."""
     return [
-        name for c in cls.__mro__ for name, raw in c.__dict__.items() if isinstance(raw, types.MemberDescriptorType)
+        name
+        for c in cls.__mro__
+        if c.__flags__ & _HEAP_TYPE  # others are written in C: their members are not slots
+        for name, raw in c.__dict__.items()
+        if isinstance(raw, types.MemberDescriptorType)
     ]
 
 

@@ -37,6 +37,7 @@ from thunder.core.trace import Trace
 from thunder.executors.pythonex import ex as python_executor
 from thunder.runtime import effects
 from thunder.runtime.containers import dict_type, items_of
+from thunder.runtime.guards import plain_base, plain_value
 
 __all__ = ["Epilogue"]
 
@@ -222,9 +223,14 @@ class Epilogue:
         self._fill(x, proxy)
         return proxy
 
-    def new_object(self, x: Any) -> Proxy:
+    def new_object(self, x: Any) -> Any:
         """Write a new object with the same attributes."""
-        proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
+        if isinstance(x, (frozenset, BaseException)):
+            return self.not_rebuilt(x)
+        if plain_base(x) is not None:
+            proxy = self._make(x, "new_plain", plain_value(x))
+        else:
+            proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
         self._fill(x, proxy)
         return proxy
 

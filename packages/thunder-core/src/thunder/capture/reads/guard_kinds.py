@@ -15,7 +15,7 @@ import torch
 
 from thunder.capture.base.messages import Message, name_of
 from thunder.capture.base.sources import Source, Variables
-from thunder.runtime.guards import same_attributes, same_contents, same_value
+from thunder.runtime.guards import same_attributes, same_contents, same_plain_value, same_value
 from thunder.runtime.messages import format_value
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "HasKeys",
     "HasLength",
     "HasMembers",
+    "HasPlainValue",
     "HasType",
     "IsAlive",
     "IsEmpty",
@@ -135,6 +136,18 @@ class HasType(Guard):
     def message(self) -> Message:
         """Show both classes."""
         return Message(f"{self.name} was of {format_value(self.operand)} and is of", "type({0})")
+
+
+class HasPlainValue(Guard):
+    """The value is an instance of a subclass of int, float, complex, str or bytes, and has this value."""
+
+    __slots__ = ()
+    fails_if = "not same_plain_value({0}, {1})"
+    helpers: ClassVar = {"same_plain_value": same_plain_value}
+
+    def message(self) -> Message:
+        """Show both values."""
+        return Message(f"the value of {self.name} was {format_value(self.operand)} and is", "{0}")
 
 
 class HasAttributes(Guard):

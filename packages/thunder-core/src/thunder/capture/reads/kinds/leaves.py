@@ -22,10 +22,11 @@ from thunder.capture.base.snapshots import Snapshot, container_snapshot
 from thunder.capture.base.sources import Source
 from thunder.capture.reads.guard_kinds import Equals, IsObject, IsSame
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.tensors.handle import is_handle
 from thunder.core.symbol import Symbol
 
-__all__ = ["Generator", "Identity", "Plain", "TensorKind", "is_plain"]
+__all__ = ["IMMUTABLE", "Generator", "Identity", "Plain", "TensorKind", "is_plain"]
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
                     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
@@ -70,12 +71,13 @@ def is_plain(x: Any) -> bool:
 
 PLAIN = Plain()
 
+# Immutable classes of the standard library, of which user classes may have instances with attributes.
+IMMUTABLE = (datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction)
 # Immutable objects, or objects whose state does not affect computations (locks, streams).
 _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
              types.MethodWrapperType,
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
-             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, datetime.date, datetime.time,
-             datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction, torch.Generator, torch.Stream,
+             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
              type(threading.Lock()), type(threading.RLock()), dataclasses.Field, inspect.Signature,
              inspect.Parameter, Symbol)  # fmt: skip
 
@@ -88,6 +90,8 @@ class Identity(Kind):
 
     def match(self, cls: type) -> bool:
         """Match sentinels (`object()`), objects of `typing`, and the listed classes."""
+        if issubclass(cls, IMMUTABLE):
+            return is_library_class(cls)
         return cls is object or issubclass(cls, _IDENTITY) or module_of(cls).partition(".")[0] == "typing"
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import collections.abc
+import datetime
 import types
 import weakref
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import torch
@@ -23,15 +25,20 @@ from thunder.capture.base.snapshots import (
     variables,
 )
 from thunder.capture.base.sources import Item, Source, Variables
-from thunder.capture.reads.guard_kinds import HasKeys, HasType, IsAlive, LacksAttribute
+from thunder.capture.reads.guard_kinds import HasKeys, HasPlainValue, HasType, IsAlive, IsObject, LacksAttribute
 from thunder.capture.reads.hooks import can_hook
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.containers import item_source, read_contents
+from thunder.capture.reads.kinds.leaves import IMMUTABLE
 from thunder.capture.reads.libraries import is_library_class
+from thunder.runtime.guards import plain_base, plain_value
 
 __all__ = ["Jitted", "Namespace", "Object", "read_whole"]
 
 _MODULE = torch.nn.Module
+# Built-in classes whose state is guarded, so that user classes may be derived from them.
+_BASES = frozenset({object, *CONTAINERS, defaultdict, OrderedDict, int, float, complex, str, bytes, *IMMUTABLE,
+                    datetime.datetime, types.SimpleNamespace})  # fmt: skip
 # Modules of the standard library whose classes store data, e.g. a program's options.
 _DATA_LIBRARIES = ("argparse", "collections", "types", "dataclasses")
 
@@ -43,8 +50,10 @@ class Object(Kind):
         """Match classes written in Python. Of library classes, match only modules and classes that store data."""
         if not can_hook(cls):
             return False
-        if issubclass(cls, _MODULE) or not is_library_class(cls):
+        if issubclass(cls, _MODULE):
             return True
+        if not is_library_class(cls):
+            return all(can_hook(c) or c in _BASES or issubclass(c, BaseException) for c in cls.__mro__)
         return module_of(cls).partition(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__")
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
@@ -56,6 +65,10 @@ class Object(Kind):
                 source.label = f"t_{source.label}"
         recorder.add(HasType(source, type(value)))
         recorder.classes.know(type(value))
+        if isinstance(value, IMMUTABLE):
+            recorder.add(IsObject(source, value))
+        elif plain_base(value) is not None:
+            recorder.add(HasPlainValue(source, plain_value(value)))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
         """Return snapshots of its variables, slots and tables, and of its items if it is a container."""
@@ -65,6 +78,8 @@ class Object(Kind):
         """Watch reads of its attributes. If its class cannot be watched, read all attributes now."""
         if isinstance(value, CONTAINERS):
             read_contents(source, value, recorder)
+        elif isinstance(value, BaseException):
+            recorder.value(source.attr("args"), value.args)
         if not recorder.watch(type(value)):
             read_whole(source, value, recorder)
 

@@ -28,6 +28,7 @@ The only private part of torch that is used here is the interface of a SymInt's 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -324,6 +325,9 @@ class Symbols:
             if x.hint is None:
                 raise self.data_dependent_error(None, x)
             self._add_constraint(("is", key_of(x)), Constraint(x, "==", x.hint))
+            if type(x.hint) is float and x.hint == 0.0:  # 0.0 and -0.0 are equal, but not the same number
+                sign = SymbolicFloat(self, "math.copysign", (1.0, x), None)
+                self._add_constraint(("sign", key_of(x)), Constraint(sign, "==", math.copysign(1.0, x.hint)))
         return x.hint
 
     def _add_constraint(self, key: Any, constraint: Constraint) -> None:

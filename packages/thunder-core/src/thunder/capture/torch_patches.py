@@ -19,6 +19,7 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.initializers import truncated_normal
+from thunder.capture.dispatch.override_queries import override_queries
 from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.higher_order import function_transforms
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
@@ -240,7 +241,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
     owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
-    owners += number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
+    owners += override_queries() + number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

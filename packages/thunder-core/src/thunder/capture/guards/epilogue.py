@@ -23,6 +23,7 @@ from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, slot, slot_names, variables
 from thunder.capture.base.sources import Source
 from thunder.capture.guards import guards
+from thunder.capture.numbers.type_of import TypeOf
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
@@ -142,6 +143,7 @@ class Epilogue:
             return self._tensor(x)
         if type(x) is torch.Size:  # printing would turn it into a plain tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
+        x = type if x is TypeOf else x
         kind = classify(x)
         if isinstance(kind, (Plain, Identity)):
             return kind.rebuild(x, self)

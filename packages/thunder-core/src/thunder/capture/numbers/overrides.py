@@ -12,10 +12,15 @@ from typing import Any
 
 from thunder.core.symint.functions import FUNCTIONS
 
-__all__ = ["BUILTINS", "override_of"]
+__all__ = ["ANSWERS", "BUILTINS", "DISGUISED", "override_of"]
 
 # Replacements of built-ins, by name.
 BUILTINS: dict[str, Any] = dict(FUNCTIONS["builtins"])
+
+# Replacements of built-ins and of functions of torch that are needed in all programs, by the ids of the originals.
+ANSWERS: dict[int, Any] = {}
+# Classes whose instances stand for values of other classes, which `x.__class__` returns.
+DISGUISED: set[type] = set()
 
 _OVERRIDES = {id(getattr(math, name)): fn for name, fn in FUNCTIONS["math"].items()}
 

@@ -153,8 +153,6 @@ class Inputs:
 
     def stands_for(self, name: str) -> Any:
         """Return the replacement of a built-in that may be called with symbolic numbers, or None."""
-        if name == "type":
-            return TypeOf
         if name == "len" and (self.dynamic.overrides_builtins or self.dynamic.lengths):
             return self._length
         return BUILTINS.get(name) if self.dynamic.overrides_builtins else None
@@ -182,33 +180,3 @@ class Inputs:
     def owns(self, number: Any) -> bool:
         """Check whether a symbolic number belongs to this trace."""
         return number.symbols is self._trace.info.get("symbols")
-
-
-class _LikeType(type):
-    def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, type)
-
-    def __subclasscheck__(cls, x: Any) -> bool:
-        return issubclass(x, type)
-
-
-def _as_the_program_sees(kind: type) -> Any:
-    """Return the replacement of a built-in type in this program, or the type itself."""
-    if kind in (int, float, bool, complex):
-        symbolic = getattr(state.frontend, "symbolic", None)
-        return kind if symbolic is None else symbolic.stands_for(kind.__name__) or kind
-    return kind
-
-
-class TypeOf(type, metaclass=_LikeType):
-    """`type` for programs with symbolic numbers, whose type is `int` or `float`."""
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Compute `type(x)` and `type(name, bases, namespace)`."""
-        if len(args) == 1 and not kwargs:
-            found = args[0].__class__ if isinstance(args[0], SymbolicNumber) else type(args[0])
-            return TypeOf if found is type else _as_the_program_sees(found)
-        return type(*args, **kwargs)
-
-    def __init__(cls, *args: Any, **kwargs: Any) -> None:
-        pass

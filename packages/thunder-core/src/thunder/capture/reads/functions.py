@@ -18,11 +18,12 @@ from typing import Any
 
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.modes import is_state
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
 from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope, Source
-from thunder.capture.numbers.overrides import override_of
+from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.c_functions import denied, setting_read_by
@@ -222,9 +223,9 @@ class CodeReads:
                 if scope.get(name, ABSENT) is before:
                     source = snapshot.source.to(Global, name)
                     self._recorder.value(source, before, holder=(scope, name))
-                    override = (
-                        override_of(before) if self.symbolic and self.symbolic.dynamic.overrides_builtins else None
-                    )
+                    override = ANSWERS.get(id(before))
+                    if self.symbolic and self.symbolic.dynamic.overrides_builtins:
+                        override = override or override_of(before)
                     if override is not None:
                         self._recorder.substitute((scope, name), before, override)
                     self._read_attributes(source, before, chain[1:], code)
@@ -233,7 +234,9 @@ class CodeReads:
                 self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
                 if name in READERS and not self._recorder.sees_code:
                     self._recorder.refuse(READERS[name])
-                override = self.symbolic.stands_for(name) if self.symbolic else None
+                override = ANSWERS.get(id(getattr(builtins, name)))
+                if override is None and self.symbolic:
+                    override = self.symbolic.stands_for(name)
                 if override is not None:
                     self._recorder.substitute((scope, name), ABSENT, override)
 
@@ -277,6 +280,8 @@ class CodeReads:
             recorder.value(source.attr("environ"), os.environ)
         if module is sys and name == "modules" and not bytecode.only_asks(code, ("sys", "modules")):
             recorder.refuse("the program reads sys.modules")
+        if module is builtins and id(found) in ANSWERS:
+            fall_back(f"the program calls builtins.{name}, which would return classes of thunder: use {name} instead")
         inner = source.attr(name)
         inner.label = name
         recorder.value(inner, found)

@@ -19,6 +19,7 @@ import torch
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.tracing_mode import dispatch
+from thunder.capture.numbers.overrides import DISGUISED
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
@@ -83,6 +84,7 @@ class Handle(torch.Tensor):
     _parent: Handle | None  # the base, while it is not certain that this handle is a view of the base
     _value: TensorProxy
     _version_seen: int
+    _class: type = torch.Tensor  # the class of the real tensor
     _needs_grad: bool  # the value of `requires_grad`, readable without torch's dispatch
 
     @staticmethod
@@ -132,6 +134,14 @@ class Handle(torch.Tensor):
         if func is torch.ops.aten.alias.default:  # as_subclass
             fall_back("the program creates a tensor of a subclass with its own __torch_function__")
         return fall_back(f"the program calls {func} in a way that no trace can record")
+
+    @property
+    def __class__(self) -> type:  # isinstance() and dispatch by class use it
+        return object.__getattribute__(self, "_class")  # type: ignore[no-any-return]
+
+    @__class__.setter
+    def __class__(self, cls: type) -> None:
+        fall_back(f"the program assigns the class {cls.__qualname__} to a tensor")
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute that the user has set on the real tensor of this handle."""
@@ -231,6 +241,9 @@ _SIZES: dict[Any, Callable[[tuple[Any, ...]], Any]] = {
     _aten.is_contiguous.memory_format: lambda shape: True,
     _aten.is_non_overlapping_and_dense.default: lambda shape: True,
 }
+
+
+DISGUISED.add(Handle)
 
 
 def is_handle(x: Any) -> bool:

@@ -113,6 +113,8 @@ class Tracer:
             requires_grad=tensor.requires_grad,
         )
         handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
+        if type(tensor) is not torch.Tensor:
+            handle._class = type(tensor)
         for mark, kind in (("_is_param", torch.nn.Parameter), ("_is_buffer", torch.nn.Buffer)):
             if isinstance(tensor, kind):
                 handle.__dict__[mark] = True  # used by isinstance()

@@ -123,6 +123,9 @@ class CaptureSession:
             else self.recorder.argument(source, leaf)
             for leaf, source in zip(arguments.leaves, arguments.sources)
         ]
+        self.recorder.handles.update(
+            (id(leaf), x) for leaf, x in zip(arguments.leaves, leaves) if is_tensor(leaf) and id(leaf) not in self.distinct
+        )
         copies = pytree.tree_unflatten(leaves, arguments.structure)
         before = len(self.substitutions)
         try:

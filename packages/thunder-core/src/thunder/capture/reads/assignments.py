@@ -28,6 +28,7 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
     logs: set[Source] = set()
     lengths: list[tuple[Source, int]] = []
     measured = frozenset().union(*map(bytecode.measured, ran))
+    replaced = {id(x.new): x.before for x in reads.substitutions.in_objects}
     for reached in reads.reached.values():
         if type(reached.thing) not in (list, deque) or getattr(reached.thing, "maxlen", None) is not None:
             continue
@@ -35,7 +36,7 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
         named = _named(source)
         if len(before) == len(reached.thing) and named not in measured:
             continue
-        if len(before) <= len(reached.thing) and all(a is b for a, b in zip(before, reached.thing)):
+        if len(before) <= len(reached.thing) and all(a is replaced.get(id(b), b) for a, b in zip(before, reached.thing)):
             uses = {use for code in ran for use in bytecode.uses(code, *named)}
             grown = len(before) < len(reached.thing)
             only = uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)

@@ -134,7 +134,9 @@ class AttributeReads:
                 before = _table_before(reached, table)
                 if before.get(name, ABSENT) is found:
                     self._classes.found_in_instance(cls, name)
-                    self._recorder.value(reached.source.variable(table).item(name), found)
+                    entries = variables(obj)[table]  # type: ignore[index]
+                    self._recorder.value(reached.source.variable(table).item(name), found, holder=(entries, name))
+                    found = entries[name]
             else:
                 self._nowhere(reached, cls, name)
         # A class with its own __getattr__ computes missing attributes itself.

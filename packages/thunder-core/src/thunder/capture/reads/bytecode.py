@@ -17,6 +17,7 @@ __all__ = [
     "LENGTH",
     "VARIABLE",
     "attribute_names",
+    "compared_objects",
     "compares_identity",
     "global_loads",
     "imported_modules",
@@ -36,6 +37,15 @@ _STORE_ATTR = dis.opmap["STORE_ATTR"]
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
 _CONTAINS = dis.opmap.get("CONTAINS_OP", -1)
 _IS = dis.opmap["IS_OP"]
+_COMPARE = dis.opmap["COMPARE_OP"]
+# `==` and `!=` among the arguments of COMPARE_OP, whose lowest bits encode other facts since Python 3.12.
+_COMPARE_SHIFT = 5 if sys.version_info >= (3, 13) else 4 if sys.version_info >= (3, 12) else 0
+_EQUALITY = {dis.cmp_op.index("=="), dis.cmp_op.index("!=")}
+_BUILD_SET = {dis.opmap[name] for name in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if name in dis.opmap}
+# Functions and methods that may compare objects by identity.
+_IDENTITY_FUNCTIONS = frozenset({"id", "hash", "is_", "is_not", "eq", "ne", "set", "frozenset", "index", "remove",
+                                 "count", "discard", "countOf", "indexOf", "contains", "__eq__", "__ne__",
+                                 "__contains__", "__hash__", "is_set_to"})  # fmt: skip
 _CONSTANT = {dis.opmap[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT") if name in dis.opmap}
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 _DEREF = dis.opmap["LOAD_DEREF"]
@@ -138,7 +148,48 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
         (frozenset(key for key, found in uses.items() if LENGTH in found)),
         frozenset(assigned),
         identity,
+        _compared(code, instructions),
     )
+
+
+def _compared(code: CodeType, instructions: list[tuple[int, int]]) -> frozenset[tuple[str, ...]]:
+    """Return the second operands of comparisons that may compare objects by identity, e.g. `a is b` and `a in b`.
+
+    An operand is the chain of a global, or `()` for any other expression. Comparisons with constants are left out.
+    """
+    found: set[tuple[str, ...]] = set()
+    if not _IDENTITY_FUNCTIONS.isdisjoint(code.co_names):
+        found.add(())
+    for i, (op, argument) in enumerate(instructions):
+        if op in _BUILD_SET:
+            found.add(())
+        elif op in (_IS, _CONTAINS) or (op == _COMPARE and argument >> _COMPARE_SHIFT in _EQUALITY):
+            right, before = _operand(code, instructions, i - 1)
+            left, _ = _operand(code, instructions, before)
+            if left is not None and right is not None:
+                found.add(right if op == _IS else ())
+    return frozenset(found)
+
+
+def _operand(code: CodeType, instructions: list[tuple[int, int]], i: int) -> tuple[tuple[str, ...] | None, int]:
+    """Return the operand whose last instruction is `i`, and the index before its first instruction.
+
+    The operand is None for a constant, the chain of a global, or `()` for any other expression.
+    """
+    names: list[str] = []
+    while i >= 0 and instructions[i][0] in _ATTRIBUTE:
+        op, argument = instructions[i]
+        names.append(code.co_names[argument >> (_ATTRIBUTE_SHIFT if op == _LOAD_ATTR else 0)])
+        i -= 1
+    if i < 0:
+        return (), -1
+    op, argument = instructions[i]
+    if op in _CONSTANT:
+        return (None if not names else ()), i - 1
+    if op in _GLOBAL:
+        names.append(code.co_names[argument >> (_GLOBAL_SHIFT if op == _LOAD_GLOBAL else 0)])
+        return tuple(names[::-1]), i - 1
+    return (), i - 1 if dis.opname[op] in _SINGLE_LOADS else -1
 
 
 def _tests_identity(instructions: list[tuple[int, int]], i: int) -> bool:
@@ -210,6 +261,11 @@ def compares_identity(code: CodeType) -> bool:
     """Check whether code may compare two objects by identity, with `is` or with a function such as `id`."""
     found: bool = _facts(code)[8]
     return found or not {"id", "is_", "is_set_to"}.isdisjoint(code.co_names)
+
+
+def compared_objects(code: CodeType) -> frozenset[tuple[str, ...]]:
+    """Return what code compares by identity: chains of globals, and `()` for any other expression."""
+    return _facts(code)[9]  # type: ignore[no-any-return]
 
 
 def stored_past_hooks(code: CodeType) -> frozenset[str]:

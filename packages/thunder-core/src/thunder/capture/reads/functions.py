@@ -31,7 +31,9 @@ from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.kinds.base import Recorder
+from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
+from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
 from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
 from thunder.core.locations import is_ours
@@ -56,6 +58,7 @@ class CodeReads:
         self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts of globals
         self._ran: dict[int, CodeType] = {}
         self.identity_matters: bool | None = None  # whether code ran that compares identities; None if not watched
+        self.compares_objects = False  # whether user code ran that may compare objects by identity
         self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code objects
         self._alive: list[CodeType] = []
         self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code without a known function; its globals
@@ -184,6 +187,8 @@ class CodeReads:
         if id(code) in self._ran:
             return
         self._ran[id(code)] = code
+        if not self.compares_objects:
+            self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
         self._read_globals(code, scope)
         for name in bytecode.imported_modules(code):
@@ -289,6 +294,20 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
+
+
+def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:
+    """Check whether a global, or an attribute of it, has a value whose identity is guarded, e.g. a class or a dtype."""
+    if not chain:
+        return False
+    value = scope.get(chain[0], ABSENT)
+    if value is ABSENT:
+        value = getattr(builtins, chain[0], ABSENT)
+    for name in chain[1:]:
+        if not isinstance(value, (types.ModuleType, type)):
+            return False
+        value = value.__dict__.get(name, ABSENT)
+    return value is not ABSENT and isinstance(classify(value), (Plain, Identity, ClassKind, Function))
 
 
 def _is_imported_now(frame: FrameType) -> bool:

@@ -31,6 +31,7 @@ from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
 from thunder.capture.reads.classify import UNGUARDABLE, classify
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
+from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.kinds.base import Holder, Reached
@@ -57,12 +58,14 @@ class ReadRecorder:
         self.unguardable: dict[str, SourceLine | None] = {}  # why the trace cannot be cached
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
+        self.handles: dict[int, Any] = {}  # of tensors among the arguments, by the ids of the tensors
         self.context = contextvars.copy_context()  # the context in which the program runs
         self.classes = ClassReads(self)
         self.code = CodeReads(self, self.classes)
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
         self._alive: list[Any] = []
+        self._not_replaced = False  # whether an argument was found where its handle cannot replace it, e.g. in a tuple
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # with their states before the run
         self._unguardables = Unguardables(self)
         self._attributes = AttributeReads(self, self.classes, self._unguardables)
@@ -117,6 +120,8 @@ class ReadRecorder:
         """Add guards at the end of the run for reads that no hook sees."""
         self.code.match_remaining()
         ran = self.code.ran
+        if self._not_replaced and self.code.compares_objects:
+            raise RunsEagerly("the program may compare an argument with the same tensor in a tuple or a similar object")
         self.classes.guard_names_read_of_classes(ran)
         self.classes.guard_instance_names()
         self._guard_names_not_on_tensors(ran)
@@ -162,6 +167,7 @@ class ReadRecorder:
         self.reached.clear()
         self._attributes.release()
         self._generators.clear()
+        self.handles.clear()
         self.tensors_read.clear()
         self.context = contextvars.Context()
 
@@ -281,6 +287,14 @@ class ReadRecorder:
         self.tensors_read.append((source, tensor))
         return None
 
+    def tensor_held(self, holder: Holder | None, tensor: torch.Tensor) -> None:
+        """Replace a tensor that is also an argument with its handle, so that the program finds both to be identical."""
+        handle = self.handles.get(id(tensor))
+        if handle is not None and holder is not None:
+            self.substitute(holder, tensor, handle)
+        elif handle is not None:
+            self._not_replaced = True
+
     def source_of(self, tensor: torch.Tensor) -> Source | None:
         """Return the source where a tensor was first found, or None."""
         found = self.tensors.get(id(tensor))
@@ -299,8 +313,8 @@ class ReadRecorder:
         elif found is ABSENT:
             self.absent(source.variables, name)
         else:
-            self.value(source.variable(name), found)
-        return found
+            self.value(source.variable(name), found, holder=(tensor.__dict__, name))
+        return tensor.__dict__.get(name, ABSENT)
 
     def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> bool:
         """Return and guard the boolean result of a step from one of the program's tensors."""
@@ -373,12 +387,16 @@ class ReadRecorder:
                 self.copied(x, y, where, aliases)
 
     def must_differ(self, targets: Iterable[Source]) -> list[Source]:
-        """Return the sources of objects that effects change, and of objects that might be identical to one of them.
+        """Return the sources of objects that were different while tracing, and must be different in later calls.
 
-        These were different objects while tracing, and must be different in later calls.
+        These are the objects that effects change, objects that might be identical to one of them, and objects that the
+        program may have compared by identity.
         """
         wanted = set(targets)
         written = [r for r in self.reached.values() if any(s.source in wanted for s in r.snapshots)]
         types_written = {type(r.thing) for r in written} - {types.CellType, type, types.FunctionType}
         found = [r.source for r in self.reached.values() if type(r.thing) in types_written]
+        if self.code.compares_objects:
+            known = set(found)
+            found += [x for x in may_become_identical(self.reached.values(), self.tensors_read) if x not in known]
         return found if len(found) > 1 else []

@@ -142,6 +142,7 @@ class TensorKind(Kind):
         if is_handle(value):
             return
         first = recorder.tensor_found(source, value)
+        recorder.tensor_held(holder, value)
         if first is not None:
             recorder.add(IsSame(source, first))
         elif id(value.__dict__) not in recorder.reached:

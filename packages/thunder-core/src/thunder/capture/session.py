@@ -86,6 +86,7 @@ class CaptureSession:
         self.tracer = tracer = make_tracer(name, executors)
         self.recorder = recorder = ReadRecorder(substitutions)
         tracer.reader = recorder.reader
+        recorder.source_of_input = self.source_of
         if distinct:
             recorder.watch_identity()
         self.numbers: Inputs | None = None
@@ -164,6 +165,11 @@ class CaptureSession:
         recorder.watch_reads()
         recorder.start(self.fn)
         self.arguments.read(recorder)
+        seen: dict[int, tuple[Any, Source]] = {}
+        copies = tuple([
+            recorder.with_shared_copies(original, copy, source, seen)
+            for original, copy, source in zip(self.call, copies, self.arguments.roots)
+        ])  # fmt: skip
         for original, copy, source in zip(self.call, copies, self.arguments.roots):
             recorder.copied(original, copy, source, self.aliases)
         converts = self.numbers is not None and self.numbers.dynamic.overrides_builtins

@@ -39,6 +39,9 @@ class Reader(Protocol):
     def missing(self, obj: Any, name: str) -> Any:
         """Record that `obj` has no `name`; return the entry of that name in a module's tables, or `ABSENT`."""
 
+    def identified(self, obj: Any) -> Any:
+        """Record that the program reads an object's `id`; return the object that has the `id` of eager mode."""
+
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Record that a code object runs for the first time."""
 

@@ -59,6 +59,10 @@ class AttributeReads:
         """Record a call of a C function."""
         self._recorder.code.c_function_called(fn, owner, frame)
 
+    def identified(self, obj: Any) -> Any:
+        """Record that the program reads an object's `id`; return the object that has the `id` of eager mode."""
+        return self._recorder.identified(obj)
+
     def read(self, obj: Any, name: str) -> bool:
         """Record a read of `obj.name`; return True if the value was replaced and has to be read again."""
         before = self._recorder.substituted

@@ -13,7 +13,7 @@ import contextvars
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import torch
@@ -34,6 +34,7 @@ from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
+from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.nondeterminism import draws_or_reads_clock
@@ -65,6 +66,8 @@ class ReadRecorder:
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
         self._alive: list[Any] = []
+        self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
+        self.source_of_input: Callable[[torch.Tensor], Source | None] = self.source_of
         self._not_replaced = False  # whether an argument was found where its handle cannot replace it, e.g. in a tuple
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor]] = {}  # with their states before the run
         self._unguardables = Unguardables(self)
@@ -295,6 +298,14 @@ class ReadRecorder:
         elif handle is not None:
             self._not_replaced = True
 
+    def identified(self, obj: Any) -> Any:
+        """Guard the identity of an object whose `id` the program reads; return the object that has it in eager mode."""
+        return guarded_identity(self, obj)
+
+    def is_copy(self, obj: Any) -> bool:
+        """Check whether a container is the copy of an argument that the program received."""
+        return id(obj) in self._copies
+
     def source_of(self, tensor: torch.Tensor) -> Source | None:
         """Return the source where a tensor was first found, or None."""
         found = self.tensors.get(id(tensor))
@@ -360,10 +371,34 @@ class ReadRecorder:
         return None
 
     # -- arguments and targets ----------------------------------------------------------------------------------------
+    def with_shared_copies(
+        self, original: Any, copy: Any, source: Source, seen: dict[int, tuple[Any, Source]]
+    ) -> Any:
+        """Return the copy of the arguments in which a container that was passed twice is one container, too."""
+        if copy is original or not isinstance(copy, (dict, list, tuple)):
+            return copy
+        if not isinstance(copy, tuple):
+            known = seen.setdefault(id(original), (copy, source))
+            if known[0] is not copy:
+                self.add(IsSame(source, known[1]))
+                return known[0]
+        pairs = list(dict.items(copy)) if isinstance(copy, dict) else list(enumerate(copy))
+        for i, (key, item) in enumerate(pairs):
+            if isinstance(item, (dict, list, tuple)):
+                where = item_source(source, original, key, i)
+                before = dict.get(original, key) if isinstance(original, dict) else original[key]
+                new = self.with_shared_copies(before, item, where, seen)
+                if new is not item and isinstance(copy, tuple):
+                    copy = tuple.__new__(type(copy), [*copy[:i], new, *copy[i + 1 :]])
+                elif new is not item:
+                    (dict if isinstance(copy, dict) else list).__setitem__(copy, key, new)  # type: ignore[type-var]
+        return copy
+
     def copied(self, original: Any, copy: Any, source: Source, aliases: dict[int, tuple[Source, Any]]) -> None:
         """Register containers among the arguments. The program gets copies of them, which contain handles."""
-        if copy is original or (type(copy) is tuple and type(original) is not tuple):
+        if copy is original or (type(copy) is tuple and type(original) is not tuple) or id(copy) in self._copies:
             return
+        self._copies.add(id(copy))
         if isinstance(copy, dict) and isinstance(original, dict):
             items = enumerate(dict.items(original))
             inner = [(item_source(source, {}, k, i), v, dict.get(copy, k)) for i, (k, v) in items]

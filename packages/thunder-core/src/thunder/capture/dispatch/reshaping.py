@@ -224,3 +224,16 @@ def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
         return start, handle
     whole = tracer.call_symbol(ltorch.permute, (handle, tuple(order)), {})
     return start, tracer.call_symbol(ltorch.contiguous, (whole,), {})  # no copy in eager mode
+
+
+# -- contiguous -------------------------------------------------------------------------------------------------------
+@handles(torch.Tensor.contiguous)
+def _contiguous(tracer: Tracer, x: Any, memory_format: Any = torch.contiguous_format) -> Any:
+    """Return an input that is contiguous, as torch does: the program may compare or change the tensor object."""
+    handle = tracer.handle_of(x)
+    is_input = tracer.input_of(handle._value) is not None and not handle._views and not handle._storage.written
+    if is_input and memory_format is not torch.preserve_format:
+        with DisableTorchFunction():
+            if tracer.meta_tensors[handle._value.name].is_contiguous(memory_format=memory_format):
+                return x
+    return NotImplemented

@@ -183,7 +183,7 @@ def twin(handle: Handle) -> Handle:
         storage=handle._storage,
         views=handle._views,
     )
-    out._parent, out._version_seen = handle._parent, handle._version_seen
+    out._parent, out._version_seen, out._is_new = handle._parent, handle._version_seen, True
     return out
 
 
@@ -194,4 +194,6 @@ def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool)
     )
     if handle._parent is not None or not view.certain:
         out._parent = handle
+    if not view.certain:
+        out._is_new = handle._is_new
     return out

@@ -84,6 +84,7 @@ class Handle(torch.Tensor):
     _parent: Handle | None  # the base, while it is not certain that this handle is a view of the base
     _value: TensorProxy
     _version_seen: int
+    _is_new: bool = False  # whether it is another tensor object in eager mode, although it has the value of its base
     _class: type = torch.Tensor  # the class of the real tensor
     _needs_grad: bool  # the value of `requires_grad`, readable without torch's dispatch
 

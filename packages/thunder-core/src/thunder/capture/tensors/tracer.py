@@ -301,7 +301,8 @@ class Tracer:
             grad = grad and torch.is_grad_enabled() and sym.differentiable
             if base is None:
                 return self._results(out, tensors, grad)
-            return self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
+            result = self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
+            return given if result is base else result
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """Return the results of an operation under no_grad, detached so that no gradient flows through them."""
@@ -320,7 +321,7 @@ class Tracer:
             for t in tensors:
                 handle = self.handle_of(t)
                 if handle._value is out:
-                    return t if isinstance(t, Handle) else handle
+                    return t
         return self.wrap(out, requires_grad=grad)
 
     def _views(self, sym: Symbol, base: Handle, call: tuple[Any, Any], out: Any, grad: bool, detached: bool) -> Any:
@@ -386,7 +387,7 @@ class Tracer:
                         self._write_back(lifted, storage)
                 results = tensors_in(output)
                 _share_memory(results)
-                _keep_apart(results, self.inputs)
+                self._keep_apart(results)
                 self.trace.info["requires_grad"] = any(map(needs_grad, results))
                 prims.python_return(_values_of_numbers(self.unwrap(output), {}))
         finally:
@@ -397,6 +398,22 @@ class Tracer:
         args.sort(key=lambda p: not isinstance(p, TensorProxy))  # numbers come last
         self.trace.bound_symbols[:0] = [*_unpacks(args), *self._sizes()]
         return output
+
+    def _keep_apart(self, tensors: list[torch.Tensor]) -> None:
+        """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""
+        given = {x.handle._storage: x.handle for x in self.inputs}
+        seen: dict[str, torch.Tensor] = {}
+        for t in tensors:
+            if not isinstance(t, Handle) or (t._views and not t._is_new):
+                continue
+            value = aliasing.read(t)
+            if t._views:  # torch returns the input itself from an operation such as `contiguous`
+                made_by = self.producer(value)
+                same = made_by is None or made_by.sym.facts.returns_input
+            else:
+                same = seen.setdefault(value.name, given.get(t._storage, t)) is not t
+            if same:
+                t._value = prims.reshape(value, value.shape)
 
     def _sizes(self) -> list[BoundSymbol]:
         """Return the operations that read the symbolic sizes from the inputs."""
@@ -440,17 +457,6 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
                 # A detached view with an assigned value keeps it, because only this view has the value's gradient.
                 if handle._views and not (handle._needs_grad and any(view.hides_writes for view in handle._views)):
                     handle._version_seen = -1
-
-
-def _keep_apart(tensors: list[torch.Tensor], inputs: Sequence[Lifted]) -> None:
-    """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""
-    given = {x.handle._storage: x.handle for x in inputs}
-    seen: dict[str, torch.Tensor] = {}
-    for t in tensors:
-        if isinstance(t, Handle) and not t._views:
-            value = aliasing.read(t)
-            if seen.setdefault(value.name, given.get(t._storage, t)) is not t:
-                t._value = prims.reshape(value, value.shape)
 
 
 def _unpacks(args: Sequence[Proxy]) -> list[Any]:

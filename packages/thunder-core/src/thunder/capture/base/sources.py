@@ -28,6 +28,7 @@ __all__ = [
     "HasGradientHooks",
     "Item",
     "Length",
+    "Query",
     "Root",
     "Scope",
     "Size",
@@ -471,6 +472,24 @@ class Size(Source):
     def code(self, start: str, *operands: str) -> str:
         """Return `start.shape[dim]`."""
         return f"{start}.shape[{self.dim}]"
+
+
+class Query(Source):
+    """The result of a method without arguments."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, parent: Source, name: str):
+        super().__init__(parent, name)
+        self.name = name
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Call the method."""
+        return getattr(start, self.name)()
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `start.name()`."""
+        return f"{start}.{self.name}()"
 
 
 class HasGradientHooks(Source):

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
-from thunder.capture.dispatch.registry import handles
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.sources import Attr, Query
+from thunder.capture.dispatch.registry import handles, handles_property, methods
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.layout import meta_of
-from thunder.capture.tensors.tracer import Tracer
+from thunder.capture.tensors.tracer import Lifted, Tracer
 
 __all__ = ["METADATA_METHODS", "METADATA_PROPERTIES", "OF_SIZES", "SIZE_METHODS", "SIZE_PROPERTIES"]
 
@@ -76,7 +79,104 @@ def _is_contiguous(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 @handles(torch.Tensor.storage_offset)
 def _storage_offset(tracer: Tracer, x: Any) -> Any:
-    return _layout(tracer, x).storage_offset()
+    offset = _layout(tracer, x).storage_offset()
+    owner = _owner(tracer, x)
+    return offset if owner is None else offset + tracer.guarded_of(owner.tensor, Query, "storage_offset")
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+def _input(tracer: Tracer, x: Any) -> Lifted | None:
+    """Return the input that user code queries, or None for a tensor that the program computed."""
+    handle = tracer.handle_of(x)
+    return next((lifted for lifted in tracer.inputs if lifted.handle is handle), None)
+
+
+def _owner(tracer: Tracer, x: Any) -> Lifted | None:
+    """Return the input whose memory a tensor shares, or None for memory that the program allocated."""
+    handle = tracer.handle_of(x)
+    return next((lifted for lifted in tracer.inputs if lifted.handle._storage is handle._storage), None)
+
+
+@handles_property("_version")
+def _version(tracer: Tracer, x: Any) -> int:
+    owner, writes = _owner(tracer, x), int(tracer.handle_of(x)._storage.version)
+    return writes if owner is None else int(tracer.guarded_of(owner.tensor, Attr, "_version")) + writes
+
+
+def _queried(name: str) -> Any:
+    def handler(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _input(tracer, x)
+        return False if found is None else tracer.guarded_of(found.tensor, Query, name)
+
+    return handler
+
+
+for _name in ("is_pinned", "is_shared"):  # the program's own tensors are neither
+    handles(getattr(torch.Tensor, _name))(_queried(_name))
+
+
+@handles(torch.Tensor._is_view)
+def _is_view(tracer: Tracer, x: Any) -> bool:
+    found, handle = _input(tracer, x), tracer.handle_of(x)
+    if found is not None:
+        return bool(tracer.guarded_of(found.tensor, Query, "_is_view"))
+    if handle._views or handle._is_new:
+        fall_back("the program reads whether a tensor that it computes is a view")
+    return False
+
+
+@handles_property("_base")
+def _get_base(tracer: Tracer, x: Any) -> None:
+    if _is_view(tracer, x):
+        fall_back("the program reads the base of a view")
+
+
+@handles(torch.Tensor.is_set_to)
+def _is_set_to(tracer: Tracer, x: Any, other: Any) -> bool:
+    if tracer.handle_of(x) is not tracer.handle_of(other):
+        fall_back("the program compares the memory of two tensors")
+    return True
+
+
+def _memory(name: str) -> Any:
+    def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+        fall_back(f"the program calls {name}() of a tensor, whose memory no trace has")
+
+    return handler
+
+
+for _name in ("data_ptr", "untyped_storage", "storage", "_typed_storage"):
+    handles(*methods(_name))(_memory(_name))
+
+
+# -- conjugation and negation that torch has put off ------------------------------------------------------------------
+def _deferred(tracer: Tracer, x: Any) -> torch.Tensor:
+    """Return a tensor on the meta device with the flags of `x`, and guard the flags of the inputs."""
+    for lifted in tracer.inputs:
+        tracer.guarded_of(lifted.tensor, Query, "is_neg")
+        if lifted.tensor.is_complex():
+            tracer.guarded_of(lifted.tensor, Query, "is_conj")
+    return _layout(tracer, x)
+
+
+@handles(torch.is_conj, torch.Tensor.is_conj)
+def _is_conj(tracer: Tracer, input: Any) -> bool:
+    return input.is_complex() and _deferred(tracer, input).is_conj()
+
+
+@handles(torch.is_neg, torch.Tensor.is_neg)
+def _is_neg(tracer: Tracer, input: Any) -> bool:
+    return _deferred(tracer, input).is_neg()
+
+
+@handles(torch.resolve_conj, torch.Tensor.resolve_conj)
+def _resolve_conj(tracer: Tracer, input: Any) -> Any:
+    return tracer.call_symbol(ltorch.clone, (input,), {}) if _is_conj(tracer, input) else input
+
+
+@handles(torch.resolve_neg, torch.Tensor.resolve_neg)
+def _resolve_neg(tracer: Tracer, input: Any) -> Any:
+    return tracer.call_symbol(ltorch.clone, (input,), {}) if _is_neg(tracer, input) else input
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------
@@ -84,7 +184,3 @@ def _storage_offset(tracer: Tracer, x: Any) -> Any:
 def _is_same_size(tracer: Tracer, input: Any, other: Any) -> bool:
     return bool(input.shape == other.shape)
 
-
-@handles(torch.Tensor.is_pinned)
-def _is_pinned(tracer: Tracer, x: Any, device: Any = None) -> bool:
-    return False  # the program's own tensors are not pinned, and no guard checks whether an input is

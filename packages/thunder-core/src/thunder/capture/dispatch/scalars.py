@@ -204,8 +204,7 @@ def _asking(what: str) -> Callable[..., Any]:
     return handler
 
 
-for _name, _what in (("numpy", ".numpy()"), ("__array__", "NumPy"), ("data_ptr", "its memory"),
-                     ("__dlpack__", "its memory")):  # fmt: skip
+for _name, _what in (("numpy", ".numpy()"), ("__array__", "NumPy"), ("__dlpack__", "its memory")):
     handles(*methods(_name))(_asking(_what))
 
 

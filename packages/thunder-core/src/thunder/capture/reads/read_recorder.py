@@ -327,11 +327,11 @@ class ReadRecorder:
             self.value(source.variable(name), found, holder=(tensor.__dict__, name))
         return tensor.__dict__.get(name, ABSENT)
 
-    def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> bool:
-        """Return and guard the boolean result of a step from one of the program's tensors."""
+    def tensor_is(self, source: Source | None, tensor: torch.Tensor, step: type[Source], *operands: Any) -> Any:
+        """Return and guard the plain result of a step from one of the program's tensors."""
         condition = (source or Root(tensor, "x")).to(step, *operands)
         with TracerPhase():
-            found = bool(condition.read(tensor))
+            found = condition.read(tensor)
         if source is None:
             self.refuse(f"the program reads `{condition}` of a tensor x, {UNREACHABLE}")
         else:

@@ -90,7 +90,7 @@ class Tracer:
         self._lift = lift
         self.reader: Reader | None = None  # records the program's reads
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
-        self.guarded_of: Callable[..., bool] = lambda tensor, step, *operands: False
+        self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
 
     # -- inputs -------------------------------------------------------------------------------------------------------
@@ -119,9 +119,10 @@ class Tracer:
             if isinstance(tensor, kind):
                 handle.__dict__[mark] = True  # used by isinstance()
         with DisableTorchFunction():  # the tracing mode may be active here
-            self.meta_tensors[proxy.name] = torch.empty_strided(
-                tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
-            )
+            meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            if tensor.is_neg():
+                meta = torch._neg_view(meta)
+            self.meta_tensors[proxy.name] = meta.conj() if tensor.is_conj() else meta
         trace.args.append(proxy)
         lifted = Lifted(tensor, proxy, handle)
         self.inputs.append(lifted)
@@ -165,7 +166,7 @@ class Tracer:
 
     def is_leaf(self, tensor: torch.Tensor) -> bool:
         """Return whether a real tensor is a leaf of autograd's graph, and guard the result."""
-        return self.guarded_of(tensor, Attr, "is_leaf")
+        return bool(self.guarded_of(tensor, Attr, "is_leaf"))
 
     def input_of(self, value: TensorProxy) -> Lifted | None:
         """Return the input whose original value is `value`, or None."""

@@ -74,7 +74,7 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
 def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
     """Check whether `module.to(…)` reads `grad` of a parameter that needs no conversion, e.g. has the right dtype."""
     converted = private.parameter_being_converted(lambda filename: line_of_user(filename, 0) is not None)
-    return converted is tracer.handle_of(x)
+    return isinstance(converted, torch.Tensor) and tracer.handle_of(converted) is tracer.handle_of(x)
 
 
 @handles_property("grad", assigned=True)

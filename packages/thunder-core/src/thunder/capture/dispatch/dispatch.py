@@ -28,6 +28,7 @@ from thunder.capture.dispatch.metadata import (
     OF_SIZES,
     SIZE_METHODS,
     SIZE_PROPERTIES,
+    layout_of,
 )
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
 from thunder.capture.dispatch.registry import handler_of, property_handler
@@ -198,6 +199,8 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     inplace, args, kwargs = _without_inplace(sym, args, kwargs)
     if inplace and sym.module is None:
         _let_refuse(tracer, sym, *whole)
+    if out is not None and OpTags.RANDOM_OP in sym.tags and not layout_of(tracer, out).is_contiguous():
+        fall_back(f"the program calls {sym.name} with an out= that is not contiguous")
     result = tracer.call_symbol(sym, args, kwargs)
     if inplace:
         return assign(tracer, args[0] if args else kwargs["input"], result, sym.name)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.dispatch.draws import drawn_in_place
 from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import gives
 from thunder.capture.dispatch.writing import assign
@@ -23,6 +24,9 @@ def truncated_normal(tracer: Tracer, original: Any, target: Any, args: Any, kwar
     thunder cannot trace through this function, because it draws again if values are out of range.
     """
     with torch.no_grad():
+        strided = drawn_in_place(tracer, original, "trunc_normal_", target, args, kwargs)
+        if strided is not NotImplemented:
+            return strided
         drawn = call_opaque(tracer, _truncated(original), (target, *args), kwargs)
         return assign(tracer, target, drawn, "trunc_normal_")
 

@@ -16,7 +16,7 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.layout import meta_of
 from thunder.capture.tensors.tracer import Lifted, Tracer
 
-__all__ = ["METADATA_METHODS", "METADATA_PROPERTIES", "OF_SIZES", "SIZE_METHODS", "SIZE_PROPERTIES"]
+__all__ = ["METADATA_METHODS", "METADATA_PROPERTIES", "OF_SIZES", "SIZE_METHODS", "SIZE_PROPERTIES", "layout_of"]
 
 
 # torch reads these from the handle, whose metadata is exact.
@@ -60,7 +60,8 @@ def _no_length() -> Any:
 
 
 # -- strides ----------------------------------------------------------------------------------------------------------
-def _layout(tracer: Tracer, x: Any) -> torch.Tensor:
+def layout_of(tracer: Tracer, x: Any) -> torch.Tensor:
+    """Return a tensor on the meta device with the strides that a tensor has in eager mode."""
     handle = tracer.handle_of(x)
     with tracer.recording():
         aliasing.read(handle)  # finds the storage of the handle
@@ -69,17 +70,17 @@ def _layout(tracer: Tracer, x: Any) -> torch.Tensor:
 
 @handles(torch.Tensor.stride)
 def _stride(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
-    return _layout(tracer, x).stride(*args, **kwargs)
+    return layout_of(tracer, x).stride(*args, **kwargs)
 
 
 @handles(torch.Tensor.is_contiguous)
 def _is_contiguous(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
-    return _layout(tracer, x).is_contiguous(*args, **kwargs)
+    return layout_of(tracer, x).is_contiguous(*args, **kwargs)
 
 
 @handles(torch.Tensor.storage_offset)
 def _storage_offset(tracer: Tracer, x: Any) -> Any:
-    offset = _layout(tracer, x).storage_offset()
+    offset = layout_of(tracer, x).storage_offset()
     owner = _owner(tracer, x)
     return offset if owner is None else offset + tracer.guarded_of(owner.tensor, Query, "storage_offset")
 
@@ -156,7 +157,7 @@ def _deferred(tracer: Tracer, x: Any) -> torch.Tensor:
         tracer.guarded_of(lifted.tensor, Query, "is_neg")
         if lifted.tensor.is_complex():
             tracer.guarded_of(lifted.tensor, Query, "is_conj")
-    return _layout(tracer, x)
+    return layout_of(tracer, x)
 
 
 @handles(torch.is_conj, torch.Tensor.is_conj)

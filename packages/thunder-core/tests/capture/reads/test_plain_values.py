@@ -157,12 +157,7 @@ def _set_item(target: Any, key: Any) -> Callable[[Any], None]:
 def _places() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
     """Return functions that read and write a number, by where it is."""
     obj, slotted, items, entries, ends = Holder(), Slotted(), [1], {"n": 1}, collections.deque([1])
-    obj.value = slotted.n = cell = 1
-
-    def set_cell(value: Any) -> None:
-        nonlocal cell
-        cell = value
-
+    obj.value = slotted.n = 1
     return {
         "attribute": (lambda: obj.value, lambda v: setattr(obj, "value", v)),
         "past the hook": (lambda: obj.value, lambda v: object.__setattr__(obj, "value", v)),
@@ -170,7 +165,6 @@ def _places() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
         "list": (lambda: items[0], _set_item(items, 0)),
         "dict": (lambda: entries["n"], _set_item(entries, "n")),
         "deque": (lambda: ends[0], _set_item(ends, 0)),
-        "closure": (lambda: cell, set_cell),
     }
 
 
@@ -189,6 +183,24 @@ def test_an_equal_number_is_a_write(place: str) -> None:
         write(value)
         torch.testing.assert_close(jitted(X), X * value)
         assert read() == 3
+    assert thunder.cache_misses(jitted) == 3
+
+
+def test_an_equal_number_is_a_write_to_a_closure() -> None:
+    """To a variable of the function that defines the program."""
+    n = 1
+
+    def fn(x: Any) -> Any:
+        nonlocal n
+        y = x * n
+        n = 3
+        return y
+
+    jitted = thunder.jit(fn)
+    for value in (1, 2, 3, 4, 5, 3, 6):
+        n = value
+        torch.testing.assert_close(jitted(X), X * value)
+        assert n == 3
     assert thunder.cache_misses(jitted) == 3
 
 

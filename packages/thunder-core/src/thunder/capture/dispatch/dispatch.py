@@ -39,7 +39,7 @@ from thunder.core.errors import TracingError
 from thunder.core.proxies import OPERATORS
 from thunder.core.symbol import OpTags, Symbol
 from thunder.torch.base import language, torch_function_map
-from thunder.torch.private import DisableTorchFunctionSubclass
+from thunder.torch.private import DisableTorchFunction, DisableTorchFunctionSubclass
 
 __all__ = ["call_torch_function"]
 
@@ -199,7 +199,7 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     inplace, args, kwargs = _without_inplace(sym, args, kwargs)
     if inplace and sym.module is None:
         _let_refuse(tracer, sym, *whole)
-    if out is not None and OpTags.RANDOM_OP in sym.tags and not layout_of(tracer, out).is_contiguous():
+    if out is not None and OpTags.RANDOM_OP in sym.tags and not _is_contiguous(tracer, out):
         fall_back(f"the program calls {sym.name} with an out= that is not contiguous")
     result = tracer.call_symbol(sym, args, kwargs)
     if inplace:
@@ -207,6 +207,12 @@ def call_functional(tracer: Tracer, sym: Symbol, args: tuple[Any, ...], kwargs: 
     if out is not None:
         return assign_out(tracer, out, result, sym.name)
     return result
+
+
+def _is_contiguous(tracer: Tracer, x: Any) -> bool:
+    laid_out = layout_of(tracer, x)
+    with DisableTorchFunction():  # the tracing mode may be active here
+        return laid_out.is_contiguous()
 
 
 def _without_inplace(

@@ -19,6 +19,7 @@ from thunder.capture.dispatch.registry import gives, handles, methods
 from thunder.capture.dispatch.writing import assign
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.proxies import TensorProxy
+from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["drawn_in_place"]
 
@@ -51,9 +52,11 @@ def _handler(name: str) -> Callable[..., Any]:
 def drawn_in_place(tracer: Tracer, fill: Callable[..., Any], name: str, target: Any, args: Any, kwargs: Any) -> Any:
     """Call `fill`, which draws into its first argument; return `NotImplemented` if the target is contiguous."""
     laid_out = layout_of(tracer, target)
-    if laid_out.is_contiguous() or 0 in laid_out.stride():  # torch refuses the latter
-        return NotImplemented
-    given = (target, tuple(laid_out.shape), laid_out.stride(), *args)
+    with DisableTorchFunction():  # the tracing mode may be active here
+        stride, size = laid_out.stride(), tuple(laid_out.shape)
+        if laid_out.is_contiguous() or 0 in stride:  # torch refuses the latter
+            return NotImplemented
+    given = (target, size, stride, *args)
     with torch.no_grad():
         drawn = call_opaque(tracer, _with_strides(fill, name), given, kwargs)
     return assign(tracer, target, drawn, name)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.sources import Argument, Item, Source, Variables
+from thunder.capture.base.sources import Argument, Item, Root, Source, Variables
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.base import Reached
 from thunder.capture.reads.kinds.containers import Container
@@ -45,12 +45,13 @@ def may_become_identical(reached: Iterable[Reached], tensors: Sequence[tuple[Sou
 def _is_guarded_by_class(found: Reached) -> bool:
     """Check whether guards would accept another object of the same class with the same contents."""
     source, thing = found.source, found.thing
-    if isinstance(source, Variables):
-        return False  # the `__dict__` of a tensor
+    root = source.root
+    if isinstance(source, Variables) or (isinstance(root, Root) and root.value is torch.nn.modules.module):
+        return False  # the `__dict__` of a tensor, or hooks of all modules
     if isinstance(source, Item) and isinstance(source.parent, Variables) and source.key in _OF_MODULES:
         return False
     if type(thing) is types.FunctionType:
-        return isinstance(source.root, Argument)
+        return isinstance(root, Argument)
     return isinstance(classify(thing), (Container, Object, Namespace)) and not isinstance(thing, IMMUTABLE)
 
 

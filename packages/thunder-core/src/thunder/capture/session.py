@@ -125,7 +125,9 @@ class CaptureSession:
             for leaf, source in zip(arguments.leaves, arguments.sources)
         ]
         self.recorder.handles.update(
-            (id(leaf), x) for leaf, x in zip(arguments.leaves, leaves) if is_tensor(leaf) and id(leaf) not in self.distinct
+            (id(leaf), x)
+            for leaf, x in zip(arguments.leaves, leaves)
+            if is_tensor(leaf) and id(leaf) not in self.distinct
         )
         copies = pytree.tree_unflatten(leaves, arguments.structure)
         before = len(self.substitutions)

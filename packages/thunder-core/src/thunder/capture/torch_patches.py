@@ -241,7 +241,14 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
     owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
-    owners += override_queries() + number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
+    owners += (
+        override_queries()
+        + number_checks()
+        + _mask_detectors()
+        + _flex_attention()
+        + _initializers()
+        + _masks_of_unknown_size()
+    )
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

@@ -65,8 +65,8 @@ def same_value(x: Any, expected: Any) -> bool:
     return bool(x == expected)
 
 
-# The immutable built-in types that user classes may subclass, with the functions that return an instance's value without
-# running the code of its class.
+# The immutable built-in types that user classes may subclass, with the functions that return an instance's value
+# without running the code of its class.
 _PLAIN_BASES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -130,9 +130,11 @@ def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 def check_different(objects: Sequence[Any]) -> None:
-    """Raise if two of the objects, which were distinct during tracing, are identical. The program modifies one."""
+    """Raise if two of the objects, which were distinct during tracing, are identical. The program changes or compares them."""
     if len({*map(id, objects)}) != len(objects):
-        raise GuardFailed("objects that were different are the same object now, and the program changes this object")
+        raise GuardFailed(
+            "objects that were different are the same object now, and the program changes or compares them"
+        )
 
 
 def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:

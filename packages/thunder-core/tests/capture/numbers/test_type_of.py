@@ -65,7 +65,7 @@ def made_classes() -> list[bool]:
     class Made(metaclass=Meta):
         pass
 
-    class Usual(metaclass=type):
+    class Usual:
         pass
 
     three = type("Three", (), {"n": 3})
@@ -132,7 +132,7 @@ def test_classes_that_the_program_stores() -> None:
     found: dict[str, Any] = {}
 
     def fn(x: Any) -> Any:
-        found.update(type=type, of=type(x), listed=[type(1.0)])
+        found.update(type=type, of=type(x), listed=[float])
         return x * 2
 
     jitted = thunder.jit(fn)

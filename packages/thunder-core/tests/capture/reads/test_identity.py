@@ -148,8 +148,15 @@ def _holders() -> dict[str, tuple[torch.Tensor, Callable[[], Any]]]:
 
 
 @pytest.mark.parametrize("place", list(_holders()))
-@pytest.mark.parametrize("compare", [lambda x, w: x is w, lambda x, w: any(x is i for i in [w]),
-                                     lambda x, w: id(x) == id(w), lambda x, w: x in [w] if x is w else False])  # fmt: skip
+@pytest.mark.parametrize(
+    "compare",
+    [
+        lambda x, w: x is w,
+        lambda x, w: any(x is i for i in [w]),
+        lambda x, w: id(x) == id(w),
+        lambda x, w: x in [w] if x is w else False,
+    ],
+)
 def test_an_argument_that_the_program_finds_elsewhere(place: str, compare: Callable[[Any, Any], Any]) -> None:
     """Is the same tensor, as in eager mode."""
     tensor, read = _holders()[place]
@@ -184,17 +191,25 @@ def test_the_last_input() -> None:
     assert thunder.cache_hits(fast) >= 3
 
 
+RETURN_INPUT: list[Callable[[Any], Any]] = [
+    torch.Tensor.contiguous,
+    torch.Tensor.float,
+    torch.Tensor.cpu,
+    torch.flatten,
+    torch.Tensor.detach,
+    torch.conj,
+    lambda t: t.to(torch.float32),
+    lambda t: t.view(-1),
+    lambda t: t.requires_grad_(False),
+]
+
+
 def test_operations_that_return_their_input() -> None:
     """The same tensor object, for arguments and for other tensors."""
     w = torch.ones(3)
 
     def fn(x: Any) -> Any:
-        return x * 2, [
-            f(t) is t
-            for t in (x, w)
-            for f in (torch.Tensor.contiguous, torch.Tensor.float, torch.Tensor.cpu, torch.flatten, torch.Tensor.detach,
-                      torch.conj, lambda t: t.to(torch.float32), lambda t: t.view(-1), lambda t: t.requires_grad_(False))
-        ]  # fmt: skip
+        return x * 2, [f(t) is t for t in (x, w) for f in RETURN_INPUT]
 
     assert thunder.jit(fn)(torch.ones(3))[1] == fn(torch.ones(3))[1]
 
@@ -216,7 +231,9 @@ def test_a_container_that_is_passed_twice() -> None:
     for same in (True, False, True, True, False):
         for f in (fn, jitted):
             d: dict[str, Any] = {"n": torch.ones(3)}
-            torch.testing.assert_close(f(torch.ones(3), d, d if same else dict(d)), torch.full((3,), 10.0 if same else 3.0))
+            torch.testing.assert_close(
+                f(torch.ones(3), d, d if same else dict(d)), torch.full((3,), 10.0 if same else 3.0)
+            )
         for f in (nested, inner):
             items = [torch.ones(3)]
             result = f((items, {"a": items if same else [*items]}))

@@ -184,4 +184,3 @@ def _resolve_neg(tracer: Tracer, input: Any) -> Any:
 @handles(torch.is_same_size, torch.Tensor.is_same_size)
 def _is_same_size(tracer: Tracer, input: Any, other: Any) -> bool:
     return bool(input.shape == other.shape)
-

@@ -21,7 +21,7 @@ import torch
 from thunder.capture.base.sources import Argument, Length, Source
 from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
-from thunder.core.symint.numbers import SymbolicNumber, is_unbacked
+from thunder.core.symint.numbers import is_unbacked
 from thunder.core.symint.symbols import symbols_of
 
 if TYPE_CHECKING:

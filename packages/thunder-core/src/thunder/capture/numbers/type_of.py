@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The replacement of the built-in `type` in programs: it returns the class that a value has in eager mode.
 
-`type(x)` does not use `x.__class__`, so it would return the class of a handle or of a symbolic number. The replacement is
-set in the globals of code that names `type`, and it is a class, so that `isinstance(x, type)` and metaclasses work.
+`type(x)` does not use `x.__class__`, so it would return the class of a handle or of a symbolic number. The replacement
+is set in the globals of code that names `type`. It is a class, so that `isinstance(x, type)` and metaclasses work.
 """
 
 from __future__ import annotations

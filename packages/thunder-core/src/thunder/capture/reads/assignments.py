@@ -36,7 +36,9 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
         named = _named(source)
         if len(before) == len(reached.thing) and named not in measured:
             continue
-        if len(before) <= len(reached.thing) and all(a is replaced.get(id(b), b) for a, b in zip(before, reached.thing)):
+        if len(before) <= len(reached.thing) and all(
+            a is replaced.get(id(b), b) for a, b in zip(before, reached.thing)
+        ):
             uses = {use for code in ran for use in bytecode.uses(code, *named)}
             grown = len(before) < len(reached.thing)
             only = uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Distinctness: which objects that were different while tracing could be the same object in a later call.
 
-A program that compares objects by identity needs a guard that they are still different. Only objects of one class can be
-identical. Objects with a tensor each, at the same path (`a.weight`, `b.weight`), need no guard: the check of tensors
-already requires that the tensors are different.
+A program that compares objects by identity needs a guard that they are still different. Only objects of one class can
+become identical. Objects with a tensor each, at the same path (`a.weight`, `b.weight`), need no guard: the check of
+tensors already requires that the tensors are different.
 """
 
 from __future__ import annotations

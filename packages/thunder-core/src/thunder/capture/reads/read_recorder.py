@@ -30,8 +30,8 @@ from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out
 from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
 from thunder.capture.reads.classify import UNGUARDABLE, classify
-from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.distinctness import may_become_identical
+from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.identity import guarded_identity
@@ -371,9 +371,7 @@ class ReadRecorder:
         return None
 
     # -- arguments and targets ----------------------------------------------------------------------------------------
-    def with_shared_copies(
-        self, original: Any, copy: Any, source: Source, seen: dict[int, tuple[Any, Source]]
-    ) -> Any:
+    def with_shared_copies(self, original: Any, copy: Any, source: Source, seen: dict[int, tuple[Any, Source]]) -> Any:
         """Return the copy of the arguments in which a container that was passed twice is one container, too."""
         if copy is original or not isinstance(copy, (dict, list, tuple)):
             return copy

@@ -86,7 +86,11 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
     elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not _asks_for_layout(bsym)
     # A view such as `conj` may only set a flag of its result.
-    if elementwise and OpTags.VIEW_OP not in bsym.sym.tags and all(known[p.name].is_contiguous() for p in bsym.tensors()):
+    if (
+        elementwise
+        and OpTags.VIEW_OP not in bsym.sym.tags
+        and all(known[p.name].is_contiguous() for p in bsym.tensors())
+    ):
         known.update((p.name, _contiguous(p)) for p in outs)
         return
     fn = _torch_function(bsym)

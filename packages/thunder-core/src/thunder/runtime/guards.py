@@ -130,7 +130,7 @@ def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
 
 # -- checks -----------------------------------------------------------------------------------------------------------
 def check_different(objects: Sequence[Any]) -> None:
-    """Raise if two of the objects, which were distinct during tracing, are identical. The program changes or compares them."""
+    """Raise if two of the objects are identical. The program changes or compares them, and they were distinct."""
     if len({*map(id, objects)}) != len(objects):
         raise GuardFailed(
             "objects that were different are the same object now, and the program changes or compares them"

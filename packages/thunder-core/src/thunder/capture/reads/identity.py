@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,15 +16,13 @@ from thunder.capture.base.phase import TracerPhase, active
 from thunder.capture.base.sources import Argument, Source
 from thunder.capture.numbers.overrides import ANSWERS
 from thunder.capture.reads.guard_kinds import IsAlive, IsObject
+from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.tensors.handle import is_handle
-
-if TYPE_CHECKING:
-    from thunder.capture.reads.read_recorder import ReadRecorder
 
 __all__ = ["guarded_identity"]
 
 
-def guarded_identity(recorder: ReadRecorder, obj: Any) -> Any:
+def guarded_identity(recorder: Recorder, obj: Any) -> Any:
     """Guard that an object, which the program identifies by `id` or `hash`, is the same in later calls; return it.
 
     For a handle of an input, return the real tensor. An object that the program created needs no guard.

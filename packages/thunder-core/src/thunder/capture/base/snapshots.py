@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.sources import Source
-from thunder.runtime.containers import dict_type
+from thunder.runtime.containers import dict_type, items_of
 from thunder.runtime.guards import CLASS_INTERNALS
 
 __all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
@@ -47,6 +47,9 @@ class Snapshot:
         """Restore the state, and return the writes that repeat the program's changes."""
         return []
 
+    def adopt(self, name: str) -> None:
+        """Regard the current value of the attribute `name` as the value from before the run."""
+
 
 class DictSnapshot(Snapshot):
     """The entries of a dict, or of an object's `__dict__`."""
@@ -56,7 +59,7 @@ class DictSnapshot(Snapshot):
     def undo(self) -> list[Write]:
         before, now = self.before, self.target
         base = dict_type(now)
-        same = len(before) == len(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
+        same = len(before) == base.__len__(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
         if same and list(before) == list(base.keys(now)):
             return []
         items = dict(base.items(now))
@@ -81,6 +84,17 @@ class DictSnapshot(Snapshot):
                 base.__setitem__(now, key, value)
         return writes
 
+    def adopt(self, name: str) -> None:
+        """Regard the current value of a variable of an object, or of an entry of a module's table, as the old value."""
+        _adopt(self.before, name, dict.get(self.target, name, ABSENT))
+
+
+def _adopt(before: dict[str, Any], name: str, value: Any) -> None:
+    if value is ABSENT:
+        before.pop(name, None)
+    else:
+        before[name] = value
+
 
 class ListSnapshot(Snapshot):
     """The items of a list or deque."""
@@ -88,7 +102,7 @@ class ListSnapshot(Snapshot):
     __slots__ = ()
 
     def undo(self) -> list[Write]:
-        before, now = self.before, list(self.target)
+        before, now = self.before, list(items_of(self.target))
         same = [a is b for a, b in zip(before, now)]
         if len(before) == len(now) and all(same):
             return []
@@ -108,7 +122,7 @@ class SetSnapshot(Snapshot):
     __slots__ = ()
 
     def undo(self) -> list[Write]:
-        now = set(self.target)
+        now = set(items_of(self.target))
         if now == self.before:
             return []
         set.clear(self.target)
@@ -128,12 +142,16 @@ class AttributesSnapshot(Snapshot):
         found = {name: slot(self.target, name) for name in slot_names(type(self.target))}
         return {name: value for name, value in found.items() if value is not ABSENT}
 
+    def adopt(self, name: str) -> None:
+        """Regard the current value of a slot as the old value."""
+        _adopt(self.before, name, self.now().get(name, ABSENT))
+
     def undo(self) -> list[Write]:
         writes = []
         now = self.now()
         for key in {**self.before, **now}:
             old, value = self.before.get(key, ABSENT), now.get(key, ABSENT)
-            if old is value or key in CLASS_INTERNALS:
+            if old is value or key in CLASS_INTERNALS or getattr(value, "_thunder_hook", False):
                 continue
             if value is ABSENT:
                 writes.append(Write("delete_attribute", self.source, self.target, key, None))
@@ -245,9 +263,9 @@ def container_snapshot(source: Source, x: Any) -> Snapshot:
     if isinstance(x, dict):
         return DictSnapshot(source, x, dict(dict_type(x).items(x)))
     if isinstance(x, (list, collections.deque)):
-        return ListSnapshot(source, x, list(list.__iter__(x) if isinstance(x, list) else collections.deque.__iter__(x)))
+        return ListSnapshot(source, x, list(items_of(x)))
     if isinstance(x, set):
-        return SetSnapshot(source, x, set(x))
+        return SetSnapshot(source, x, set(items_of(x)))
     return Snapshot(source, x, x)
 
 
@@ -261,7 +279,7 @@ def snapshots_of(source: Source, obj: Any) -> list[Snapshot]:
         for table in TABLES:
             entries = d.get(table)
             if isinstance(entries, dict):
-                out.append(DictSnapshot(whole.item(table), entries, dict(entries)))
+                out.append(DictSnapshot(whole.item(table), entries, dict(dict_type(entries).items(entries))))
     names = slot_names(type(obj))
     if names:
         before = {name: slot(obj, name) for name in names}

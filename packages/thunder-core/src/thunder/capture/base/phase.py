@@ -125,6 +125,8 @@ class TracerPhase:
         self._paused = pause_reads()
         state.frontend = None
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, exc: Any = None, *_: Any) -> None:
+        if exc is not None:
+            active.intact = False  # the program may catch the exception, although its read has not been recorded
         state.frontend = self._frontend
         resume_reads(self._paused)

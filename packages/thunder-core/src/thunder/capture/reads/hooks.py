@@ -50,17 +50,13 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
             value = original(self, name)
         except AttributeError:
             with TracerPhase():
-                intact, active.intact = active.intact, False  # an exception in the reader leaves it False
                 value = reader.missing(self, name)
-                active.intact = intact
             if value is ABSENT:
                 raise
             return value
         if (id(self), name) not in reader.seen:
             with TracerPhase():
-                intact, active.intact = active.intact, False
                 again = reader.read(self, name)
-                active.intact = intact
             if again:
                 value = original(self, name)
         return value

@@ -121,6 +121,8 @@ def can_hook(cls: type) -> bool:
     """Check whether a class is written in Python, so that hooks can watch the attributes of its instances."""
     if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE or issubclass(cls, _NEVER):
         return False
+    if type(cls).__module__ == "pybind11_builtins":
+        return False  # written in C++
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     return file is None or file.endswith((".py", ".pyc"))

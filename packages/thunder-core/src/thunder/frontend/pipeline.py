@@ -87,7 +87,7 @@ class Specialization:
             return self.run(*accepted)
         inputs, targets = accepted
         values = self.run(*inputs)
-        with runs:  # a program that another thread traces must not take these assignments for its own
+        with runs.lock:  # a program that another thread traces must not take these assignments for its own
             return self.epilogue(values, targets)
 
 

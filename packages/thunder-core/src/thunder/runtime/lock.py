@@ -34,24 +34,24 @@ class Runs:
     read objects of user code has read no handle and no symbol.
     """
 
-    __slots__ = ("_lock", "stable")
+    __slots__ = ("lock", "stable")
 
     def __init__(self) -> None:
-        self._lock: Any = threading.RLock()
+        self.lock: Any = threading.RLock()
         self.stable: object | None = object()
 
     def acquire(self) -> None:
         """Begin a run on this thread, after the epilogues and runs of other threads."""
-        self._lock.acquire()
+        self.lock.acquire()
         self.stable = None
 
     def release(self) -> None:
         """End the run. An interrupted call may be repeated."""
         self.stable = object()
-        self._lock.release()
+        self.lock.release()
 
     def _is_owned(self) -> bool:
-        return self._lock._is_owned()  # type: ignore[no-any-return]
+        return self.lock._is_owned()  # type: ignore[no-any-return]
 
     @property
     def is_mine(self) -> bool:
@@ -60,21 +60,23 @@ class Runs:
 
     def wait(self, timeout: float = -1) -> bool:
         """Wait until no other thread runs a program on handles, and return False if that takes longer than `timeout`."""
-        if not self._lock.acquire(timeout=timeout):
-            return False
-        self._lock.release()
-        return True
+        if self._is_owned():
+            return True
+        try:
+            try:
+                return self.lock.acquire(timeout=timeout)  # type: ignore[no-any-return]
+            finally:
+                self._release_if_owned()
+        finally:  # in case an interrupt, e.g. Ctrl-C, skipped the call above
+            self._release_if_owned()
 
-    def __enter__(self) -> None:
-        """Keep other threads from beginning a run."""
-        self._lock.acquire()
-
-    def __exit__(self, *exc: Any) -> None:
-        self._lock.release()
+    def _release_if_owned(self) -> None:
+        if self._is_owned():
+            self.lock.release()
 
     def forget(self) -> None:
         """Drop the run of a thread that does not exist in this process."""
-        self._lock._at_fork_reinit()
+        self.lock._at_fork_reinit()
         self.stable = object()
 
 

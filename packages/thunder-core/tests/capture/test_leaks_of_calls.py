@@ -124,7 +124,7 @@ def test_classes_die_with_their_programs() -> None:
         class Mode(enum.Enum):
             A = 1
 
-        pair = collections.namedtuple("pair", "a b")  # noqa: PYI024
+        pair = collections.namedtuple("pair", "a b")
         net, plain = Net(), Plain()
         programs = [thunder.jit(net), thunder.jit(lambda x: plain.times(x)), thunder.jit(lambda x: x * Mode.A.value)]
         for program in programs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import cProfile
 import multiprocessing
 import multiprocessing.pool
@@ -154,7 +155,7 @@ def test_what_a_started_process_reads() -> None:
         assert jitted(torch.ones(2)).tolist() == [value] * 2
 
 
-# -- profilers ----------------------------------------------------------------------------------------------------------
+# -- profilers -------------------------------------------------------------------------------------------------------
 def setprofile(x: Any) -> Any:
     sys.setprofile(None)
     return x * BOX.own
@@ -183,10 +184,8 @@ def settrace(x: Any) -> Any:
 
 def cprofile(x: Any) -> Any:
     profile = cProfile.Profile()
-    try:
+    with contextlib.suppress(ValueError):
         profile.enable()
-    except ValueError:
-        pass
     y = x * read_own()
     profile.disable()
     return y

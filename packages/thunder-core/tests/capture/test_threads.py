@@ -156,7 +156,7 @@ def test_threads_call_and_trace_at_once() -> None:
     assert thunder.cache_misses(shared) + thunder.cache_hits(shared) == 36
 
 
-# -- what a program changes while it is traced --------------------------------------------------------------------------
+# -- what a program changes while it is traced -------------------------------------------------------------------------
 class Counting(nn.Module):
     """A module whose calls assign a number, a buffer and an entry of a dict."""
 
@@ -423,7 +423,7 @@ def stop_monitoring() -> None:
                 monitoring.set_events(tool, 0)
 
 
-# -- recording that was cut short ---------------------------------------------------------------------------------------
+# -- recording that was cut short -------------------------------------------------------------------------------------
 class Interrupt(Exception):
     """Raised by a signal handler in thunder's code."""
 

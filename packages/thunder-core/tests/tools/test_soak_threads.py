@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 from soak.threads import percentiles, serve_beside, steps
 
 

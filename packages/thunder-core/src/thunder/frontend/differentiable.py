@@ -8,7 +8,6 @@ and runs as another node, so derivatives of any order work.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter

@@ -174,7 +174,7 @@ class JitFunction(Generic[P, R]):
         return self._lookup_other(args, kwargs, refused)
 
     def _refused(self, specialization: Specialization, failure: Exception, stable: object | None) -> list[Refusal]:
-        """Return the refusal of the likeliest specialization, unless its prologue ran beside another thread's program."""
+        """Return the refusal of the likeliest specialization, unless its prologue ran beside another program."""
         if runs.stable is not stable or stable is None:
             return []
         if not isinstance(failure, NOT_FOR_THIS_CALL):

@@ -59,7 +59,7 @@ class Runs:
         return self.stable is None and self._is_owned()
 
     def wait(self, timeout: float = -1) -> bool:
-        """Wait until no other thread runs a program on handles, and return False if that takes longer than `timeout`."""
+        """Wait until no other thread runs a program on handles; return False if that takes longer than `timeout`."""
         if self._is_owned():
             return True
         try:
@@ -156,6 +156,4 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from thunder.capture.base.predicates import module_of
-from thunder.core.classes import ClassCache
 from thunder.capture.base.sources import Root, Source
+from thunder.core.classes import ClassCache
 
 __all__ = ["assume_pure", "denied", "setting_read_by"]
 

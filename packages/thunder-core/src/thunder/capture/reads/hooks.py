@@ -121,8 +121,6 @@ def can_hook(cls: type) -> bool:
     """Check whether a class is written in Python, so that hooks can watch the attributes of its instances."""
     if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE or issubclass(cls, _NEVER):
         return False
-    if type(cls).__module__ == "pybind11_builtins":
-        return False  # written in C++
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     return file is None or file.endswith((".py", ".pyc"))
@@ -144,8 +142,8 @@ class ClassHooks:
         return found
 
     def _install(self, cls: type) -> bool:
-        if not can_hook(cls):
-            return False
+        if not can_hook(cls) or type(cls).__module__ == "pybind11_builtins":
+            return False  # the metaclass of pybind11 allows no hooks
         original = cls.__getattribute__
         if getattr(original, "_thunder_hook", False):
             return True  # a base class is already watched, or an enclosing trace watches the class

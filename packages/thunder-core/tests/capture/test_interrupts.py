@@ -32,7 +32,7 @@ from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.core.state import state
 from thunder.extend.compile_state import current_compilation
 from thunder.frontend.pipeline import Specialization
-from thunder.runtime.lock import tracing_lock
+from thunder.runtime.lock import runs, tracing_lock
 
 TOTAL = 1
 
@@ -223,22 +223,23 @@ def interpreter_now() -> dict[str, Any]:
         "attention": attention_kernels(),
         "functorch": torch._C._functorch.maybe_current_level(),
         "random": (torch.get_rng_state().tolist(), random.getstate()),
-        "lock": _lock_is_free(),
+        "locks": (_is_free(tracing_lock), _is_free(runs.lock), runs.stable is not None),
         "state": (state.trace, state.frontend, state.source),
         "language": langctx._current.language,
         "compilation": current_compilation(),
         "phase": (phase.active.phase, phase.active.thread, phase.active.profile),
+        "threads": (phase.active.readers, phase.active.tracing, phase.active.waits, phase.active.intact),
         "builtins": [len, int, float, type, math.sqrt],
     }
 
 
-def _lock_is_free() -> bool:
+def _is_free(lock: Any) -> bool:
     found: list[bool] = []
 
     def take() -> None:
-        found.append(tracing_lock.acquire(blocking=False))
+        found.append(lock.acquire(blocking=False))
         if found[0]:
-            tracing_lock.release()
+            lock.release()
 
     other = threading.Thread(target=take)
     other.start()

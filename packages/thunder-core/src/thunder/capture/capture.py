@@ -37,7 +37,7 @@ class Captured:
 
     def __init__(self, computation: Trace, inputs: list[Lifted], numbers: list[Number], epilogue: Epilogue | None):
         self.computation = computation
-        self.inputs = inputs
+        self.inputs = [x.tensor for x in inputs]
         self.numbers = numbers
         self.epilogue = None if epilogue is None else epilogue.trace
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)

@@ -12,7 +12,7 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, fall_back
 from thunder.capture.base.modes import keep_grad_mode, keep_modes
-from thunder.capture.base.phase import Phase, active, pause_reads
+from thunder.capture.base.phase import Phase, active
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import Write
 from thunder.capture.base.sources import Source
@@ -29,7 +29,7 @@ from thunder.core.errors import TracingError
 from thunder.core.state import SourceLine, state
 from thunder.extend import Executor
 from thunder.extend.compile_state import current_compilation, set_compilation
-from thunder.runtime.lock import tracing_lock
+from thunder.runtime.lock import runs, tracing_lock
 from thunder.torch.private import without_modes
 
 __all__ = ["CaptureSession", "IsShared", "keep_thread", "parameter_names"]
@@ -100,6 +100,7 @@ class CaptureSession:
             self.numbers.source_of = self.source_of
             self.numbers.source_of_list, self.numbers.guarded_number = recorder.source_of_list, recorder.number
             tracer.derived_scalars = DerivedScalars(tracer) if dynamic.derives_scalars else None
+        substitutions.callback(tracer.release)
         substitutions.callback(self.release)  # runs after the program's assignments have been undone
         self._around = len(substitutions)
         substitutions.enter(without_modes())  # the user's modes see the compiled program instead
@@ -133,6 +134,7 @@ class CaptureSession:
         before = len(self.substitutions)
         try:
             try:
+                self.substitutions.hold(runs)
                 result = self._run_on(copies)
             finally:
                 self.substitutions.restore(before)
@@ -157,12 +159,15 @@ class CaptureSession:
         self.substitutions.restore(self._around)
 
     def release(self) -> None:
-        """Release references to the user's objects."""
+        """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
         self.writes, self.aliases = [], {}
+        self.call = (), {}
+        self.arguments.leaves = []
 
     def _run_on(self, copies: Any) -> Any:
         recorder, substitutions = self.recorder, self.substitutions
+        recorder.keep_others_out()
         substitutions.callback(self._undo_writes)
         recorder.watch_reads()
         recorder.start(self.fn)
@@ -181,7 +186,7 @@ class CaptureSession:
         with self.tracer.user_code():
             recorder.watch_code()
             result = recorder.context.run(_result, self.fn, *copies)
-            pause_reads()  # the program has ended; exiting the contexts must not be recorded
+            recorder.end_watch()  # exiting the contexts must not be recorded
         recorder.finish()
         return result
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import optree
 
+from thunder.core.classes import ClassCache, is_permanent
+
 __all__ = ["flat_items", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
 
 NAMESPACE = "thunder"
@@ -22,7 +24,8 @@ _insertion_order = optree.dict_insertion_ordered(True, namespace=NAMESPACE)
 _insertion_order.__enter__()
 
 _registering = threading.Lock()
-_leaf_types: set[type] = {int, float, str, bool, type(None)}
+_leaf_types: set[type] = {int, float, str, bool, type(None)}  # classes that live as long as the process
+_leaf_classes: ClassCache[bool] = ClassCache()
 _containers: set[type] = set()
 
 
@@ -66,13 +69,15 @@ def _register(cls: type) -> None:
 
 def _see(cls: type) -> None:
     with _registering:
-        if cls in _leaf_types or cls in _containers:
+        if cls in _leaf_types or _leaf_classes.get(cls) or cls in _containers:
             return
         if dataclasses.is_dataclass(cls) and not _is_torchs(cls):
             _register(cls)
             _containers.add(cls)
-        else:
+        elif is_permanent(cls):
             _leaf_types.add(cls)
+        else:
+            _leaf_classes[cls] = True
 
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -81,6 +86,9 @@ def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     # optree returns a container of a new type as a leaf, even if another thread has just registered its class. So
     # flatten again until the type of each leaf has been classified as a leaf type.
     while new := {type(x) for x in leaves} - _leaf_types:
+        new = {cls for cls in new if not _leaf_classes.get(cls)}
+        if not new:
+            break
         for cls in new:
             _see(cls)
         leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)

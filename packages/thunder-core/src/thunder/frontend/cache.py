@@ -60,6 +60,7 @@ class Cache:
 
     def __init__(self, *, symbolic: bool = False):
         self.dynamic = Dynamic(symbolic)
+        self.kept = 0  # counts specializations that were added
         self.likeliest: Specialization | None = None
         self._last: Specialization | None = None
         self._all: list[Specialization] = []  # newest first
@@ -109,6 +110,7 @@ class Cache:
     def keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add a specialization, and drop those that were compiled with other registered implementations."""
         epoch = implementations_epoch()
+        self.kept += 1
         self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][:MAX_SPECIALIZATIONS]
         if self._last not in self._all:
             self._last = None

@@ -8,7 +8,6 @@ and runs as another node, so derivatives of any order work.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
@@ -30,7 +29,7 @@ from thunder.runtime.autocast import no_autocast
 from thunder.runtime.autograd.node import Key, NodeLayout, autograd_function
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
 from thunder.runtime.autograd.staged_backward import StagedBackward
-from thunder.runtime.lock import collection_paused
+from thunder.runtime.lock import collection_paused, program_lock
 from thunder.runtime.torch_private import any_autocast
 
 __all__ = ["DifferentiableProgram", "backward_stages"]
@@ -61,7 +60,7 @@ class DifferentiableProgram:
         self.compile = compile
         self.remat = remat
         self.traces = [split.forward, *compile(split.forward)]
-        self._lock = threading.RLock()
+        self._lock = program_lock()
         self._backward: dict[Key, Callable[..., Any]] = {}
         self._backward_traces: dict[Key, list[Trace]] = {}
         self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}

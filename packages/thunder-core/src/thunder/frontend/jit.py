@@ -28,6 +28,7 @@ from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.runtime.lock import runs, tracing_lock
 from thunder.torch.private import hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
@@ -35,6 +36,8 @@ __all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "tra
 
 # So many traces in a row that serve one call each, and the function is not traced again.
 MAX_UNCACHEABLE_TRACES = 2
+# The number of times that a call is looked up between the traces of other threads, before it keeps these from starting.
+MAX_LOOKUPS = 8
 
 P = ParamSpec("P")  # the parameters of the function that is jitted
 R = TypeVar("R")  # the type of its result
@@ -155,24 +158,60 @@ class JitFunction(Generic[P, R]):
         specialization = self._cache.likeliest
         if specialization is None or specialization.epoch != registrations[0]:
             return self._lookup_other(args, kwargs, [])
+        stable = runs.stable
         try:
             inputs = specialization.prologue(*args, **kwargs) if kwargs else specialization.prologue(*args)  # type: ignore[misc]
-        except NOT_FOR_THIS_CALL as failure:
-            refusal = Refusal(specialization, failure)
+        except Exception as failure:
+            refused = self._refused(specialization, failure, stable)
         else:
-            self._cache.used(specialization)
-            stats = self._stats
-            stats.cache_hits += 1
-            stats.last = specialization
-            return specialization.run(*inputs) if specialization.epilogue is None else specialization.call(inputs)
-        return self._lookup_other(args, kwargs, [refusal])
+            if runs.stable is stable is not None:  # otherwise the prologue may have found handles of another thread
+                self._cache.used(specialization)
+                stats = self._stats
+                stats.cache_hits += 1
+                stats.last = specialization
+                return specialization.run(*inputs) if specialization.epilogue is None else specialization.call(inputs)
+            refused = []
+        return self._lookup_other(args, kwargs, refused)
+
+    def _refused(self, specialization: Specialization, failure: Exception, stable: object | None) -> list[Refusal]:
+        """Return the refusal of the likeliest specialization, unless its prologue ran beside another program."""
+        if runs.stable is not stable or stable is None:
+            return []
+        if not isinstance(failure, NOT_FOR_THIS_CALL):
+            raise failure
+        return [Refusal(specialization, failure)]
+
+    def _find(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
+    ) -> tuple[Specialization, Any] | None:
+        """Look a call up while no other thread runs a program on handles, which the prologues would find in objects."""
+        for _ in range(MAX_LOOKUPS):
+            stable = runs.stable
+            if stable is not None or runs.is_mine:
+                try:
+                    found = self._cache.find(args, kwargs, refused)
+                except Exception:
+                    if runs.stable is stable:
+                        raise
+                else:
+                    if runs.stable is stable:
+                        return found
+            refused.clear()
+            runs.wait()
+        with tracing_lock:  # other threads trace one program after another
+            return self._cache.find(args, kwargs, refused)
 
     def _lookup_other(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
         """Run a call that the likeliest specialization does not accept."""
-        found = self._cache.find(args, kwargs, refused)
+        kept = self._cache.kept
+        found = self._find(args, kwargs, refused)
         if found is None:
-            return self._first_call(args, kwargs, self._cache.newest_first(refused))
+            return self._first_call(args, kwargs, self._cache.newest_first(refused), kept)
         del refused
+        return self._hit(found)
+
+    def _hit(self, found: tuple[Specialization, Any]) -> Any:
+        """Run a cached specialization on its prologue's result."""
         specialization, inputs = found
         self._stats.cache_hits += 1
         self._stats.last = specialization
@@ -187,7 +226,7 @@ class JitFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
+    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], kept: int) -> Any:
         if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
             if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
                 self._fall_back_to_eager(str(refused[0]))
@@ -204,7 +243,14 @@ class JitFunction(Generic[P, R]):
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
             self._stats.uncacheable = "its first call creates its parameters"
             return self._run_eagerly(args, kwargs)
-        found = undone(functools.partial(self._capture, args, kwargs, refused))
+        with tracing_lock:
+            cached = None
+            if self._cache.kept != kept:  # another thread has compiled meanwhile, maybe for such a call
+                refused.clear()
+                cached = self._cache.find(args, kwargs, refused)
+            found = None if cached is not None else undone(functools.partial(self._capture, args, kwargs, refused))
+        if cached is not None:
+            return self._hit(cached)
         if found is None:
             per_module = self._stats.per_module
             if per_module is not None:
@@ -229,9 +275,11 @@ class JitFunction(Generic[P, R]):
         try:
             captured, specialization = self._compile(args, kwargs)
         except ModuleFallback as reason:
+            _release_frames(reason)
             self._run_per_module(str(reason), warns=reason.warns)
             return None
         except RunsEagerly as once:
+            _release_frames(once)
             if self._stats.uncacheable == str(once) and self._may_run_per_module:
                 self._give_up_compiling(f"{once}, at every call", once.where)
             self._stats.uncacheable = str(once)
@@ -243,7 +291,7 @@ class JitFunction(Generic[P, R]):
         self._stats.constant = self._cache.dynamic.given_up
         if specialization.prologue is not None and self._options.cache != "no caching":
             self._cache.keep(specialization, args, kwargs)
-        inputs: Any = [*[x.tensor for x in captured.inputs], *[number.value for number in captured.numbers]]
+        inputs: Any = [*captured.inputs, *[number.value for number in captured.numbers]]
         if captured.epilogue is not None:
             inputs = inputs, captured.targets
         if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
@@ -433,6 +481,13 @@ class JitFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+
+def _release_frames(error: BaseException | None) -> None:
+    """Drop the frames of an exception that thunder handles, because they refer to the arguments of the call."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 def _is_lazy(module: torch.nn.Module) -> bool:

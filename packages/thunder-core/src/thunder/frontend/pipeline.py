@@ -25,7 +25,7 @@ from thunder.passes.dce import dce
 from thunder.passes.detaching import without_detaching
 from thunder.passes.split import Split
 from thunder.plugins import transformed
-from thunder.runtime.lock import collection_paused
+from thunder.runtime.lock import collection_paused, runs
 from thunder.transforms.base import PassContext, Transform
 
 __all__ = ["Specialization", "compile_trace"]
@@ -86,7 +86,9 @@ class Specialization:
         if self.epilogue is None:
             return self.run(*accepted)
         inputs, targets = accepted
-        return self.epilogue(self.run(*inputs), targets)
+        values = self.run(*inputs)
+        with runs.lock:  # a program that another thread traces must not take these assignments for its own
+            return self.epilogue(values, targets)
 
 
 def clean(trace: Trace) -> list[Trace]:

@@ -21,7 +21,9 @@ def set_item(target: Any, key: Any, value: Any) -> None:
 
 def delete_item(target: Any, key: Any) -> None:
     """Delete an item if it exists."""
-    dict_type(target).pop(target, key, None)
+    base = dict_type(target)
+    if base.__contains__(target, key):
+        base.__delitem__(target, key)
 
 
 def extend(target: Any, items: Any) -> None:

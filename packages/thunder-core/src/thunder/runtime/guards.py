@@ -112,7 +112,7 @@ def _typed(x: Any) -> str:
 
 
 # Attributes that the interpreter and thunder set on classes.
-CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__dict__", "__weakref__", "__doc__",
+CLASS_INTERNALS = frozenset({"__getattribute__", "__setattr__", "__delattr__", "__dict__", "__weakref__", "__doc__",
                               "__static_attributes__", "__firstlineno__", "_abc_impl", "__abstractmethods__",
                               "__annotations_cache__"})  # fmt: skip
 

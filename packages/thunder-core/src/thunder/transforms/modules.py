@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -155,8 +155,20 @@ def _remake(description: Any) -> Any:
     return cls.__new__(cls)
 
 
-@functools.cache
+# The variants of each class. The last references are weak, because a variant refers to its original class.
+_variants: weakref.WeakKeyDictionary[type, dict[type, weakref.ref[type]]] = weakref.WeakKeyDictionary()
+
+
 def _variant(mixin: type, original: type) -> type:
+    known = _variants.setdefault(original, {})
+    found = known[mixin]() if mixin in known else None
+    if found is None:
+        found = _make_variant(mixin, original)
+        known[mixin] = weakref.ref(found)
+    return found
+
+
+def _make_variant(mixin: type, original: type) -> type:
     prefix = getattr(mixin, "prefix", mixin.__name__)
     namespace = {"_original": original, "__module__": mixin.__module__, "__doc__": mixin.__doc__}
     return type(prefix + original.__name__, (mixin, original), namespace)

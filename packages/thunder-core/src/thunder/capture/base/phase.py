@@ -32,6 +32,10 @@ class Reader(Protocol):
 
     seen: dict[tuple[int, str], None]
     assigned: set[tuple[int, str]]
+    assigned_elsewhere: set[tuple[int, str]]  # by other threads
+
+    def holds(self, obj: Any) -> bool:
+        """Check whether a read has found `obj`, so that it may contain handles and symbols."""
 
     def read(self, obj: Any, name: str) -> bool:
         """Record the first read of `obj.name`; return True if the value was replaced and has to be read again."""
@@ -52,11 +56,15 @@ class Reader(Protocol):
 class _Active:
     """The active session, as its hooks see it. Only one thread traces at a time; a nested session replaces it."""
 
-    __slots__ = ("profile", "reader", "thread")
+    __slots__ = ("intact", "profile", "reader", "readers", "thread", "tracing", "waits")
 
     def __init__(self) -> None:
         self.reader: Reader | None = None
+        self.readers: tuple[Reader, ...] = ()  # of the active session and of those around it
+        self.tracing = 0  # the thread that traces, during the run of the program
         self.thread = 0  # the thread that runs the program's code; 0 while thunder's code runs
+        self.waits = True  # whether other threads wait for the program; False after one of them has waited for too long
+        self.intact = True  # whether every hook finished, and none was replaced
         self.profile: Any = None  # the interpreter's profile callback, if profiling detects which code runs
 
     @property
@@ -74,8 +82,10 @@ def pause_reads() -> Any:
     """Begin `Phase.TRACER`; return the argument for `resume_reads`, None if reads on this thread are already paused."""
     if active.thread != threading.get_ident():
         return None
-    profiling = active.profile is not None and sys.getprofile() is not None
+    profiling = active.profile is not None
     if profiling:
+        if sys.getprofile() is not active.profile:
+            active.intact = False  # the program has replaced the profile callback
         sys.setprofile(None)
     found = active.thread, profiling
     active.thread = 0
@@ -101,6 +111,8 @@ def begin_reads() -> Any:
 
 def end_reads(before: Any) -> None:
     """Return to the phase in which `begin_reads` was called."""
+    if active.thread != threading.get_ident():
+        active.intact = False  # an exception left the reads of this context paused
     active.thread, profiling = before
     if active.profile is not None and not profiling:
         sys.setprofile(None)
@@ -116,6 +128,8 @@ class TracerPhase:
         self._paused = pause_reads()
         state.frontend = None
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, exc: Any = None, *_: Any) -> None:
+        if exc is not None:
+            active.intact = False  # the program may catch the exception, although its read has not been recorded
         state.frontend = self._frontend
         resume_reads(self._paused)

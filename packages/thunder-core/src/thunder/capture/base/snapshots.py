@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.sources import Source
-from thunder.runtime.containers import dict_type
+from thunder.runtime.containers import dict_type, items_of
 from thunder.runtime.guards import CLASS_INTERNALS, same_value
 
 __all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
@@ -59,6 +59,9 @@ class Snapshot:
         """Check whether the program left the value under `key` as it was before the run."""
         return self.before.get(key, ABSENT) is value and (id(self.target), key) not in reassigned
 
+    def adopt(self, name: str) -> None:
+        """Regard the current value of the attribute `name` as the value from before the run."""
+
 
 class DictSnapshot(Snapshot):
     """The entries of a dict, or of an object's `__dict__`."""
@@ -68,7 +71,7 @@ class DictSnapshot(Snapshot):
     def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         before, now = self.before, self.target
         base = dict_type(now)
-        same = len(before) == len(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
+        same = len(before) == base.__len__(now) and all(a is b for a, b in zip(before.values(), base.values(now)))
         if same and all(a is b for a, b in zip(before, base.keys(now))) and not reassigned:
             return []
         items = dict(base.items(now))
@@ -94,6 +97,17 @@ class DictSnapshot(Snapshot):
                 base.__setitem__(now, key, value)
         return writes
 
+    def adopt(self, name: str) -> None:
+        """Regard the current value of a variable of an object, or of an entry of a module's table, as the old value."""
+        _adopt(self.before, name, dict.get(self.target, name, ABSENT))
+
+
+def _adopt(before: dict[str, Any], name: str, value: Any) -> None:
+    if value is ABSENT:
+        before.pop(name, None)
+    else:
+        before[name] = value
+
 
 class ListSnapshot(Snapshot):
     """The items of a list or deque."""
@@ -101,7 +115,7 @@ class ListSnapshot(Snapshot):
     __slots__ = ()
 
     def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
-        before, now = self.before, list(self.target)
+        before, now = self.before, list(items_of(self.target))
         same = [a is b for a, b in zip(before, now)]
         if reassigned:
             same = [kept and (id(self.target), i) not in reassigned for i, kept in enumerate(same)]
@@ -123,7 +137,7 @@ class SetSnapshot(Snapshot):
     __slots__ = ()
 
     def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
-        now = set(self.target)
+        now = set(items_of(self.target))
         if {*map(id, now)} == {*map(id, self.before)}:  # elements that are equal may differ: 1, 1.0 and True
             return []
         set.clear(self.target)
@@ -143,12 +157,17 @@ class AttributesSnapshot(Snapshot):
         found = {name: slot(self.target, name) for name in slot_names(type(self.target))}
         return {name: value for name, value in found.items() if value is not ABSENT}
 
+    def adopt(self, name: str) -> None:
+        """Regard the current value of a slot as the old value."""
+        _adopt(self.before, name, self.now().get(name, ABSENT))
+
     def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         writes = []
         now = self.now()
         for key in {**self.before, **now}:
             old, value = self.before.get(key, ABSENT), now.get(key, ABSENT)
-            if self._keeps(key, value, reassigned) or key in CLASS_INTERNALS:
+            hook = getattr(value, "_thunder_hook", False)
+            if hook or self._keeps(key, value, reassigned) or key in CLASS_INTERNALS:
                 continue
             if value is ABSENT:
                 writes.append(Write("delete_attribute", self.source, self.target, key, None))
@@ -264,9 +283,9 @@ def container_snapshot(source: Source, x: Any) -> Snapshot:
     if isinstance(x, dict):
         return DictSnapshot(source, x, dict(dict_type(x).items(x)))
     if isinstance(x, (list, collections.deque)):
-        return ListSnapshot(source, x, list(list.__iter__(x) if isinstance(x, list) else collections.deque.__iter__(x)))
+        return ListSnapshot(source, x, list(items_of(x)))
     if isinstance(x, set):
-        return SetSnapshot(source, x, set(x))
+        return SetSnapshot(source, x, set(items_of(x)))
     return Snapshot(source, x, x)
 
 
@@ -280,7 +299,7 @@ def snapshots_of(source: Source, obj: Any) -> list[Snapshot]:
         for table in TABLES:
             entries = d.get(table)
             if isinstance(entries, dict):
-                out.append(DictSnapshot(whole.item(table), entries, dict(entries)))
+                out.append(DictSnapshot(whole.item(table), entries, dict(dict_type(entries).items(entries))))
     names = slot_names(type(obj))
     if names:
         before = {name: slot(obj, name) for name in names}

@@ -63,10 +63,13 @@ class Substitutions:
         """Register `undo(*args)` as a step. `undo` must be idempotent. Call this before the change that it undoes."""
         self._steps.append((undo, args))
 
-    def set(self, owner: Any, name: str, new: Any) -> None:
-        """Replace an attribute of a module, of a class, or of an object that belongs to thunder or torch."""
+    def set(self, owner: Any, name: str, new: Any, *, step: int | None = None) -> None:
+        """Replace an attribute of a module, of a class, or of an object that belongs to thunder or torch.
+
+        The step that undoes this becomes the last one, or number `step`.
+        """
         before = owner.__dict__.get(name, ABSENT)
-        self._steps.append((_put_back, (owner, name, before)))
+        self._steps.insert(len(self) if step is None else step, (_put_back, (owner, name, before)))
         self._replaced[id(owner), name] = owner, before
         _setter(owner)(owner, name, new)
 

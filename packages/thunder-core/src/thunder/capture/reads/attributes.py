@@ -35,6 +35,7 @@ class AttributeReads:
         self._unguardables = unguardables
         self.seen: dict[tuple[int, str], None] = {}  # the attributes read, by the ids of the objects
         self.assigned = recorder.assigned
+        self.assigned_elsewhere = recorder.assigned_elsewhere
         self._alive: list[Any] = []
         self._not_reached: dict[int, Any] = {}  # objects whose attributes were read although no read had found them
 
@@ -62,6 +63,10 @@ class AttributeReads:
     def identified(self, obj: Any) -> Any:
         """Record that the program reads an object's `id`; return the object that has the `id` of eager mode."""
         return self._recorder.identified(obj)
+
+    def holds(self, obj: Any) -> bool:
+        """Check whether a read has found `obj`, so that it may contain handles and symbols."""
+        return id(obj) in self._recorder.reached
 
     def read(self, obj: Any, name: str) -> bool:
         """Record a read of `obj.name`; return True if the value was replaced and has to be read again."""

@@ -19,6 +19,7 @@ import torch
 
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.sources import Root, Source
+from thunder.core.classes import ClassCache
 
 __all__ = ["assume_pure", "denied", "setting_read_by"]
 
@@ -212,7 +213,9 @@ _CALLERS: dict[str, str] = {
 }
 
 _assumed: list[Any] = []
+# Results of `_denied`: by name and module for functions, and also by the class for methods.
 _verdicts: dict[Any, str | None] = {}
+_verdicts_of_methods: ClassCache[dict[Any, str | None]] = ClassCache()
 
 
 def assume_pure(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,11 +248,15 @@ def _denied_anywhere(fn: Any, owner: Any) -> str | None:
         cls = None
     elif issubclass(cls, type):
         cls = owner
-    key = (fn.__name__, getattr(fn, "__module__", None), cls)  # a method descriptor has no module
+    known = _verdicts if cls is None else _verdicts_of_methods.get(cls)
+    if known is None:
+        known = {}
+        _verdicts_of_methods[cls] = known  # type: ignore[index]
+    key = (fn.__name__, getattr(fn, "__module__", None))  # a method descriptor has no module
     try:
-        return _verdicts[key]
+        return known[key]
     except KeyError:
-        found = _verdicts[key] = _denied(fn, cls)
+        found = known[key] = _denied(fn, cls)
         return found
 
 

@@ -13,6 +13,7 @@ from thunder.capture.reads.kinds.leaves import PLAIN, Generator, Identity, Tenso
 from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object
 from thunder.capture.reads.kinds.references import ClassKind, ContextVariable, WeakReference
 from thunder.capture.reads.kinds.unguardable import Trusted, Unguardable
+from thunder.core.classes import ClassCache
 
 __all__ = ["UNGUARDABLE", "classify"]
 
@@ -22,7 +23,7 @@ _KINDS: tuple[Kind, ...] = (
     PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), ClassKind(),
     Partial(), Generator(), IDENTITY, Jitted(), Object(), Namespace(), Trusted(), UNGUARDABLE,
 )  # fmt: skip
-_by_class: dict[type, Kind] = {}
+_by_class: ClassCache[Kind] = ClassCache()
 
 
 def classify(value: Any) -> Kind:

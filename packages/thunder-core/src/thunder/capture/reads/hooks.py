@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detection of reads while a program runs: hooks on classes for attributes, and interpreter events for code.
 
-Both affect only the tracing thread, and only while it traces.
+Both record only what the tracing thread does, and only while it traces. While a program runs on handles, other threads
+that read or assign attributes of an object that the program uses wait in the hooks until the run has ended. They find
+the object as it was before the run, and what they assign is neither recorded nor undone.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.phase import Reader, TracerPhase, active
 from thunder.capture.base.substitutions import Substitutions
 from thunder.core.locations import is_ours
+from thunder.runtime.lock import MAX_WAIT, runs
 
 __all__ = ["ClassHooks", "CodeWatch", "can_hook", "new_objects", "watch_new_objects"]
 
@@ -37,7 +40,10 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
     get_ident = threading.get_ident
 
     def __getattribute__(self: Any, name: str) -> Any:
-        if active.thread != get_ident():
+        thread = get_ident()
+        if active.thread != thread:
+            if active.tracing != thread:
+                _wait_for_program(self)
             return original(self, name)
         reader: Any = active.reader
         try:
@@ -63,12 +69,52 @@ def _assignment_hook(original: Callable[..., Any]) -> Callable[[Any, str, Any], 
     get_ident = threading.get_ident
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
-        if active.thread == get_ident():
+        thread = get_ident()
+        if active.thread == thread:
             active.reader.assigned.add((id(self), name))  # type: ignore[union-attr]
+        elif active.tracing != thread:
+            _wait_for_program(self)
+            original(self, name, value)
+            _assigned_elsewhere(self, name)
+            return
         original(self, name, value)
 
     __setattr__._thunder_hook = True  # type: ignore[attr-defined]
     return __setattr__
+
+
+def _deletion_hook(original: Callable[..., Any]) -> Callable[[Any, str], None]:
+    get_ident = threading.get_ident
+
+    def __delattr__(self: Any, name: str) -> None:
+        if active.tracing != get_ident():
+            _wait_for_program(self)
+            original(self, name)
+            _assigned_elsewhere(self, name)
+            return
+        original(self, name)
+
+    __delattr__._thunder_hook = True  # type: ignore[attr-defined]
+    return __delattr__
+
+
+def _wait_for_program(obj: Any) -> None:
+    """Wait on another thread until the traced program has ended, if the program uses `obj`.
+
+    The program may itself wait for this thread, e.g. for a lock. The waiting time is therefore limited.
+    """
+    if active.waits and any(reader.holds(obj) for reader in active.readers) and not runs.wait(MAX_WAIT):
+        active.waits = False
+
+
+def _assigned_elsewhere(obj: Any, name: str) -> None:
+    """Record that another thread assigned an attribute, in case it did not wait for the end of the program.
+
+    It did not if the program found the object in the middle of the assignment, or if it waited for too long.
+    """
+    for reader in active.readers:
+        if reader.holds(obj):
+            reader.assigned_elsewhere.add((id(obj), name))
 
 
 def can_hook(cls: type) -> bool:
@@ -86,6 +132,7 @@ class ClassHooks:
     def __init__(self, substitutions: Substitutions):
         self._substitutions = substitutions
         self._decided: dict[type, bool] = {}
+        self.step: int | None = None  # the position of the steps that remove the hooks
 
     def watch(self, cls: type) -> bool:
         """Watch attribute reads on a class's instances; return False if the class cannot be watched."""
@@ -95,8 +142,8 @@ class ClassHooks:
         return found
 
     def _install(self, cls: type) -> bool:
-        if not can_hook(cls):
-            return False
+        if not can_hook(cls) or type(cls).__module__ == "pybind11_builtins":
+            return False  # the metaclass of pybind11 allows no hooks
         original = cls.__getattribute__
         if getattr(original, "_thunder_hook", False):
             return True  # a base class is already watched, or an enclosing trace watches the class
@@ -105,9 +152,10 @@ class ClassHooks:
         if _installs.get(cls, 0) >= MAX_INSTALLS:
             return False
         _installs[cls] = _installs.get(cls, 0) + 1
-        assign = cls.__setattr__  # looked up before the class changes, so that Python sees only one change
-        self._substitutions.set(cls, "__getattribute__", _hook(original))
-        self._substitutions.set(cls, "__setattr__", _assignment_hook(assign))
+        assign, delete = cls.__setattr__, cls.__delattr__  # before the class changes, so that Python sees one change
+        self._substitutions.set(cls, "__getattribute__", _hook(original), step=self.step)
+        self._substitutions.set(cls, "__setattr__", _assignment_hook(assign), step=self.step)
+        self._substitutions.set(cls, "__delattr__", _deletion_hook(delete), step=self.step)
         return True
 
 
@@ -124,6 +172,7 @@ class CodeWatch:
         self._reader = reader
         self._thread = threading.get_ident()
         self._seen: dict[int, CodeType] = {}
+        self._tool: int | None = None
         if sys.version_info >= (3, 12):
             self.available = any(_monitoring.get_tool(tool) is None for tool in _TOOLS)
         else:
@@ -139,9 +188,21 @@ class CodeWatch:
             substitutions.assign(active, profile=self._on_profile)
             sys.setprofile(active.profile)
 
+    def is_intact(self) -> bool:
+        """Check whether the interpreter still reports code. Call this in `Phase.TRACER`, which checks the profile."""
+        if self._tool is None:
+            return True
+        events = _monitoring.get_events(self._tool)
+        return _monitoring.get_tool(self._tool) == self._name and bool(events & _monitoring.events.PY_START)
+
+    @property
+    def _name(self) -> str:
+        """The name of the monitoring tool, by which `_stop_monitoring` checks that the tool id is ours."""
+        return f"thunder {id(self)}"
+
     def _monitor(self, substitutions: Substitutions) -> None:
         monitoring = _monitoring
-        name = f"thunder {id(self)}"  # lets `_stop_monitoring` check that the tool id is ours
+        name = self._name
         for tool in _TOOLS:
             substitutions.callback(_stop_monitoring, tool, name)
             try:
@@ -153,6 +214,7 @@ class CodeWatch:
             monitoring.register_callback(tool, events.CALL, self._on_call)
             monitoring.set_events(tool, events.PY_START | events.CALL)
             monitoring.restart_events()
+            self._tool = tool
             return
 
     def _on_start(self, code: CodeType, offset: int) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +21,16 @@ import torch
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import RunsEagerly
-from thunder.capture.base.phase import Reader, TracerPhase, active
-from thunder.capture.base.snapshots import Snapshot, Write, slot, slot_names, snapshots_of, variables
+from thunder.capture.base.phase import Reader, TracerPhase, active, pause_reads
+from thunder.capture.base.snapshots import (
+    AttributesSnapshot,
+    Snapshot,
+    Write,
+    slot,
+    slot_names,
+    snapshots_of,
+    variables,
+)
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import user_line
@@ -60,6 +69,7 @@ class ReadRecorder:
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
         self.handles: dict[int, Any] = {}  # of tensors among the arguments, by the ids of the tensors
+        self.assigned_elsewhere: set[tuple[int, str]] = set()  # by other threads
         self.context = contextvars.copy_context()  # the context in which the program runs
         self.classes = ClassReads(self)
         self.code = CodeReads(self, self.classes)
@@ -85,6 +95,15 @@ class ReadRecorder:
         self.code.symbolic = inputs
 
     # -- the run ------------------------------------------------------------------------------------------------------
+    def keep_others_out(self) -> None:
+        """Make other threads wait before they read or assign attributes of objects that the program uses.
+
+        Call this before a step that undoes the program's assignments is registered, so that the step runs earlier.
+        """
+        readers = (*active.readers, self._attributes)
+        self.substitutions.assign(active, readers=readers, tracing=threading.get_ident(), intact=True, waits=True)
+        self._hooks.step = len(self.substitutions)
+
     def watch_reads(self) -> None:
         """Start to record the program's reads, until the board is restored."""
         watch_new_objects(self.substitutions)
@@ -113,6 +132,15 @@ class ReadRecorder:
     def watch_code(self) -> None:
         """Start to record the code that runs, until the board is restored."""
         self._watch.start(self.substitutions)
+
+    def end_watch(self) -> None:
+        """Stop to record reads at the end of the program, and check that reads were recorded until then."""
+        watched = pause_reads() is not None and active.intact and self._watch.is_intact()
+        if not watched:
+            self.refuse(
+                "the program replaces the interpreter's profiler, or goes on after an exception that interrupted "
+                "thunder, so thunder has not seen all that it reads"
+            )
 
     @property
     def sees_code(self) -> bool:
@@ -151,6 +179,7 @@ class ReadRecorder:
     def undo(self) -> list[Write]:
         """Restore all objects that reads found, and return the program's changes to them as writes."""
         writes: list[Write] = []
+        self._leave_writes_of_others()
         reassigned = self.substitutions.reassigned
         for reached in reversed(self.reached.values()):
             for snapshot in reached.snapshots:
@@ -161,6 +190,15 @@ class ReadRecorder:
             w._replace(value=self.substitutions.with_substitutes(w.target, w.value)) if w.kind == "replace_items" else w
             for w in writes
         ]
+
+    def _leave_writes_of_others(self) -> None:
+        """Treat values that other threads assigned to attributes meanwhile as if they had been there before the run."""
+        for key, name in list(self.assigned_elsewhere):
+            reached = self.reached[key]
+            for snapshot in reached.snapshots:
+                if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):
+                    snapshot.adopt(name)  # not a container's own items
+            self.refuse(f"another thread assigned the attribute `{name}` of an object while the program was traced")
 
     def release(self) -> None:
         """Release references to the user's objects."""

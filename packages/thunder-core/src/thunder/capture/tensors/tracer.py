@@ -93,6 +93,13 @@ class Tracer:
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
 
+    def release(self) -> None:
+        """Release the tensors of the call. They would otherwise live until a garbage collection finds the tracer."""
+        self.inputs.clear()
+        self._known.clear()
+        self.meta_tensors.clear()
+        self.generators.clear()
+
     # -- inputs -------------------------------------------------------------------------------------------------------
     def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:
         """Make a real tensor an input of the program.

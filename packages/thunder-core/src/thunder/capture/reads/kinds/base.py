@@ -62,6 +62,7 @@ class Recorder(Protocol):
     tensors: dict[int, list[Source]]
     tensors_read: list[tuple[Source, torch.Tensor]]
     assigned: set[tuple[int, str]]
+    assigned_elsewhere: set[tuple[int, str]]
     substitutions: Substitutions
     context: contextvars.Context
     source_of_input: Callable[[torch.Tensor], Source | None]

@@ -18,6 +18,7 @@ import torch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
+from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.higher_order import function_transforms
@@ -241,6 +242,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     ]
     owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
     owners += number_checks() + _mask_detectors() + _flex_attention() + _initializers() + _masks_of_unknown_size()
+    owners += [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in replaced_collectives()]
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

@@ -22,6 +22,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.user_lines import annotate, user_line
+from thunder.capture.dispatch.collectives import call_collective
 from thunder.capture.dispatch.metadata import (
     METADATA_METHODS,
     METADATA_PROPERTIES,
@@ -30,6 +31,7 @@ from thunder.capture.dispatch.metadata import (
     SIZE_PROPERTIES,
 )
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
+from thunder.capture.dispatch.opaque_operations import is_collective
 from thunder.capture.dispatch.registry import handler_of, property_handler
 from thunder.capture.dispatch.torch_errors import torchs_error
 from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
@@ -125,6 +127,8 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return _call_language(tracer, method, args, kwargs)
     if isinstance(func, types.FunctionType):
         return call_python_source(func, args, kwargs)
+    if is_collective(func):
+        return call_collective(tracer, func, args, kwargs)
     return call_opaque(tracer, func, args, kwargs)
 
 

@@ -75,6 +75,7 @@ class Tracer:
         self.leaves = Leaves()
         self.derived_scalars: DerivedScalars | None = None  # set if numbers that derive from inputs are computed
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
+        self.collective: str | None = None  # the first collective of torch.distributed that the program calls
         self.has_regions = False  # whether backward recomputes a part of the program
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention

@@ -29,6 +29,10 @@ from thunder.passes.checkpoint import copy_operations
 __all__ = ["apply_traced"]
 
 
+# The code of a backward that `once_differentiable` has wrapped: torch treats the gradients it returns as constants.
+_ONCE = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
+
+
 class TracedContext:
     """The `ctx` argument of a traced `torch.autograd.Function`."""
 
@@ -118,10 +122,9 @@ def _differentiable(output: Any, stopped: set[str]) -> list[Proxy]:
 def _anew(output: Any, given: set[str]) -> Any:
     """Replace inputs in an output by new values, so that their gradients go through the custom backward.
 
-    As in torch, the result is another tensor that shares the input's memory. The input may be an output of the program's
-    node too, because it is saved for backward, and torch keeps one gradient for each tensor.
+    As in torch, a new value is another tensor that shares the input's memory.
     """
-    return map_proxies(output, lambda p: prims.reshape(p, p.shape) if p.name in given else p)
+    return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
 
 
 def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
@@ -220,6 +223,7 @@ def _symbol(
         return map_proxies(results, lambda p: names.get(p.name, p))
 
     sym = Symbol(cls.__name__, meta, id=("autograd.Function", cls), executor=None)
+    once = getattr(cls.backward, "__code__", None) is _ONCE
 
     def differentiate(found: Any, *args: Any) -> None:
         if backward.error is not None:
@@ -236,7 +240,8 @@ def _symbol(
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
-                put_grad(a, names.get(g.name, g))
+                gradient = names.get(g.name, g)
+                put_grad(a, prims.detach(gradient) if once else gradient)
 
     def rule(*args: Any) -> Any:
         if backward.error is not None:

@@ -18,7 +18,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
-from thunder.capture.base.fallback import fall_back, refuse_kinds_of_memory
+from thunder.capture.base.fallback import ModuleFallback, fall_back, refuse_kinds_of_memory
 from thunder.capture.base.phase import Reader, active, begin_reads, end_reads, pause_reads, resume_reads
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.sources import Attr
@@ -304,6 +304,9 @@ class Tracer:
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """Return the results of an operation under no_grad, detached so that no gradient flows through them."""
+        if any(part.forward_mode for part in self.parts):  # tangents would still flow through them
+            self.partly_eager = ModuleFallback("a function that forward mode differentiates uses torch.no_grad inside")
+            raise self.partly_eager
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
             return type(out)(self.detached(o, args, kwargs) for o in out)

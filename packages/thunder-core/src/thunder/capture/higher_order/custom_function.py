@@ -21,7 +21,7 @@ from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.passes.checkpoint import copy_operations
@@ -90,14 +90,15 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     backward = _trace_backward(tracer, cls, ctx, output, stopped)
     kept, captured = _beside(inputs, output, forward, backward)
     ruled = bool(tracer.parts)  # a surrounding transform may need its tangents or its batching rule
-    whole = not captured and not (kept and ruled)
+    whole = not (kept and ruled)
+    arguments = (*inputs, *captured)
     results = (output, tuple(kept)) if whole and kept else output
-    sym = _symbol(cls, inputs, output, results, forward, backward, whole)
+    sym = _symbol(cls, arguments, output, results, forward, backward, whole)
     if ruled:
         _give_rules(tracer, sym, cls, ctx, inputs, forward)
-    trace.record(BoundSymbol(sym, inputs, {}, results, forward, state.source))
+    trace.record(BoundSymbol(sym, arguments, {}, results, forward, state.source))
     grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
-    if tracer.detaching and not torch.is_grad_enabled():
+    if tracer.detaching and not grad and (captured or not torch.is_grad_enabled()):
         with tracer.recording():
             output = tracer.detached(output, (), {})
     if grad and stopped:
@@ -191,7 +192,7 @@ def _beside(
 ) -> tuple[list[Proxy], list[Proxy]]:
     """Return the intermediate values of the forward that the backward reads, and the values that both capture.
 
-    Captured values come from the surrounding program and are not arguments.
+    Captured values come from the surrounding program. They become further arguments of the operation, without gradients.
     """
     known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
     made = {name for op in forward for name in op.out_names}
@@ -202,7 +203,8 @@ def _beside(
     read.update((p.name, p) for p in proxies_in(backward.gradients))
     kept = [p for name, p in read.items() if name in made - known]
     read.update((p.name, p) for op in forward for p in op.flat_args)
-    return kept, [p for name, p in read.items() if name not in known | made | own]
+    captured = [p for name, p in read.items() if name not in known | made | own]
+    return kept, [p for p in captured if not (isinstance(p, NumberProxy) and p.symbol is not None)]
 
 
 def _symbol(
@@ -265,7 +267,7 @@ def _give_rules(
     if cls.jvp is not plain.jvp:
         sym.jvp(_jvp_rule(tracer, cls, ctx, inputs, forward))
     if cls.vmap is not plain.vmap:
-        sym.batch(_vmap_rule(tracer, cls))
+        sym.batch(_vmap_rule(tracer, cls, len(inputs)))
 
 
 def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]) -> Any:
@@ -300,8 +302,11 @@ class BatchInfo(NamedTuple):
     randomness: str
 
 
-def _vmap_rule(tracer: Tracer, cls: Any) -> Any:
+def _vmap_rule(tracer: Tracer, cls: Any, count: int) -> Any:
     def rule(b: Any, *args: Any) -> Any:
+        if any(a in b for a in args[count:]):
+            return NotImplemented  # a captured value is batched, which the static method does not see
+        args = args[:count]
         in_dims = tuple([0 if a in b else None for a in args])
         handles = tracer.wrap(args)
         with tracer.user_code():

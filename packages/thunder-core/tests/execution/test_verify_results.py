@@ -86,7 +86,7 @@ def test_promised_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     executor.register_implementation(ltorch.mm, op)
     monkeypatch.setenv("THUNDER_VERIFY", "1")
     jf = thunder.jit(lambda a, b: torch.mm(a, b) + 1, executors=[executor])
-    with pytest.raises(ResultVerificationError, match="strides .* promises contiguous results"):
+    with pytest.raises(ResultVerificationError, match=r"strides .* promises contiguous results"):
         jf(torch.ones(2, 3), torch.ones(3, 4))
 
 

@@ -32,8 +32,8 @@ FATAL = "Fatal Python error"
 def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
     """Inspect in a child process.
 
-    Return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if the child crashed. For the plugin `EVERY`, the
-    result contains `{"records": […]}` with a record for each plugin.
+    Return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if the child crashed. For the plugin `EVERY`,
+    the result contains `"records"`, with a record for each plugin.
     """
     with tempfile.TemporaryDirectory(prefix="thunder-doctor-") as scratch:
         report = Path(scratch) / "report.json"

@@ -3,8 +3,8 @@
 
 - `THUNDER_VERIFY=1`: each result of an executor other than torch has the dtype, shape and device that the meta function
   returned. It is contiguous if the operation declares contiguous results (`Facts.layout`).
-- `THUNDER_VERIFY=2`: the same for torch's own results. In addition, the values that an executor returns are compared with
-  those that torch computes from the same inputs.
+- `THUNDER_VERIFY=2`: the same for torch's own results. In addition, the values that an executor returns are compared
+  with those that torch computes from the same inputs.
 
 `with_checks` adds the checks to the trace that is compiled, not to the traces that users see. Operations with effects
 (e.g. random draws, collectives) run only once, so their values are not compared.
@@ -23,7 +23,7 @@ from thunder.core.errors import ResultVerificationError, way_out
 from thunder.core.prims import python_return
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
 from thunder.extend import get_always_executors

@@ -4,10 +4,10 @@
 All ranks must run the same collectives in the same order. If a pass removed a collective on one rank, the next
 collective of this rank would pair with another one of the other ranks, and the numbers would be wrong without an error.
 
-- A functional collective (`torch.ops._c10d_functional`) is an opaque operation with a side effect, which no pass removes,
-  merges or moves.
-- Any other program with collectives falls back: it runs eagerly, and the modules that it calls are compiled. Such
-  programs are differentiated, write into a tensor of the collective, or use a process group directly (`dist.barrier()`).
+- A functional collective (`torch.ops._c10d_functional`) is an opaque operation with a side effect. No pass removes,
+  merges or moves it.
+- Any other program with collectives falls back: it runs eagerly, and the modules that it calls are compiled. Examples
+  are a program that is differentiated, a collective in place, and a call of a process group (`dist.barrier()`).
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def replaced_collectives() -> list[tuple[Any, str, Any]]:
     if hasattr(module, "_not_supported_under_compile"):  # it raises an error if `torch.compiler.is_compiling()`
         found.append((module, "_not_supported_under_compile", _leave_to_python))
     group: Any = getattr(sys.modules.get("torch._C._distributed_c10d"), "ProcessGroup", None)
-    for name in _METHODS if group is not None and torch.distributed.is_initialized() else ():
-        if hasattr(group, name):
-            found.append((group, name, functools.partial(_leave_method_to_python, name)))
+    if group is not None and torch.distributed.is_initialized():
+        methods = [name for name in _METHODS if hasattr(group, name)]
+        found += [(group, name, functools.partial(_leave_method_to_python, name)) for name in methods]
     return found
 
 
@@ -92,7 +92,7 @@ def _leave_to_python(name: str, **kwargs: Any) -> NoReturn:
 
 
 def values_of_collectives(tracer: Tracer) -> list[tuple[Source, int]]:
-    """Return the settings, with their sources, that a program with collectives depends on: the number of processes, and this process's rank.
+    """Return the number of processes and the rank, with their sources, if the program has collectives.
 
     Fall back if the program is differentiated, because passes then move operations between forward and backward.
     """

@@ -192,7 +192,8 @@ def _beside(
 ) -> tuple[list[Proxy], list[Proxy]]:
     """Return the intermediate values of the forward that the backward reads, and the values that both capture.
 
-    Captured values come from the surrounding program. They become further arguments of the operation, without gradients.
+    Captured values come from the surrounding program. They become further arguments of the operation, which have no
+    gradients.
     """
     known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
     made = {name for op in forward for name in op.out_names}

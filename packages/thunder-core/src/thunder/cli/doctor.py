@@ -120,9 +120,10 @@ def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]
 
 def _add_conflicts(plugins: list[dict[str, Any]], together: dict[str, Any]) -> None:
     """Replace the state of each plugin that loads alone, but not together with the other plugins."""
-    found = {record["name"]: record for record in together.get("records", ())}
+    # Two distributions may provide plugins of one name.
+    found = {(record["name"], record["distribution"]): record for record in together.get("records", ())}
     for plugin in plugins:
-        other = found.get(plugin["name"])
+        other = found.get((plugin["name"], plugin["distribution"]))
         if plugin["state"] == PluginState.READY.value and other is not None and other["state"] != plugin["state"]:
             reason = f"loads alone, but not together with the other plugins: {other['reason']}"
             plugin.update(state=other["state"], reason=reason, traceback=other["traceback"])

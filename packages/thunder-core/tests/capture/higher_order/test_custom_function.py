@@ -183,7 +183,7 @@ def test_an_input_that_is_marked_dirty_is_returned_itself() -> None:
     [lambda x: Two.apply(x)[0], lambda x: Two.apply(x)[1] * 2, lambda x: Two.apply(x), lambda x: sum(Two.apply(x))],
 )
 def test_gradients_that_are_none_run_eagerly(fn: Callable[[torch.Tensor], Any]) -> None:
-    """Only running tells which of several outputs have gradients."""
+    """Which outputs have gradients is known only when backward runs."""
     jitted = assert_as_eager(fn)
     assert "Two calls set_materialize_grads(False)" in thunder.explain(jitted)
 

@@ -11,6 +11,7 @@ import pytest
 
 import thunder.plugins
 from thunder.cli import doctor, main
+from thunder.cli.child import EVERY
 from thunder.plugins import GROUP, PluginManager, PluginRecord, PluginState
 
 GPU = {"index": 0, "name": "H200", "capability": [9, 0], "total_memory": 150 * 2**30}
@@ -44,6 +45,8 @@ def machine(monkeypatch: pytest.MonkeyPatch):
             looks[name] = told if "crash" in told else {"env": env, "record": {**record(name).to_dict(), **fields}}
             if "error" in told:
                 looks[name]["error"] = told["error"]
+        alone = [looked["record"] for looked in looks.values() if looked.get("record")]
+        looks[EVERY] = {"env": env, "records": alone}
         monkeypatch.setattr(thunder.plugins, "_manager", PluginManager(scan=lambda: list(records)))
         monkeypatch.setattr(doctor, "look", lambda name, timeout: looks[name])
         monkeypatch.setattr(doctor, "other_owners", list)
@@ -134,6 +137,36 @@ def test_a_slow_import(machine, capsys) -> None:
     assert "its import takes 2.5 s" in told and told.count("its import") == 1
     assert "its import takes 2.5 s" in run(capsys, "acme")[1]
     assert "its import" not in run(capsys, "good")[1]
+
+
+def test_plugins_that_conflict(machine, capsys, monkeypatch) -> None:
+    """Two plugins with an executor of one name load alone, but a program can use only one of them."""
+    machine(TORCH, first=READY, second=READY)
+    alone = doctor.look
+    taken = "commit: ValueError: an executor named 'acme' is already registered, by core, another plugin or the program"
+
+    def look(name: str | None, timeout: float) -> dict[str, Any]:
+        if name != EVERY:
+            return alone(name, timeout)
+        one, two = alone(EVERY, timeout)["records"]
+        return {"records": [one, {**two, "state": "failed", "reason": taken, "traceback": "deep"}]}
+
+    monkeypatch.setattr(doctor, "look", look)
+    status, told = run(capsys)
+    assert status == 1
+    assert "not together with the other plugins: commit: ValueError: an executor named 'acme'" in told
+    assert told.count(" ready ") == 1
+    assert run(capsys, "second")[0] == 0, "the plugin alone is well"
+
+
+def test_plugins_that_crash_together(machine, capsys, monkeypatch) -> None:
+    machine(TORCH, first=READY, second=READY)
+    alone = doctor.look
+    crash = {"crash": "crashed: killed by SIGSEGV", "output": "Fatal Python error"}
+    monkeypatch.setattr(doctor, "look", lambda name, t: crash if name == EVERY else alone(name, t))
+    status, told = run(capsys)
+    assert status == 1
+    assert "the process that loads all plugins together crashed: killed by SIGSEGV" in told
 
 
 def test_one_plugin(machine, capsys) -> None:

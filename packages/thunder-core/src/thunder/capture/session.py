@@ -18,6 +18,7 @@ from thunder.capture.base.snapshots import Write
 from thunder.capture.base.sources import Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import annotate, line_of_user
+from thunder.capture.dispatch.collectives import values_of_collectives
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
@@ -151,6 +152,8 @@ class CaptureSession:
             raise tracer.partly_eager  # likewise
         if tracer.refusal is not None:
             raise _located(tracer.refusal)
+        for source, value in values_of_collectives(tracer):
+            self.recorder.value(source, value)
         self._read_of_inputs()
         return result
 

@@ -18,6 +18,7 @@ import torch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
+from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.override_queries import override_queries
 from thunder.capture.dispatch.scalars import number_checks
@@ -249,6 +250,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         + _initializers()
         + _masks_of_unknown_size()
     )
+    owners += [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in replaced_collectives()]
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inspect torch or one plugin in a child process.
+"""Inspect torch, one plugin, or all plugins together in a child process.
 
 A plugin is foreign code, which is often compiled, and its crashes cannot be caught. Here a crash only terminates a
 child process, and the parent reports how the child ended. `look(plugin)` runs in the parent. `main([FILE, PLUGIN])`
@@ -17,7 +17,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-__all__ = ["look"]
+__all__ = ["EVERY", "look"]
+
+#: Given instead of a plugin's name, this loads all plugins together.
+EVERY = "*"
 
 #: The number of bytes of a dead child's output that are shown.
 LAST_LINES = 15
@@ -29,7 +32,8 @@ FATAL = "Fatal Python error"
 def look(plugin: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
     """Inspect in a child process.
 
-    Return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if the child crashed.
+    Return `{"env": …, "record": …}`, or `{"crash": why, "output": tail}` if the child crashed. For the plugin `EVERY`,
+    the result contains `"records"`, with a record for each plugin.
     """
     with tempfile.TemporaryDirectory(prefix="thunder-doctor-") as scratch:
         report = Path(scratch) / "report.json"
@@ -76,11 +80,15 @@ def main(arguments: list[str]) -> int:
     """Run the child: load the plugin, or only inspect the environment, and write the report."""
     # The import is local, because callers of `death` do not need this.
     from thunder.cli.plugins import quiet_records
-    from thunder.plugins import PluginLoadError, load_named, manager
+    from thunder.plugins import PluginLoadError, load_all, load_named, manager
 
     target, *names = arguments
     report: dict[str, Any] = {"record": None}
-    if names:
+    if names == [EVERY]:
+        quiet_records()
+        load_all()
+        report["records"] = [record.to_dict() for record in manager().records()]
+    elif names:
         quiet_records()
         try:
             load_named(names[0])

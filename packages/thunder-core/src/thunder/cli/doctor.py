@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m thunder doctor [NAME]`: diagnose this environment, and report which executor plugins can run in it.
 
-Each plugin is loaded in a separate process, so that a crash is reported like any other failure. The exit status is 0 if
-nothing is broken. A plugin that lacks its GPU is not broken. With a NAME, the exit status is 0 if that plugin can be
-used.
+Each plugin is loaded in a separate process, so that a crash is reported like any other failure. Then all plugins are
+loaded together in one process, as a program loads them, because two plugins may conflict, e.g. by an executor name. The
+exit status is 0 if nothing is broken. A plugin that lacks its GPU is not broken. With a NAME, the exit status is 0 if
+that plugin can be used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import thunder
-from thunder.cli.child import look
+from thunder.cli.child import EVERY, look
 from thunder.cli.import_name import other_owners
 from thunder.cli.plugins import quiet_records
 from thunder.cli.table import format_table
@@ -84,8 +85,12 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
         seen = dict(zip((id(record) for record in to_load), pool.map(lambda r: look(r.name, timeout), to_load)))
         env = environment.result()
     plugins = [_plugin(record, seen.get(id(record))) for record in records]
+    # A plugin that crashes alone would crash the others too.
+    alone = name is not None or len(to_load) < 2 or any("crash" in each for each in seen.values())
+    together = {} if alone else look(EVERY, timeout)
+    _add_conflicts(plugins, together)
     torch_works = env.get("env", {}).get("torch") is not None
-    healthy = torch_works and not any(plugin["state"] in _BROKEN for plugin in plugins)
+    healthy = torch_works and "crash" not in together and not any(plugin["state"] in _BROKEN for plugin in plugins)
     return {
         "ok": healthy if name is None else any(plugin["state"] == PluginState.READY.value for plugin in plugins),
         "thunder_core": core_version(),
@@ -96,7 +101,7 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
         "environment": {key: os.environ.get(key) for key in (EXECUTORS_VARIABLE, DISABLE_VARIABLE)},
         "torch": env,
         "plugins": plugins,
-        "warnings": list(_warnings()),
+        "warnings": [*_warnings(), *_crash_together(together)],
     }
 
 
@@ -111,6 +116,22 @@ def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]
         last = seen["error"].strip().splitlines()[-1]
         told.update(state=PluginState.FAILED.value, reason=f"thunder itself failed: {last}", traceback=seen["error"])
     return told
+
+
+def _add_conflicts(plugins: list[dict[str, Any]], together: dict[str, Any]) -> None:
+    """Replace the state of each plugin that loads alone, but not together with the other plugins."""
+    # Two distributions may provide plugins of one name.
+    found = {(record["name"], record["distribution"]): record for record in together.get("records", ())}
+    for plugin in plugins:
+        other = found.get((plugin["name"], plugin["distribution"]))
+        if plugin["state"] == PluginState.READY.value and other is not None and other["state"] != plugin["state"]:
+            reason = f"loads alone, but not together with the other plugins: {other['reason']}"
+            plugin.update(state=other["state"], reason=reason, traceback=other["traceback"])
+
+
+def _crash_together(together: dict[str, Any]) -> Iterator[str]:
+    if "crash" in together:
+        yield f"the process that loads all plugins together {together['crash']}\n{together['output']}"
 
 
 def _warnings() -> Iterator[str]:

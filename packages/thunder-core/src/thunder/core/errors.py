@@ -16,6 +16,7 @@ __all__ = [
     "DataDependentError",
     "DataDependentFormattingError",
     "PluginLoadError",
+    "ResultVerificationError",
     "ThunderError",
     "TraceVerificationError",
     "TracingError",
@@ -71,6 +72,10 @@ class TraceVerificationError(ThunderError):
     """A trace is not a valid program; the message shows the invalid line and the lines around it."""
 
 
+class ResultVerificationError(ThunderError):
+    """An executor returned a result that differs from the result of the operation's meta function, or from torch's."""
+
+
 class PluginLoadError(ThunderError):
     """An executor plugin that the user named explicitly cannot be used; the message contains the recorded reason."""
 
@@ -81,12 +86,23 @@ def check(cond: Any, message: Callable[[], str], exception_type: type[Exception]
         raise exception_type(message())
 
 
-def name_source(error: Exception, what: str) -> None:
-    """Append `what`, the code that raised `error`, to its message once; type and traceback do not change."""
+def way_out(executor: Any) -> str:
+    """Return the line of a message that says how to run without the plugin of an executor, or an empty string."""
+    plugin = getattr(executor, "plugin", None)
+    if plugin is None:
+        return ""
+    return f"\n  {executor.name!r} comes from the plugin {plugin!r}; THUNDER_DISABLE_PLUGINS={plugin} runs without it"
+
+
+def name_source(error: Exception, what: str, executor: Any = None) -> None:
+    """Append `what`, the code that raised `error`, to its message once; type and traceback do not change.
+
+    If the code belongs to the executor of a plugin, the message also says how to run without the plugin.
+    """
     if getattr(error, "_thunder_raised_in", None) is None:
         try:
             error._thunder_raised_in = what  # type: ignore[attr-defined]
             message = f"{error.args[0]}" if error.args and isinstance(error.args[0], str) else f"{error}"
-            error.args = (f"{message}\n  in {what}", *error.args[1:])
+            error.args = (f"{message}\n  in {what}{way_out(executor)}", *error.args[1:])
         except Exception:  # an exception that does not allow the change keeps its message
             return

@@ -18,6 +18,7 @@ class ExecutorLike(Protocol):
     name: str
     version: str | None
     is_fallback: bool
+    plugin: str | None
     implmap: dict[Any, Any]
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:

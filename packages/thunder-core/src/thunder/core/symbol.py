@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thunder.core.binder import Binder
+from thunder.core.errors import name_source
 from thunder.core.facts import Cost, FactOptions, Facts, facts_of, with_facts
 from thunder.core.printer import PrintContext, bound_symbol_lines
 from thunder.core.proxies import Proxy, TensorProxy
@@ -151,17 +152,24 @@ class Symbol:
         if frontend is not None:
             return frontend.call_symbol(self, args, kwargs)
         args, kwargs = self.bind(args, kwargs)
-        if self.is_prim:
-            output = self.meta(*args, **kwargs)
-            subsymbols: tuple[BoundSymbol, ...] | list[BoundSymbol] = ()
-        else:
-            subsymbols = []
-            scopes = trace.scopes
-            scopes.append(subsymbols)
-            try:
+        subsymbols: tuple[BoundSymbol, ...] | list[BoundSymbol] = ()
+        try:
+            if self.is_prim:
                 output = self.meta(*args, **kwargs)
-            finally:
-                scopes.pop()
+            else:
+                subsymbols = []
+                scopes = trace.scopes
+                scopes.append(subsymbols)
+                try:
+                    output = self.meta(*args, **kwargs)
+                finally:
+                    scopes.pop()
+        except Exception as error:
+            if getattr(self.executor, "plugin", None) is not None:
+                name_source(
+                    error, f"the meta function of {self.name} of the executor {self.executor.name!r}", self.executor
+                )
+            raise
         bsym = BoundSymbol(self, args, kwargs, output, subsymbols, state.source)
         if self.bind_postprocess is not None:
             self.bind_postprocess(bsym)

@@ -8,9 +8,11 @@ nest.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import keyword
 import linecache
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,13 +20,20 @@ from time import perf_counter_ns
 from typing import Any
 
 from thunder.core.errors import TraceVerificationError
+from thunder.core.faults import source_with_faults
 from thunder.core.printer import RESERVED_NAMES, PrintContext, trace_text
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, proxies_in
 
-__all__ = ["Provenance", "Trace", "construct"]
+__all__ = ["Provenance", "Trace", "construct", "verification_level"]
 
 _counter = itertools.count()
+
+
+def verification_level() -> int:
+    """Return the value of the environment variable `THUNDER_VERIFY`, which is 0 if it is not set."""
+    value = os.environ.get("THUNDER_VERIFY", "0")
+    return int(value) if value.isdigit() else int(value != "")
 
 
 class Provenance:
@@ -187,12 +196,16 @@ class Trace:
 
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
         """Return the function that the trace's source defines."""
+        trace, level = self, verification_level()
+        if level:
+            # Imported by name at run time: the module belongs to a higher layer.
+            trace = importlib.import_module("thunder.execution.verify_results").with_checks(self, level)
         context = PrintContext()
-        text = trace_text(self, depth=0, decorators=decorators, context=context)
+        text = trace_text(trace, depth=0, decorators=decorators, context=context)
         namespace = dict(context.objects)
         filename = f"<thunder.{self.name} {next(_counter)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        exec(compile(text, filename, "exec"), namespace)
+        exec(compile(source_with_faults(trace, text, namespace), filename, "exec"), namespace)
         function = namespace[self.name]
         # Tracebacks can show the source until the function is deleted.
         weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False

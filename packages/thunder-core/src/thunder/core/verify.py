@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verifier, which checks that a trace is a valid program. `THUNDER_VERIFY=1` verifies every trace between passes.
 
+`thunder.execution.verify_results` checks the results of executors when a program runs.
+
 The rules of a valid program:
 
 - Each value is defined once, before its uses, and is not used after its `del`.
@@ -11,7 +13,6 @@ The rules of a valid program:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.symint.numbers import same_shape
-from thunder.core.trace import Trace
+from thunder.core.trace import Trace, verification_level
 
 __all__ = ["same_type", "verify", "verify_if_asked"]
 
@@ -148,5 +149,5 @@ def _compare(trace: Trace, i: int, bsym: BoundSymbol, expected: Sequence[Proxy],
 
 
 def verify_if_asked(trace: Trace) -> Trace:
-    """Verify a trace if the environment variable `THUNDER_VERIFY` is set to 1."""
-    return verify(trace) if os.environ.get("THUNDER_VERIFY", "0") not in ("", "0") else trace
+    """Verify a trace if the environment variable `THUNDER_VERIFY` is set to 1 or 2."""
+    return verify(trace) if verification_level() else trace

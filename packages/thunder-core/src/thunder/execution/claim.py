@@ -50,7 +50,7 @@ def _fused_by(fuser: FusionExecutor, trace: Trace) -> Trace:
     try:
         made = fuser.fusion_pass(trace)
     except Exception as error:
-        name_source(error, what)
+        name_source(error, what, fuser)
         raise
     check(isinstance(made, Trace), lambda: f"{what} returned {made!r} instead of a trace")
     return made
@@ -155,7 +155,7 @@ class _Claimer:
             try:
                 result = implementation.execution_transform(*bsym.args, **bsym.kwargs)
             except Exception as error:
-                name_source(error, f"{_transform_of(executor, bsym)}{_at(bsym)}")
+                name_source(error, f"{_transform_of(executor, bsym)}{_at(bsym)}", executor)
                 raise
         names = self.match(bsym, executor, result, operations)
         inner = excluded | {(executor.name, bsym.sym.id)}

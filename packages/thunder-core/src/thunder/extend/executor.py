@@ -65,6 +65,7 @@ class Executor:
         self.name = name
         self.version = version
         self.priority = 0
+        self.plugin: str | None = None  # the name of the plugin that registered it
         self.implmap: dict[Any, Implementation] = {}
         self.opmap: dict[str, Symbol] = {}
         self._lookasides: dict[Callable[..., Any], Symbol] = {}
@@ -207,7 +208,7 @@ class Executor:
         try:
             return checker(*bsym.args, **bsym.kwargs)
         except Exception as error:
-            name_source(error, f"the checker of the executor {self.name!r} for {bsym.sym.name}{_at(bsym)}")
+            name_source(error, f"the checker of the executor {self.name!r} for {bsym.sym.name}{_at(bsym)}", self)
             raise
 
     def can_execute(self, bsym: BoundSymbol, *, named: bool = True) -> bool:

@@ -343,7 +343,7 @@ class JointTrace:
                 else:
                     result = rule(*bsym.args, **bsym.kwargs)
         except Exception as error:
-            name_source(error, f"{self._whose(rule, bsym)}{_at(bsym)}")
+            name_source(error, f"{self._whose(rule, bsym)}{_at(bsym)}", self._owner(rule, bsym))
             raise
         finally:
             state.source = source
@@ -366,10 +366,17 @@ class JointTrace:
 
     def _whose(self, rule: GradRule, bsym: BoundSymbol) -> str:
         """Return the description of a rule for error messages."""
+        executor = self._owner(rule, bsym)
+        if executor is not None:
+            return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
+        return f"the gradient rule of {bsym.sym.name}"
+
+    def _owner(self, rule: GradRule, bsym: BoundSymbol) -> ExecutorLike | None:
+        """Return the executor that registered a rule, or None if the rule belongs to the operation."""
         for executor in _bringing(bsym.sym, self.executors):
             if executor.implmap[bsym.sym.id].grad_transform is rule and not executor.is_fallback:
-                return f"the gradient rule of the executor {executor.name!r} for {bsym.sym.name}"
-        return f"the gradient rule of {bsym.sym.name}"
+                return executor
+        return None
 
     def _rename(self, bsym: BoundSymbol, result: Any, recorded: list[BoundSymbol], rule: GradRule) -> dict[str, Any]:
         """Rename the values of the rule's result to the names of the output that they replace."""

@@ -78,6 +78,7 @@ class PluginRegistry:
         version = getattr(executor, "version", None)
         info = ExecutorInfo(name, None if version is None else str(version), priority, bool(default))
         self._executors[name] = (executor, info)
+        executor.plugin = self.plugin
         return executor
 
     def register_operator(self, name: str, *, executor: Executor | str | None = None, **definition: Any) -> Symbol:

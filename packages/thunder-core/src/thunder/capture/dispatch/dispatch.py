@@ -22,6 +22,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.user_lines import annotate, user_line
+from thunder.capture.dispatch.collectives import call_collective
 from thunder.capture.dispatch.initializers import draw_in_order_of_memory
 from thunder.capture.dispatch.metadata import (
     METADATA_METHODS,
@@ -32,6 +33,7 @@ from thunder.capture.dispatch.metadata import (
     layout_of,
 )
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
+from thunder.capture.dispatch.opaque_operations import is_collective
 from thunder.capture.dispatch.registry import handler_of, property_handler
 from thunder.capture.dispatch.torch_errors import Answer, check_write, torchs_answer
 from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
@@ -163,6 +165,8 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return _call_language(tracer, method, args, kwargs)
     if isinstance(func, types.FunctionType):
         return call_python_source(func, args, kwargs)
+    if is_collective(func):
+        return call_collective(tracer, func, args, kwargs)
     return call_opaque(tracer, func, args, kwargs)
 
 

@@ -42,7 +42,7 @@ from thunder.torch.private import (
     TorchDispatchMode,
 )
 
-__all__ = ["opaque_jvp", "opaque_symbol", "opaque_vmap"]
+__all__ = ["is_collective", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
 
 
 # Autocast rules, as torch documents them, of functions that have no symbol in the torch language.
@@ -92,8 +92,14 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
             "facts": _FACTS.get(name),
         }
         which = id if not tags else (*id, "random")
+        effect = (OpTags.SIDE_EFFECT,) if is_collective(func) else ()
         return Symbol(
-            name, meta, id=which, tags=(OpTags.OPAQUE_OP, *tags), bind_postprocess=None if tags else settle, **given
+            name,
+            meta,
+            id=which,
+            tags=(OpTags.OPAQUE_OP, *effect, *tags),
+            bind_postprocess=None if tags else settle,
+            **given,
         )
 
     plain, chance = made(), made(OpTags.RANDOM_OP)
@@ -102,6 +108,19 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
         sym.batch(_batch_by_torch(sym))
     plain.jvp(_tangents_by_torch(plain))
     return plain
+
+
+# The namespaces of `torch.ops` whose operators communicate with other processes.
+_COMMUNICATING = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"})
+
+
+def is_collective(func: Any) -> bool:
+    """Check whether `func` is an operator of torch.distributed, which communicates with other processes."""
+    if isinstance(func, OpOverload):
+        return func.namespace in _COMMUNICATING
+    if isinstance(func, OpOverloadPacket):
+        return func._qualified_op_name.partition("::")[0] in _COMMUNICATING
+    return False
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------

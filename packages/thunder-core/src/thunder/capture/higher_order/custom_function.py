@@ -11,18 +11,26 @@ from typing import Any, NamedTuple
 
 import torch
 
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.passes.checkpoint import copy_operations
 
 __all__ = ["apply_traced"]
+
+
+# The code of a backward that `once_differentiable` has wrapped: torch treats the gradients it returns as constants.
+_ONCE = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
 
 
 class TracedContext:
@@ -32,6 +40,8 @@ class TracedContext:
         self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple[Any, ...] = ()
         self._non_differentiable: tuple[Any, ...] = ()
+        self._dirty: tuple[Any, ...] = ()
+        self._materializes = True  # whether missing incoming gradients are zeros, else None
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Save tensors for backward."""
@@ -44,10 +54,12 @@ class TracedContext:
         self._non_differentiable = tensors
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Do nothing: in-place writes are recorded as they happen."""
+        """Mark inputs that the forward writes to. The writes themselves are recorded as they happen."""
+        self._dirty = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Do nothing: missing incoming gradients are always zeros."""
+        """Pass missing incoming gradients to backward as None if `value` is false, else as zeros."""
+        self._materializes = value
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
@@ -72,25 +84,47 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         out = _forward(cls, ctx, handles)
         with tracer.recording():
             output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})
-    backward = _trace_backward(tracer, cls, ctx, output)
+    stopped = _stopped(ctx, out, output)
+    if not ctx._materializes and any(ctx.needs_input_grad) and len(_differentiable(output, stopped)) > 1:
+        fall_back(f"{cls.__name__} calls set_materialize_grads(False), and has several differentiable outputs")
+    backward = _trace_backward(tracer, cls, ctx, output, stopped)
     kept, captured = _beside(inputs, output, forward, backward)
     ruled = bool(tracer.parts)  # a surrounding transform may need its tangents or its batching rule
-    whole = not captured and not (kept and ruled)
+    whole = not (kept and ruled)
+    arguments = (*inputs, *captured)
     results = (output, tuple(kept)) if whole and kept else output
-    sym = _symbol(cls, inputs, output, results, forward, backward, whole)
+    sym = _symbol(cls, arguments, output, results, forward, backward, whole)
     if ruled:
         _give_rules(tracer, sym, cls, ctx, inputs, forward)
-    trace.record(BoundSymbol(sym, inputs, {}, results, forward, state.source))
+    trace.record(BoundSymbol(sym, arguments, {}, results, forward, state.source))
     grad = any(ctx.needs_input_grad) and torch.is_grad_enabled()
-    if tracer.detaching and not torch.is_grad_enabled():
+    if tracer.detaching and not grad and (captured or not torch.is_grad_enabled()):
         with tracer.recording():
             output = tracer.detached(output, (), {})
-    stopped = {id(t) for t in ctx._non_differentiable}
-    return _wrapped(tracer, out, output, grad, stopped)
+    if grad and stopped:
+        with tracer.recording():
+            output = map_proxies(output, lambda p: prims.detach(p) if p.name in stopped else p)
+    dirty = {id(t) for t in ctx._dirty if any(t is h for h in handles)}
+    return _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+
+
+def _stopped(ctx: TracedContext, out: Any, output: Any) -> set[str]:
+    """Return the names of the outputs that the forward marked as not differentiable."""
+    marked = {id(t) for t in ctx._non_differentiable}
+    outs, values = (x if isinstance(x, (tuple, list)) else (x,) for x in (out, output))
+    return {p.name for t, p in zip(outs, values) if id(t) in marked and isinstance(p, TensorProxy)}
+
+
+def _differentiable(output: Any, stopped: set[str]) -> list[Proxy]:
+    found = [p for p in proxies_in(output) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)]
+    return [p for p in found if p.name not in stopped]
 
 
 def _anew(output: Any, given: set[str]) -> Any:
-    """Replace inputs in an output by new values, so that their gradients go through the custom backward."""
+    """Replace inputs in an output by new values, so that their gradients go through the custom backward.
+
+    As in torch, a new value is another tensor that shares the input's memory.
+    """
     return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
 
 
@@ -102,9 +136,15 @@ def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
     return cls.forward(ctx, *args)
 
 
-def _wrapped(tracer: Tracer, out: Any, output: Any, grad: bool, stopped: set[int]) -> Any:
+def _wrapped(tracer: Tracer, out: Any, output: Any, grad: bool, *, stopped: set[int], dirty: set[int]) -> Any:
     if isinstance(output, (tuple, list)):
-        return tuple(_wrapped(tracer, a, b, grad, stopped) for a, b in zip(out, output))
+        return tuple(_wrapped(tracer, a, b, grad, stopped=stopped, dirty=dirty) for a, b in zip(out, output))
+    if id(out) in dirty:  # an input that was written to is returned itself
+        with tracer.recording():
+            aliasing.write(out, output, "mark_dirty")
+        if grad and id(out) not in stopped:
+            set_requires_grad(out, True)
+        return out
     return tracer.wrap(output, requires_grad=grad and id(out) not in stopped)
 
 
@@ -118,17 +158,19 @@ class _Backward:
         self.error: Exception | None = None
 
 
-def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -> _Backward:
+def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str]) -> _Backward:
     result = _Backward()
     try:
         outs = output if isinstance(output, tuple) else (output,)
         with tracer.trace.scope() as operations, tracer.without_gradients():
             with tracer.proxies():
                 result.cotangents = [
-                    TensorProxy(like=p) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) else None
+                    TensorProxy(like=p)
+                    if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) and p.name not in stopped
+                    else None
                     for p in outs
                 ]
-            grads = cls.backward(ctx, *[None if p is None else tracer.wrap(p) for p in result.cotangents])
+            grads = cls.backward(ctx, *[_incoming(tracer, ctx, p, g) for p, g in zip(outs, result.cotangents)])
             result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
         result.operations = operations
     except Exception as error:  # raised later, and only if the program is differentiated
@@ -136,12 +178,22 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any) -
     return result
 
 
+def _incoming(tracer: Tracer, ctx: TracedContext, output: Any, cotangent: TensorProxy | None) -> Any:
+    """Return the gradient of an output that backward receives. An output without gradient has zeros or None."""
+    if cotangent is not None:
+        return tracer.wrap(cotangent)
+    if not ctx._materializes or not isinstance(output, TensorProxy):
+        return None
+    return tracer.call_symbol(ltorch.zeros, (output.shape,), {"dtype": output.dtype, "device": output.device})
+
+
 def _beside(
     inputs: Any, output: Any, forward: list[BoundSymbol], backward: _Backward
 ) -> tuple[list[Proxy], list[Proxy]]:
     """Return the intermediate values of the forward that the backward reads, and the values that both capture.
 
-    Captured values come from the surrounding program and are not arguments.
+    Captured values come from the surrounding program. They become further arguments of the operation, which have no
+    gradients.
     """
     known = {p.name for p in (*proxies_in(inputs), *proxies_in(output))}
     made = {name for op in forward for name in op.out_names}
@@ -152,7 +204,8 @@ def _beside(
     read.update((p.name, p) for p in proxies_in(backward.gradients))
     kept = [p for name, p in read.items() if name in made - known]
     read.update((p.name, p) for op in forward for p in op.flat_args)
-    return kept, [p for name, p in read.items() if name not in known | made | own]
+    captured = [p for name, p in read.items() if name not in known | made | own]
+    return kept, [p for p in captured if not (isinstance(p, NumberProxy) and p.symbol is not None)]
 
 
 def _symbol(
@@ -173,6 +226,7 @@ def _symbol(
         return map_proxies(results, lambda p: names.get(p.name, p))
 
     sym = Symbol(cls.__name__, meta, id=("autograd.Function", cls), executor=None)
+    once = getattr(cls.backward, "__code__", None) is _ONCE
 
     def differentiate(found: Any, *args: Any) -> None:
         if backward.error is not None:
@@ -189,7 +243,8 @@ def _symbol(
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
-                put_grad(a, names.get(g.name, g))
+                gradient = names.get(g.name, g)
+                put_grad(a, prims.detach(gradient) if once else gradient)
 
     def rule(*args: Any) -> Any:
         if backward.error is not None:
@@ -213,7 +268,7 @@ def _give_rules(
     if cls.jvp is not plain.jvp:
         sym.jvp(_jvp_rule(tracer, cls, ctx, inputs, forward))
     if cls.vmap is not plain.vmap:
-        sym.batch(_vmap_rule(tracer, cls))
+        sym.batch(_vmap_rule(tracer, cls, len(inputs)))
 
 
 def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, ...], forward: list[BoundSymbol]) -> Any:
@@ -248,8 +303,11 @@ class BatchInfo(NamedTuple):
     randomness: str
 
 
-def _vmap_rule(tracer: Tracer, cls: Any) -> Any:
+def _vmap_rule(tracer: Tracer, cls: Any, count: int) -> Any:
     def rule(b: Any, *args: Any) -> Any:
+        if any(a in b for a in args[count:]):
+            return NotImplemented  # a captured value is batched, which the static method does not see
+        args = args[:count]
         in_dims = tuple([0 if a in b else None for a in args])
         handles = tracer.wrap(args)
         with tracer.user_code():

@@ -59,6 +59,7 @@ class Subtrace:
         self.tracer = tracer
         self.name = name
         self.constant = constant
+        self.forward_mode = name in ("jvp", "jacfwd")
         self.leaves = leaves  # whether torch would treat its inputs as leaf tensors
         self.given: list[Handle] = []  # the inputs
         self.inputs: list[Handle] = []  # the stand-ins of the inputs

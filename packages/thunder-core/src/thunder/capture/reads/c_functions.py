@@ -21,7 +21,7 @@ from thunder.capture.base.predicates import module_of
 from thunder.capture.base.sources import Root, Source
 from thunder.core.classes import ClassCache
 
-__all__ = ["assume_pure", "denied", "setting_read_by"]
+__all__ = ["assume_pure", "communicates", "denied", "setting_read_by"]
 
 # Modules whose C functions compute from their arguments, with the reason. Changes of containers are repeated.
 _MODULES: dict[str, str] = {
@@ -59,6 +59,7 @@ _MODULES: dict[str, str] = {
     "torch._C._sparse": "operations: the tracer sees their calls",
     "torch._C._nested": "operations: the tracer sees their calls",
     "torch._C._functorch": "levels of torch.func's transforms, which the tracer replaces",
+    "torch._C._monitor": "counters of calls, which no result depends on",
     "torch._C._dynamo": "torch.compile's switches, which no operation depends on",
 }
 
@@ -85,6 +86,13 @@ _FUNCTIONS: dict[str, str] = {
         "registrations are guarded",
     ),
     **dict.fromkeys(["_weakref._remove_dead_weakref", "_weakref.proxy"], "tidies up weak containers"),
+    **dict.fromkeys(
+        [f"torch._C._distributed_c10d.{name}" for name in (
+            "size", "rank", "name", "_get_backend_name", "group_name", "_resolve_process_group", "bound_device_id",
+            "group_desc",
+        )],
+        "a process group does not change",
+    ),
     **dict.fromkeys(
         ["_warnings.warn", "_warnings.warn_explicit", "_warnings._filters_mutated"],
         "warns, which no result depends on",
@@ -240,6 +248,11 @@ def denied(fn: Any, owner: Any, scope: dict[str, Any]) -> str | None:
     return None if found is not None and scope.get("__name__") in _CALLERS else found
 
 
+def communicates(fn: Any) -> bool:
+    """Check whether a C function belongs to torch.distributed: most of them communicate with other processes."""
+    return (fn.__module__ or "").startswith("torch._C._distributed_c10d")
+
+
 def _denied_anywhere(fn: Any, owner: Any) -> str | None:
     if _assumed and any(fn == known for known in _assumed):
         return None
@@ -275,6 +288,8 @@ def _denied(fn: Any, cls: type | None) -> str | None:
         return None
     if setting_read_by(fn) is not None:
         return None
+    if communicates(fn):
+        return f"the program calls `{name}` of torch.distributed, which may communicate with other processes"
     return f"the program calls {module}.{name}, a C function that may read or change what no guard can watch"
 
 

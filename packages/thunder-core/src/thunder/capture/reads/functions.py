@@ -26,7 +26,7 @@ from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope
 from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
-from thunder.capture.reads.c_functions import denied, setting_read_by
+from thunder.capture.reads.c_functions import communicates, denied, setting_read_by
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import IsObject
@@ -156,7 +156,7 @@ class CodeReads:
         """End the trace before a call of a C function that no guard covers; guard the settings that it reads."""
         reason = denied(fn, owner, frame.f_globals)
         if reason is not None and not _is_imported_now(frame):
-            self._recorder.deny(reason)
+            self._recorder.deny(reason, always=communicates(fn))
         if fn not in self._settings and (setting := setting_read_by(fn)) is not None:
             self._settings.add(fn)
             try:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from thunder.capture.base.absent import ABSENT
-from thunder.capture.base.fallback import RunsEagerly
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.phase import Reader, TracerPhase, active, pause_reads
 from thunder.capture.base.snapshots import (
     AttributesSnapshot,
@@ -258,9 +258,12 @@ class ReadRecorder:
         """Record a reason why the trace cannot be cached."""
         self.unguardable.setdefault(reason, user_line())
 
-    def deny(self, reason: str) -> NoReturn:
-        """End the trace: the program is about to do what a compiled program could not repeat."""
-        self.denied = RunsEagerly(reason)  # the program may catch it
+    def deny(self, reason: str, *, always: bool = False) -> NoReturn:
+        """End the trace: the program is about to do what a compiled program could not repeat.
+
+        With `always`, the program runs eagerly from now on, and the modules that it calls are compiled one by one.
+        """
+        self.denied = (ModuleFallback if always else RunsEagerly)(reason)  # the program may catch it
         self.denied.where = user_line()
         raise self.denied
 

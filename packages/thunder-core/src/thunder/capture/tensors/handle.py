@@ -185,6 +185,8 @@ class Lifted:
 class WriteObserver(Protocol):
     """A part of the program that is traced separately, because a transform is applied to it."""
 
+    forward_mode: bool  # whether the transform computes tangents
+
     def check_write(self, handle: Handle, name: str) -> None:
         """Raise an error for an in-place operation that the transform does not support."""
 

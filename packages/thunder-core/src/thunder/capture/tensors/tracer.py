@@ -18,7 +18,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
-from thunder.capture.base.fallback import fall_back, refuse_kinds_of_memory
+from thunder.capture.base.fallback import ModuleFallback, fall_back, refuse_kinds_of_memory
 from thunder.capture.base.phase import Reader, active, begin_reads, end_reads, pause_reads, resume_reads
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.sources import Attr
@@ -75,6 +75,7 @@ class Tracer:
         self.leaves = Leaves()
         self.derived_scalars: DerivedScalars | None = None  # set if numbers that derive from inputs are computed
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
+        self.collective: str | None = None  # the first collective of torch.distributed that the program calls
         self.has_regions = False  # whether backward recomputes a part of the program
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention
@@ -314,6 +315,9 @@ class Tracer:
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """Return the results of an operation under no_grad, detached so that no gradient flows through them."""
+        if any(part.forward_mode for part in self.parts):  # tangents would still flow through them
+            self.partly_eager = ModuleFallback("a function that forward mode differentiates uses torch.no_grad inside")
+            raise self.partly_eager
         given = {p.name for p in proxies_in((args, kwargs))}
         if isinstance(out, (tuple, list)):
             return type(out)(self.detached(o, args, kwargs) for o in out)

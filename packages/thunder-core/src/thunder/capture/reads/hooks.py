@@ -40,6 +40,10 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
         if active.thread != get_ident():
             return original(self, name)
         reader: Any = active.reader
+        new = (id(self), name) not in reader.seen
+        if new and (type(self), name) not in reader.plain:
+            with TracerPhase():
+                reader.before_read(self, name)
         try:
             value = original(self, name)
         except AttributeError:
@@ -48,7 +52,7 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
             if value is ABSENT:
                 raise
             return value
-        if (id(self), name) not in reader.seen:
+        if new:
             with TracerPhase():
                 again = reader.read(self, name)
             if again:
@@ -64,7 +68,11 @@ def _assignment_hook(original: Callable[..., Any]) -> Callable[[Any, str, Any], 
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if active.thread == get_ident():
-            active.reader.assigned.add((id(self), name))  # type: ignore[union-attr]
+            reader: Any = active.reader
+            reader.assigned.add((id(self), name))
+            if (type(self), name) not in reader.plain or name == "__class__":
+                with TracerPhase():
+                    reader.before_read(self, name, assigned=True)
         original(self, name, value)
 
     __setattr__._thunder_hook = True  # type: ignore[attr-defined]

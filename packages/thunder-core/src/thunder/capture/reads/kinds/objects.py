@@ -78,7 +78,7 @@ class Object(Kind):
         """Watch reads of its attributes. If its class cannot be watched, read all attributes now."""
         if issubclass(type(value), CONTAINERS):
             read_contents(source, value, recorder)
-        elif isinstance(value, BaseException):
+        elif issubclass(type(value), BaseException):
             recorder.value(source.attr("args"), value.args)
         if not recorder.watch(type(value)):
             if not _shows_variables(value):

@@ -101,7 +101,7 @@ class PerModule:
             return fn
         scope = fn.__globals__
         codes = [fn.__code__, *nested_codes(fn.__code__)]
-        named = {n: m for c in codes for n in c.co_names if isinstance(m := scope.get(n), torch.nn.Module)}
+        named = {n: m for c in codes for n in c.co_names if issubclass(type(m := scope.get(n)), torch.nn.Module)}
         if named and not any(map(stored_globals, codes)):
             scope = {**scope, **{name: self.piece(module) for name, module in named.items()}}
         cells = []

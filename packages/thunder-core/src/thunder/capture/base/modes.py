@@ -9,6 +9,7 @@ depends on the enabled attention kernels.
 from __future__ import annotations
 
 import contextlib
+import decimal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,7 @@ from thunder.torch.private import (
 
 __all__ = [
     "attention_kernels",
+    "decimal_settings",
     "is_state",
     "keep_grad_mode",
     "keep_modes",
@@ -65,6 +67,13 @@ _TELLING: dict[str, tuple[str, ...]] = {
     "torch.xpu": ("is_available", "device_count", "current_device"),
     "torch.accelerator": ("is_available", "device_count", "current_device_index", "current_accelerator"),
 }  # fmt: skip
+
+
+def decimal_settings() -> tuple[Any, ...]:
+    """Return the settings of the decimal context."""
+    context = decimal.getcontext()
+    traps = tuple([bool(trapped) for trapped in context.traps.values()])
+    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
 
 
 def keep_modes(substitutions: Substitutions) -> None:

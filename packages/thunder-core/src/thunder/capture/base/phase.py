@@ -31,6 +31,7 @@ class Reader(Protocol):
     """Records the reads and assignments of the program."""
 
     seen: dict[tuple[int, str], None]
+    plain: set[tuple[type, str]]
     assigned: set[tuple[int, str]]
     assigned_elsewhere: set[tuple[int, str]]  # by other threads
 
@@ -39,6 +40,18 @@ class Reader(Protocol):
 
     def read(self, obj: Any, name: str) -> bool:
         """Record the first read of `obj.name`; return True if the value was replaced and has to be read again."""
+
+    def before_read(self, obj: Any, name: str, *, assigned: bool = False) -> None:
+        """Record the descriptor, if any, whose code the first read or an assignment of `obj.name` runs."""
+
+    def value_read(self, x: Any, name: str) -> None:
+        """Record the first read of an attribute of a class or a module, before it happens."""
+
+    def special_method_read(self, cls: type, name: str) -> None:
+        """Record that the program depends on whether a class has a special method."""
+
+    def value_assigned(self, x: Any, name: str, value: Any) -> None:
+        """Record that an attribute of a class or a module is about to be assigned or deleted."""
 
     def missing(self, obj: Any, name: str) -> Any:
         """Record that `obj` has no `name`; return the entry of that name in a module's tables, or `ABSENT`."""

@@ -304,6 +304,6 @@ def snapshots_of(source: Source, obj: Any) -> list[Snapshot]:
     if names:
         before = {name: slot(obj, name) for name in names}
         out.append(AttributesSnapshot(source, obj, {k: v for k, v in before.items() if v is not ABSENT}))
-    if isinstance(obj, CONTAINERS):
+    if issubclass(type(obj), CONTAINERS):
         out.append(container_snapshot(source, obj))
     return out

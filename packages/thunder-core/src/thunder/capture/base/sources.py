@@ -28,6 +28,7 @@ __all__ = [
     "HasGradientHooks",
     "Item",
     "Length",
+    "ModuleVariable",
     "Query",
     "Root",
     "Scope",
@@ -362,6 +363,16 @@ class Global(Source):
     def describe(self) -> str:
         """Return the variable's name."""
         return self.name
+
+
+class ModuleVariable(Item):
+    """A global variable of a module that is read as an attribute of the module."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        """Show the variable as an attribute."""
+        return f"{self.parent}.{self.key}"
 
 
 class Cell(Source):

@@ -79,6 +79,11 @@ class Substitutions:
             self._steps.append((setattr, (owner, name, getattr(owner, name))))
             setattr(owner, name, value)
 
+    def change_class(self, x: Any, cls: type) -> None:
+        """Assign the `__class__` of a class or a module."""
+        self._steps.append((_assign_class, (x, type(x))))
+        _assign_class(x, cls)
+
     def enter(self, context: AbstractContextManager[T]) -> T:
         """Enter a context. Restoring the board exits it."""
         left: list[bool] = [True]  # before `__enter__` returns there is nothing to exit
@@ -224,6 +229,11 @@ def _put_back(owner: Any, name: str, before: Any) -> None:
         _setter(owner)(owner, name, before)
     elif name in owner.__dict__:
         (type.__delattr__ if isinstance(owner, type) else delattr)(owner, name)
+
+
+def _assign_class(x: Any, cls: type) -> None:
+    if type(x) is not cls:
+        (type if isinstance(x, type) else object).__setattr__(x, "__class__", cls)
 
 
 def _leave(context: AbstractContextManager[Any], left: list[bool]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import AttributesSnapshot, DictSnapshot, Snapshot
-from thunder.capture.base.sources import CellContents, Global, Item, Length, Source, Variables
+from thunder.capture.base.sources import CellContents, Global, Item, Length, ModuleVariable, Source, Variables
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import HasType
@@ -41,7 +41,7 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
         ):
             uses = {use for code in ran for use in bytecode.uses(code, *named)}
             grown = len(before) < len(reached.thing)
-            only = uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)
+            only = uses and uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)
             if named[1] and only and not any(guard.operand is source for guard in reads.guards):
                 logs.add(source)
                 if bytecode.LENGTH in uses:
@@ -61,7 +61,7 @@ def _named(source: Source) -> tuple[str, str]:
     """Return how bytecode refers to the value at a source: as an attribute or a variable, and its name."""
     if isinstance(source, (Global, CellContents)):
         return bytecode.VARIABLE, source.name
-    if isinstance(source, Item) and isinstance(source.parent, Variables):
+    if isinstance(source, ModuleVariable) or (isinstance(source, Item) and isinstance(source.parent, Variables)):
         return bytecode.ATTRIBUTE, str(source.key)
     return "", ""
 
@@ -88,7 +88,7 @@ def guard_what_was_assigned(reads: Recorder, ran: list[CodeType], scopes: list[A
     of_classes = frozenset().union(*map(bytecode.stored_attributes, ran))
     unseen = frozenset().union(*map(bytecode.stored_past_hooks, ran))
     for reached in list(reads.reached.values()):
-        stored = of_classes if isinstance(reached.thing, type) else unseen
+        stored = of_classes if issubclass(type(reached.thing), type) else unseen
         names = stored.union(assigned.get(id(reached.thing), ()))
         for snapshot in reached.snapshots if names else ():
             if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 import types
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import torch
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import TABLES, AttributesSnapshot, variables
 from thunder.capture.base.sources import Item, Variables
+from thunder.capture.reads.class_attributes import is_user_descriptor
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.guard_kinds import HasKeys, LacksAttribute
 from thunder.capture.reads.kinds.base import Reached, Recorder
+from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.unguardables import Unguardables
 
 __all__ = ["AttributeReads"]
@@ -34,6 +37,7 @@ class AttributeReads:
         self._classes = classes
         self._unguardables = unguardables
         self.seen: dict[tuple[int, str], None] = {}  # the attributes read, by the ids of the objects
+        self.plain: set[tuple[type, str]] = set()  # attributes without a user descriptor, by the class of the object
         self.assigned = recorder.assigned
         self.assigned_elsewhere = recorder.assigned_elsewhere
         self._alive: list[Any] = []
@@ -49,6 +53,7 @@ class AttributeReads:
     def release(self) -> None:
         """Release references to the user's objects."""
         self.seen.clear()
+        self.plain.clear()
         self._alive.clear()
         self._not_reached.clear()
 
@@ -67,6 +72,41 @@ class AttributeReads:
     def holds(self, obj: Any) -> bool:
         """Check whether a read has found `obj`, so that it may contain handles and symbols."""
         return id(obj) in self._recorder.reached
+
+    def before_read(self, obj: Any, name: str, *, assigned: bool = False) -> None:
+        """Record the descriptor whose code a read or an assignment of `obj.name` is about to run."""
+        if assigned and name == "__class__":
+            self._recorder.deny(f"the program assigns the class of a {type(obj).__name__}")
+        if issubclass(type(obj), enum.Enum):
+            self._recorder.member_found(obj)
+        raw = self._classes.lookup(type(obj), name)
+        if raw is not ABSENT and is_user_descriptor(raw):
+            self._classes.attribute_read(type(obj), name, raw)
+        elif not issubclass(type(obj), enum.Enum):
+            self.plain.add((type(obj), name))
+
+    def value_read(self, x: Any, name: str) -> None:
+        """Record the first read of an attribute of a class or a module, before it happens."""
+        self.seen[(id(x), name)] = None
+        self._alive.append(x)
+        if isinstance(x, types.ModuleType):
+            self._recorder.code.modules.variable(x, name)
+        else:
+            self._classes.read_of_class(x, name)
+
+    def special_method_read(self, cls: type, name: str) -> None:
+        """Record that the program depends on whether a class has a special method."""
+        if not is_library_class(cls) and (id(cls), name) not in self.seen:
+            self.seen[(id(cls), name)] = None
+            self._alive.append(cls)
+            self._classes.read_special_method(cls, name)
+
+    def value_assigned(self, x: Any, name: str, value: Any) -> None:
+        """Record that an attribute of a class or a module is about to be assigned or deleted."""
+        if isinstance(x, types.ModuleType):
+            self._recorder.code.modules.assigned(x, name, value)
+        else:
+            self.assigned.add((id(x), name))
 
     def read(self, obj: Any, name: str) -> bool:
         """Record a read of `obj.name`; return True if the value was replaced and has to be read again."""
@@ -126,7 +166,7 @@ class AttributeReads:
         cls = type(obj)
         found: Any = ABSENT
         table = ""
-        if isinstance(obj, _MODULE):
+        if issubclass(type(obj), _MODULE):
             d = variables(obj) or {}
             for table in TABLES:
                 if name in d.get(table, ()):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import types
 from typing import Any
@@ -11,16 +10,33 @@ from typing import Any
 from thunder.capture.base.snapshots import cell_value
 from thunder.capture.reads.libraries import is_library_class
 
-__all__ = ["codes_of", "functions_in", "holds_code", "is_of_the_interpreter", "plain_class_attributes"]
+__all__ = [
+    "codes_of",
+    "functions_in",
+    "holds_code",
+    "is_of_the_interpreter",
+    "is_user_descriptor",
+    "plain_class_attributes",
+]
 
 _OF_INTERPRETER = (types.WrapperDescriptorType, types.GetSetDescriptorType, types.MethodDescriptorType,
-                   types.ClassMethodDescriptorType, types.MemberDescriptorType, types.BuiltinFunctionType,
-                   type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
+                   types.ClassMethodDescriptorType, types.MemberDescriptorType,
+                   types.BuiltinFunctionType)  # fmt: skip
 
 
 def is_of_the_interpreter(raw: Any) -> bool:
     """Check whether an attribute of a class is implemented in C."""
     return isinstance(raw, _OF_INTERPRETER) and not isinstance(raw, types.MemberDescriptorType)
+
+
+def is_user_descriptor(raw: Any) -> bool:
+    """Check whether an attribute of a class is a descriptor of a user class, whose code runs at each access."""
+    cls = type(raw)
+    return bool(cls.__flags__ & _HEAP_TYPE) and not is_library_class(cls) and not _DESCRIBES.isdisjoint(dir(cls))
+
+
+_HEAP_TYPE = 1 << 9
+_DESCRIBES = frozenset({"__get__", "__set__", "__delete__"})
 
 
 def functions_in(raw: Any) -> list[types.FunctionType]:
@@ -29,7 +45,7 @@ def functions_in(raw: Any) -> list[types.FunctionType]:
         return [raw]
     if isinstance(raw, (staticmethod, classmethod)):
         raw = [raw.__func__]
-    elif isinstance(raw, property):
+    elif isinstance(raw, (property, types.DynamicClassAttribute)):
         raw = [raw.fget, raw.fset, raw.fdel]
     elif isinstance(raw, functools.cached_property):
         raw = [raw.func]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from types import CodeType
@@ -26,6 +27,7 @@ from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.kinds.containers import has_plain_lookup
 from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.memoized_functions import MEMOIZED, memoized_stand_in
+from thunder.capture.reads.value_hooks import is_watched, unwatched_class
 from thunder.runtime.guards import class_attributes
 
 __all__ = ["UNSHADOWED", "ClassReads"]
@@ -33,6 +35,15 @@ __all__ = ["UNSHADOWED", "ClassReads"]
 _MODULE = torch.nn.Module
 # Names that are assumed not to be overridden on an instance.
 UNSHADOWED = frozenset({"__class__", "_call_impl", "_slow_forward", "__setattr__", "__getattribute__"})
+# Special methods without which the interpreter does something else. It looks them up unseen.
+_SPECIAL = frozenset({"__bool__", "__len__", "__eq__", "__iter__", "__contains__", "__getattr__"})
+# Attributes of classes that the guard on `__mro__` covers, or that C functions compute.
+_GUARDED_BY_MRO = frozenset({"__mro__", "__bases__", "__base__", "__class__", "mro", "__subclasses__", "__flags__"})
+_NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+# The tables of an enumeration, which no longer change after its definition, except for combinations of flags.
+_OF_ENUMS = frozenset({"_member_map_", "_member_names_", "_value2member_map_", "_member_type_", "_value_repr_",
+                       "_unhashable_values_", "_hashable_values_", "_flag_mask_", "_all_bits_", "_boundary_",
+                       "_inverted_", "_singles_mask_", "_use_args_", "_new_member_"})  # fmt: skip
 # Functions that accept the name of an attribute.
 _ASKING = frozenset({"getattr", "hasattr"})
 _OF_ALL_MODULES = Root(torch.nn.modules.module, "torch.nn.modules.module")
@@ -53,6 +64,7 @@ class ClassReads:
         self._lookups: dict[tuple[type, str], Any] = {}
         self._values: set[type] = set()  # classes that variables of the program may contain
         self._read_whole: set[type] = set()
+        self._instances: dict[type, None] = {}  # classes of which an instance was found
         self._own_names: dict[type, set[str]] = {}  # names found in instances but not in the class
 
     # -- classes and lookups ------------------------------------------------------------------------------------------
@@ -80,12 +92,18 @@ class ClassReads:
             return
         source = self._sources.setdefault(cls, Root(cls, cls.__name__))
         recorder.register(source, cls, [AttributesSnapshot(source, cls, dict(cls.__dict__))])
+        recorder.watch_value(cls)
         for name, raw in list(cls.__dict__.items()):
             for fn in functions_in(raw):
                 for code in codes_of(fn):
                     self._methods.setdefault(id(code), []).append((cls, name))
                 if not recorder.sees_code and name.startswith("__"):
                     self.attribute_read(cls, name, raw)
+
+    def instance_found(self, cls: type) -> None:
+        """Record that a read found an instance. Its class must not gain special methods that it lacks."""
+        self.know(cls)
+        self._instances[cls] = None
 
     def is_value(self, cls: type) -> None:
         """Record that a variable of the program may contain a class, and watch reads of the class's attributes."""
@@ -115,6 +133,8 @@ class ClassReads:
         owner = next((c for c in cls.__mro__ if name in c.__dict__), None)
         if owner is None or (name in UNSHADOWED and is_library_class(owner)):
             return
+        if isinstance(raw, types.DynamicClassAttribute) and is_library_class(owner):
+            return  # e.g. `name` and `value` of enumerations
         if self._recorder.substitutions.replaces(owner, name):
             return
         before = self._recorder.reached.get(id(owner))
@@ -147,6 +167,13 @@ class ClassReads:
             for accessor in ("fget", "fset"):
                 if getattr(raw, accessor) is not None:
                     recorder.value(source.attr(accessor), getattr(raw, accessor))
+        elif isinstance(raw, types.DynamicClassAttribute):
+            source = self.know(owner).variable(name)
+            recorder.guarded(source)
+            recorder.add(HasType(source, type(raw)))
+            for accessor in ("fget", "fset"):
+                if getattr(raw, accessor) is not None:
+                    recorder.value(source.attr(accessor), getattr(raw, accessor))
         elif isinstance(raw, functools.cached_property):
             recorder.guarded(source)
             recorder.add(HasType(source, type(raw)))
@@ -155,6 +182,59 @@ class ClassReads:
             recorder.value(source, raw)
         else:
             recorder.value(self.know(owner).variable(name), raw, holder=(owner, name))
+
+    def read_of_class(self, cls: type, name: str) -> None:
+        """Guard an attribute that the program reads from a class itself, e.g. `C.k`."""
+        if name in _GUARDED_BY_MRO:
+            return
+        source, meta = self.know(cls), unwatched_class(cls)
+        if name in _NAMES:
+            found = type.__getattribute__(cls, name)
+            if isinstance(found, (str, type(None))):
+                self._recorder.value(source.attr(name), found)
+            return
+        if name == "__dict__":
+            self._read_dict(cls)
+            return
+        of_meta, raw = self.lookup(meta, name), self.lookup(cls, name)
+        if raw is ABSENT or (of_meta is not ABSENT and hasattr(type(of_meta), "__set__")):
+            self._absent(cls, name)
+            if of_meta is not ABSENT:
+                self.attribute_read(meta, name, of_meta)
+            elif (computes := self.lookup(meta, "__getattr__")) is not ABSENT:
+                self.attribute_read(meta, "__getattr__", computes)
+        elif not (issubclass(meta, enum.EnumMeta) and name in _OF_ENUMS):
+            if is_of_the_interpreter(raw):
+                self._absent(cls, name)
+            self.attribute_read(cls, name, raw)
+
+    def read_special_method(self, cls: type, name: str) -> None:
+        """Guard a special method of a class, or that the class has none."""
+        self.know(cls)
+        raw = self.lookup(cls, name)
+        if raw is ABSENT or is_of_the_interpreter(raw):
+            self._absent(cls, name)
+        else:
+            self.attribute_read(cls, name, raw)
+
+    def _absent(self, cls: type, name: str) -> None:
+        """Guard that a class has no attribute `name` that it did not have before, nor have its bases."""
+        for owner in cls.__mro__:
+            if not is_library_class(owner):
+                self.know(owner)
+                if name in self._attributes_before(owner):
+                    return
+                self._recorder.absent(self.know(owner).variables, name)
+
+    def _read_dict(self, cls: type) -> None:
+        """Guard all attributes of a class, without those of its bases."""
+        if cls not in self._read_whole:
+            self._read_whole.add(cls)
+            before = self._attributes_before(cls)
+            self._recorder.add(HasAttributes(self.know(cls), class_attributes(before)))
+            for name, value in before.items():
+                if not name.startswith("__") and not hasattr(type(value), "__get__"):
+                    self._recorder.value(self.know(cls).variable(name), value)
 
     def read_whole(self, cls: type) -> None:
         """Guard all attributes of an unwatched object's classes: methods, properties and data."""
@@ -202,9 +282,11 @@ class ClassReads:
             every |= uses
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
                 names |= uses
-        for cls in list(self._sources):
+        for cls in [c for c in self._sources if not is_watched(c)]:
             owners = [c for c in cls.__mro__ if not is_library_class(c)]
             read = every if cls in self._values else names
+            for name in sorted({*_NAMES, "__dict__"}.intersection(read)):
+                self.read_of_class(cls, name)
             data = {n for c in owners for d in (self._attributes_before(c), c.__dict__) for n in d if n in read}
             for name in sorted(data):
                 self._guard_name(cls, owners, name)
@@ -231,12 +313,15 @@ class ClassReads:
             return
 
     def guard_instance_names(self) -> None:
-        """Guard that no class gains an attribute (e.g. a property) with a name that was found in an instance."""
+        """Guard that no class gains an attribute with a name found in an instance, or a special method."""
         names: dict[type, set[str]] = {}
-        for cls, own in self._own_names.items():
+        for cls in {**self._own_names, **dict.fromkeys(self._instances)}:
+            own = self._own_names.get(cls, set()) | (_SPECIAL if cls in self._instances else set())
             for c in cls.__mro__:
                 if not is_library_class(c):
-                    names.setdefault(c, set()).update(n for n in own if n not in c.__dict__)
+                    self.know(c)
+                    before = self._attributes_before(c)
+                    names.setdefault(c, set()).update(n for n in own if n not in c.__dict__ and n not in before)
         for c, absent in names.items():
             if absent:
                 self._recorder.add(LacksKeys(self.know(c).variables, frozenset(absent)))

@@ -52,7 +52,7 @@ def _is_guarded_by_class(found: Reached) -> bool:
         return False
     if type(thing) is types.FunctionType:
         return isinstance(root, Argument)
-    return isinstance(classify(thing), (Container, Object, Namespace)) and not isinstance(thing, IMMUTABLE)
+    return isinstance(classify(thing), (Container, Object, Namespace)) and not issubclass(type(thing), IMMUTABLE)
 
 
 def _tensors_below(owners: set[Source], tensors: Sequence[tuple[Source, Any]]) -> dict[Source, dict[Path, int]]:

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import fall_back
@@ -26,6 +28,7 @@ from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope
 from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
+from thunder.capture.reads.builtin_readers import BUILTIN_READERS
 from thunder.capture.reads.c_functions import communicates, denied, setting_read_by
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
@@ -35,11 +38,14 @@ from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
+from thunder.capture.reads.modules import ModuleReads
 from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
+from thunder.capture.reads.value_hooks import is_watched
 from thunder.core.locations import is_ours
 
 __all__ = ["CodeReads", "attention_kernels_source"]
 
+_CHECKS_OF_ABCS = frozenset({"_abc_instancecheck", "_abc_subclasscheck"})
 _BUILTINS = Root(builtins, "builtins")
 
 
@@ -54,6 +60,7 @@ class CodeReads:
     def __init__(self, recorder: Recorder, classes: ClassReads):
         self._recorder = recorder
         self._classes = classes
+        self.modules = ModuleReads(recorder, self)
         self.symbolic: Inputs | None = None  # set if numbers of inputs are symbolic
         self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts of globals
         self._ran: dict[int, CodeType] = {}
@@ -64,6 +71,7 @@ class CodeReads:
         self._unmatched: dict[int, tuple[CodeType, dict[str, Any]]] = {}  # code without a known function; its globals
         self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
+        self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
 
     @property
@@ -76,6 +84,7 @@ class CodeReads:
         self.scopes.clear()
         self._functions.clear()
         self._unmatched.clear()
+        self._checks_of_abcs.clear()
         self._alive.clear()
 
     # -- functions ----------------------------------------------------------------------------------------------------
@@ -116,6 +125,8 @@ class CodeReads:
     def _read_cells(self, source: Source, fn: types.FunctionType) -> None:
         recorder = self._recorder
         for i, (name, cell) in enumerate(zip(fn.__code__.co_freevars, fn.__closure__ or ())):
+            if name == "dispatch_cache" and fn.__globals__.get("__name__") == "functools":
+                continue  # a cache of `singledispatch`, which depends on the guarded registry
             inner = source.to(Cell, i)
             before = cell_value(cell)
             if id(cell) not in self._cells:
@@ -124,9 +135,10 @@ class CodeReads:
             variable = inner.to(CellContents, name)
             found = recorder.reached[id(cell)].snapshots[0].before if id(cell) in recorder.reached else before
             recorder.value(variable, found, holder=(cell, None) if found is before else None)
-            if isinstance(found, (types.ModuleType, type)):
+            if issubclass(type(found), (types.ModuleType, type)):
                 for used in bytecode.uses(fn.__code__, bytecode.VARIABLE, name):
-                    self._read_attributes(variable, found, (used,), fn.__code__)
+                    self._read_attributes(variable, found, (used,) if used else (), fn.__code__)
+                self._watch_if_value(found, name, fn.__code__)
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
@@ -155,8 +167,13 @@ class CodeReads:
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
         """End the trace before a call of a C function that no guard covers; guard the settings that it reads."""
         reason = denied(fn, owner, frame.f_globals)
-        if reason is not None and not _is_imported_now(frame):
+        if reason is not None and not _imports(frame):
             self._recorder.deny(reason, always=communicates(fn))
+        if fn.__name__ in _CHECKS_OF_ABCS and fn.__module__ == "_abc":
+            found = frame.f_locals
+            checked = found["subclass"] if "subclass" in found else type(found.get("instance"))
+            if isinstance(found.get("cls"), type) and isinstance(checked, type):
+                self._checks_of_abcs[checked, found["cls"]] = None
         if fn not in self._settings and (setting := setting_read_by(fn)) is not None:
             self._settings.add(fn)
             try:
@@ -167,6 +184,13 @@ class CodeReads:
 
     def match_remaining(self) -> None:
         """At the end of the run, search for the functions of code that ran although no read had found it."""
+        for cls, base in self._checks_of_abcs:
+            if not (is_library_class(cls) and is_library_class(base)) and not issubclass(cls, torch.Tensor):
+                check = _BUILTINS.attr("issubclass").call((self._classes.know(cls), self._classes.know(base)))
+                self._recorder.value(check, issubclass(cls, base))
+        for code, module in self.modules.missing_imports():
+            for used in bytecode.attribute_names(code):
+                self._read_attributes(Root(module, module.__name__.rpartition(".")[2]), module, (used,), code)
         for code, scope in self._unmatched.values():
             self._match(code, scope)
 
@@ -191,22 +215,28 @@ class CodeReads:
             self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
         self._read_globals(code, scope)
-        for name in bytecode.imported_modules(code):
-            module = sys.modules.get(name)
-            if module is not None and not is_library_scope(module.__dict__):
-                source = Root(module, module.__name__.rpartition(".")[2])
-                for used in bytecode.attribute_names(code):
+        for source, module in self.modules.imports(code, scope):
+            for used in bytecode.attribute_names(code):
+                if not is_watched(module):
                     self._read_attributes(source, module, (used,), code)
+        if "find_spec" in code.co_names:
+            self.modules.asked_for(code)
         reason = None if self._recorder.sees_code else imported_nondeterminism(code)
         if reason is not None:
             self._recorder.refuse(reason)
 
     # -- globals ------------------------------------------------------------------------------------------------------
-    def _scope(self, scope: dict[str, Any], function: Source | None = None) -> GlobalsSnapshot:
+    def scope_of(self, module: types.ModuleType) -> GlobalsSnapshot:
+        """Return the snapshot of the variables of a module."""
+        return self._scope(module.__dict__, module=module)
+
+    def _scope(
+        self, scope: dict[str, Any], function: Source | None = None, module: types.ModuleType | None = None
+    ) -> GlobalsSnapshot:
         """Return the snapshot of a module's globals, found through the module or through one of its functions."""
         found = self.scopes.get(id(scope))
         if found is None:
-            module = sys.modules.get(scope.get("__name__", ""))
+            module = module or sys.modules.get(scope.get("__name__", ""))
             title = scope.get("__name__", "the globals").rpartition(".")[2]
             if module is not None and module.__dict__ is scope:
                 source = Root(module).to(Scope, "__dict__", title)
@@ -227,6 +257,8 @@ class CodeReads:
                 before = snapshot.before[name]
                 if scope.get(name, ABSENT) is before:
                     source = snapshot.source.to(Global, name)
+                    if issubclass(type(before), types.ModuleType) and ("type",) in bytecode.global_loads(code):
+                        self._leave_plain(before, name, code)
                     self._recorder.value(source, before, holder=(scope, name))
                     override = ANSWERS.get(id(before))
                     if self.symbolic and self.symbolic.dynamic.overrides_builtins:
@@ -234,7 +266,11 @@ class CodeReads:
                     if override is not None:
                         self._recorder.substitute((scope, name), before, override)
                     self._read_attributes(source, before, chain[1:], code)
-            elif name not in scope and hasattr(builtins, name):  # else the program assigned the global
+                self._watch_if_value(before, name, code)
+            elif name not in scope and not hasattr(builtins, name):
+                self._recorder.absent(snapshot.source, name)
+                self._recorder.absent(_BUILTINS.variables, name)
+            elif name not in scope:  # else the program assigned the global
                 self._recorder.absent(snapshot.source, name)
                 self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
                 if name in READERS and not self._recorder.sees_code:
@@ -242,8 +278,19 @@ class CodeReads:
                 override = ANSWERS.get(id(getattr(builtins, name)))
                 if override is None and self.symbolic:
                     override = self.symbolic.stands_for(name)
+                override = override or BUILTIN_READERS.get(name)
                 if override is not None:
                     self._recorder.substitute((scope, name), ABSENT, override)
+
+    def _leave_plain(self, module: types.ModuleType, name: str, code: CodeType) -> None:
+        """Do not watch a module whose class the code may read: `type(m)` would return the watching class."""
+        if "" in bytecode.uses(code, bytecode.VARIABLE, name):
+            self.modules.leave_plain(module)
+
+    def _watch_if_value(self, value: Any, name: str, code: CodeType) -> None:
+        """Watch a module of a library that code does not only use for reading attributes by their names."""
+        if issubclass(type(value), types.ModuleType) and "" in bytecode.uses(code, bytecode.VARIABLE, name):
+            self.modules.watch(value)
 
     def _read_attributes(self, source: Source, value: Any, chain: Iterable[str], code: CodeType) -> None:
         """Read a chain of attributes that code reads by name from a module or class, e.g. `a.b.c`."""
@@ -252,12 +299,12 @@ class CodeReads:
                 source, value = source.attr(name), getattr(value, name, ABSENT)
                 if isinstance(classify(value), (Plain, Identity)):
                     self._recorder.value(source, value)
-            elif isinstance(value, types.ModuleType):
+            elif issubclass(type(value), types.ModuleType):
                 found = self._read_of_module(source, value, name, code)
                 if found is None:
                     return
                 source, value = found
-            elif isinstance(value, type):
+            elif issubclass(type(value), type):
                 reason = None if self._recorder.sees_code else of_today(module_of(value), name)
                 if reason is not None:
                     self._recorder.refuse(reason)
@@ -274,6 +321,8 @@ class CodeReads:
     ) -> tuple[Source, Any] | None:
         """Read an attribute of a module; return None if the attribute does not exist."""
         recorder = self._recorder
+        if is_watched(module):
+            return self.modules.variable(module, name)
         found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
         unseen = not recorder.sees_code or module.__name__ == "importlib"  # which runs no C function
         reason = nondeterminism_of(module, name, found) if unseen else None
@@ -283,8 +332,10 @@ class CodeReads:
             return None
         if module is os and name == "getenv":
             recorder.value(source.attr("environ"), os.environ)
-        if module is sys and name == "modules" and not bytecode.only_asks(code, ("sys", "modules")):
-            recorder.refuse("the program reads sys.modules")
+        if module is sys and name == "modules":
+            if not bytecode.only_asks(code, ("sys", "modules")):
+                recorder.refuse("the program reads sys.modules")
+            self.modules.asked_for(code)
         if module is builtins and id(found) in ANSWERS:
             fall_back(f"the program calls builtins.{name}, which would return classes of thunder: use {name} instead")
         inner = source.attr(name)
@@ -308,6 +359,18 @@ def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:
             return False
         value = value.__dict__.get(name, ABSENT)
     return value is not ABSENT and isinstance(classify(value), (Plain, Identity, ClassKind, Function))
+
+
+def _imports(frame: FrameType) -> bool:
+    """Check whether a C function is called by an import. Guards check which modules are imported."""
+    back: FrameType | None = frame
+    while back is not None and back.f_globals.get("__name__") in _IMPORT_SYSTEM:
+        back = back.f_back
+    found = back is not None and back.f_globals.get("__name__") == "importlib.util"  # `find_spec`
+    return not found and _is_imported_now(frame)
+
+
+_IMPORT_SYSTEM = frozenset({"importlib._bootstrap", "importlib._bootstrap_external", "zipimport"})
 
 
 def _is_imported_now(frame: FrameType) -> bool:

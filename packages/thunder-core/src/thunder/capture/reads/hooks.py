@@ -46,6 +46,10 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
                 _wait_for_program(self)
             return original(self, name)
         reader: Any = active.reader
+        new = (id(self), name) not in reader.seen
+        if new and (type(self), name) not in reader.plain:
+            with TracerPhase():
+                reader.before_read(self, name)
         try:
             value = original(self, name)
         except AttributeError:
@@ -54,7 +58,7 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
             if value is ABSENT:
                 raise
             return value
-        if (id(self), name) not in reader.seen:
+        if new:
             with TracerPhase():
                 again = reader.read(self, name)
             if again:
@@ -71,7 +75,11 @@ def _assignment_hook(original: Callable[..., Any]) -> Callable[[Any, str, Any], 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         thread = get_ident()
         if active.thread == thread:
-            active.reader.assigned.add((id(self), name))  # type: ignore[union-attr]
+            reader: Any = active.reader
+            reader.assigned.add((id(self), name))
+            if (type(self), name) not in reader.plain or name == "__class__":
+                with TracerPhase():
+                    reader.before_read(self, name, assigned=True)
         elif active.tracing != thread:
             _wait_for_program(self)
             original(self, name, value)

@@ -46,7 +46,8 @@ def is_library(filename: str) -> bool:
     if found is None:
         standard = filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
         trusted = filename.startswith(tuple(_TRUSTED)) and not filename.startswith(os.path.join(OWN_FOLDER, "tests"))
-        found = _libraries[filename] = standard or trusted or filename.startswith(("<frozen", "<thunder."))
+        generated = filename.startswith(("<frozen", "<thunder.", "<__array_function__"))
+        found = _libraries[filename] = standard or trusted or generated
     return found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import enum
 import threading
 import types
 from collections import deque
@@ -19,8 +20,10 @@ from typing import Any, NoReturn
 
 import torch
 
+from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
+from thunder.capture.base.modes import decimal_settings
 from thunder.capture.base.phase import Reader, TracerPhase, active, pause_reads
 from thunder.capture.base.snapshots import (
     AttributesSnapshot,
@@ -46,13 +49,16 @@ from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watc
 from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
+from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.unguardables import Unguardables
+from thunder.capture.reads.value_hooks import ValueHooks
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
 
 __all__ = ["ReadRecorder"]
 
+_DECIMAL_SETTINGS = Root(modes, "decimal").attr("decimal_settings").call()
 UNREACHABLE = "which thunder cannot find again from the arguments, or from the function's module, closure or globals"
 
 
@@ -83,6 +89,7 @@ class ReadRecorder:
         self._unguardables = Unguardables(self)
         self._attributes = AttributeReads(self, self.classes, self._unguardables)
         self._hooks = ClassHooks(substitutions)
+        self._values = ValueHooks(substitutions)
         self._watch = CodeWatch(self._attributes)
 
     @property
@@ -221,7 +228,7 @@ class ReadRecorder:
         """
         if source in self._guarded or value is ABSENT:
             return
-        if isinstance(value, SymbolicNumber):
+        if issubclass(type(value), SymbolicNumber):  # `isinstance` would run a user class's `__getattribute__`
             if self.symbolic is None or not self.symbolic.owns(value):
                 self.refuse(f"`{source}` contains a symbolic number of another trace")
             return
@@ -284,6 +291,23 @@ class ReadRecorder:
     def watch(self, cls: type) -> bool:
         """Watch the attributes of a class's instances, and return whether that is possible."""
         return self._hooks.watch(cls)
+
+    def watch_value(self, x: Any) -> bool:
+        """Watch the attributes of a class or a module itself, and return whether that is possible."""
+        return self._values.watch(x)
+
+    def member_found(self, member: enum.Enum) -> None:
+        """Register a member of a user enumeration, and watch its attributes."""
+        cls = type(member)
+        made = {"_name_", "_value_"} <= member.__dict__.keys()  # else the program is about to make it, e.g. `A | B`
+        if made and id(member) not in self.reached and not is_library_class(cls) and self.watch(cls):
+            self.classes.know(cls)
+            source = Root(member, f"{cls.__name__}.{member.__dict__.get('_name_')}")
+            self.register(source, member, snapshots_of(source, member))
+
+    def decimals(self) -> None:
+        """Guard the decimal context, which decimal arithmetic depends on."""
+        self.value(_DECIMAL_SETTINGS, decimal_settings())
 
     def code_starts(self, code: types.CodeType) -> None:
         """Check a code object that is about to run for uses of iterators."""

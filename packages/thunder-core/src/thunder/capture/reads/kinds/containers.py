@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import enum
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
@@ -12,6 +13,7 @@ from thunder.capture.base.sources import Attr, BaseItem, DictValue, Item, Source
 from thunder.capture.reads.guard_kinds import HasContents, HasKeys, HasLength, HasMembers, HasType, IsEmpty
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.leaves import Identity, is_plain
+from thunder.capture.reads.value_hooks import unwatched_class
 from thunder.runtime.containers import base_of, items_of
 
 __all__ = ["Container", "has_plain_lookup", "item_source", "read_contents"]
@@ -39,7 +41,11 @@ class Container(Kind):
         return [container_snapshot(source, value)]
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read its items."""
+        """Read its items, the maximal length of a deque, and the function that makes defaults."""
+        if isinstance(value, deque):
+            recorder.value(source.attr("maxlen"), value.maxlen)
+        elif isinstance(value, defaultdict):
+            recorder.value(source.attr("default_factory"), value.default_factory)
         read_contents(source, value, recorder)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
@@ -68,6 +74,10 @@ def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
         recorder.add(HasMembers(source, frozenset(items)))
     elif plain and not by_item:
         recorder.add(HasContents(source, _frozen(x)))
+        for item in items:
+            for member in item if type(item) is tuple else (item,):
+                if isinstance(member, enum.Enum):
+                    recorder.member_found(member)
     elif isinstance(x, (set, frozenset)) or (pairs and not all(_is_key(k) for k, _ in items)):
         recorder.refuse(f"the elements or keys of `{source}` are objects, which thunder cannot guard")
     elif pairs:
@@ -92,7 +102,7 @@ def item_source(source: Source, x: Any, key: Any, position: int) -> Source:
 
 def has_plain_lookup(cls: type) -> bool:
     """Check whether `cls.name` reads the attribute directly, i.e. no metaclass changes the lookup."""
-    return type(cls) in (type, abc.ABCMeta)
+    return unwatched_class(cls) in (type, abc.ABCMeta)
 
 
 def _is_key(x: Any) -> bool:

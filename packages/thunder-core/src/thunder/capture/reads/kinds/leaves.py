@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import decimal
 import enum
 import fractions
 import inspect
+import pathlib
 import re
 import sys
 import threading
@@ -26,7 +28,7 @@ from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.tensors.handle import is_handle
 from thunder.core.symbol import Symbol
 
-__all__ = ["IMMUTABLE", "Generator", "Identity", "Plain", "TensorKind", "is_plain"]
+__all__ = ["IMMUTABLE", "EnumMember", "Generator", "Identity", "Path", "Plain", "TensorKind", "is_plain"]
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
                     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
@@ -77,9 +79,13 @@ IMMUTABLE = (datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, 
 _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
              types.MethodWrapperType,
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
-             types.CodeType, types.GenericAlias, enum.Enum, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
+             types.CodeType, types.GenericAlias, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
              type(threading.Lock()), type(threading.RLock()), dataclasses.Field, inspect.Signature,
-             inspect.Parameter, Symbol)  # fmt: skip
+             inspect.Parameter, Symbol, type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
+
+
+# Functions of NumPy: an array of the program's is denied where it is read.
+_OF_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
 
 
 class Identity(Kind):
@@ -92,11 +98,20 @@ class Identity(Kind):
         """Match sentinels (`object()`), objects of `typing`, and the listed classes."""
         if issubclass(cls, IMMUTABLE):
             return is_library_class(cls)
+        if module_of(cls) == "numpy" and cls.__name__ in _OF_NUMPY:
+            return True
         return cls is object or issubclass(cls, _IDENTITY) or module_of(cls).partition(".")[0] == "typing"
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard that the value is the same object."""
         recorder.add(IsObject(source, value))
+
+    def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Watch a module's attributes. The result of decimal arithmetic depends on the decimal context."""
+        if isinstance(value, types.ModuleType):
+            recorder.code.modules.found(source, value)
+        elif isinstance(value, decimal.Decimal):
+            recorder.decimals()
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the object itself."""
@@ -111,6 +126,30 @@ class Identity(Kind):
         if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__module__, str):
             return SavedName("function", f"{value.__module__}.{value.__qualname__}")
         return None
+
+
+class Path(Plain):
+    """Paths of `pathlib`, which do not change. Their methods that access files call C functions, which are denied."""
+
+    def match(self, cls: type) -> bool:
+        """Match the classes of `pathlib`."""
+        return issubclass(cls, pathlib.PurePath) and module_of(cls).partition(".")[0] == "pathlib"
+
+    def name_in_saved(self, value: Any) -> SavedName | None:
+        """Return None: a path is not a literal."""
+        return None
+
+
+class EnumMember(Identity):
+    """Members of enumerations, each a single object. Hooks see reads of its attributes, e.g. of a value set later."""
+
+    def match(self, cls: type) -> bool:
+        """Match members, also if they are strings or numbers."""
+        return issubclass(cls, enum.Enum)
+
+    def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Watch the attributes of the member."""
+        recorder.member_found(value)
 
 
 class Generator(Identity):

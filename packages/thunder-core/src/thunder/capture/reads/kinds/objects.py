@@ -58,14 +58,14 @@ class Object(Kind):
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard the class and its bases."""
-        if isinstance(value, _MODULE):  # its tensors are named after it
+        if issubclass(type(value), _MODULE):  # its tensors are named after it
             if root:
                 source.label = "t"
             elif not source.label.startswith("t"):
                 source.label = f"t_{source.label}"
         recorder.add(HasType(source, type(value)))
-        recorder.classes.know(type(value))
-        if isinstance(value, IMMUTABLE):
+        recorder.classes.instance_found(type(value))
+        if issubclass(type(value), IMMUTABLE):
             recorder.add(IsObject(source, value))
         elif plain_base(value) is not None:
             recorder.add(HasPlainValue(source, plain_value(value)))
@@ -76,16 +76,27 @@ class Object(Kind):
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Watch reads of its attributes. If its class cannot be watched, read all attributes now."""
-        if isinstance(value, CONTAINERS):
+        if issubclass(type(value), CONTAINERS):
             read_contents(source, value, recorder)
-        elif isinstance(value, BaseException):
+        elif issubclass(type(value), BaseException):
             recorder.value(source.attr("args"), value.args)
         if not recorder.watch(type(value)):
+            if not _shows_variables(value):
+                recorder.refuse(f"`{source}` hides its attributes: {type(value).__qualname__} has a __getattribute__")
+                return
             read_whole(source, value, recorder)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Build a new object with the same attributes."""
         return epilogue.new_object(value) if variables(value) is not None else epilogue.not_rebuilt(value)
+
+
+def _shows_variables(obj: Any) -> bool:
+    """Check whether a prologue can read the `__dict__` of an object whose class has its own `__getattribute__`."""
+    try:
+        return variables(obj) is None or obj.__dict__ is variables(obj)
+    except Exception:  # of user code
+        return False
 
 
 class Namespace(Kind):

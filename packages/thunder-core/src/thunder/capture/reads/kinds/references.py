@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextvars
+import decimal
 import weakref
 from typing import Any
 
@@ -12,7 +13,6 @@ from thunder.capture.base.snapshots import Snapshot, VariableSnapshot
 from thunder.capture.base.sources import ContextValue, Source
 from thunder.capture.reads.guard_kinds import Equals, HasType, IsObject
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder, SavedName
-from thunder.capture.reads.kinds.leaves import PLAIN
 
 __all__ = ["ClassKind", "ContextVariable", "WeakReference"]
 
@@ -31,6 +31,8 @@ class ClassKind(Kind):
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Report to the recorder of classes that a variable of the program may contain this class."""
         recorder.classes.is_value(value)
+        if value is decimal.Decimal:
+            recorder.decimals()
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the class itself."""
@@ -57,17 +59,18 @@ class ContextVariable(Kind):
         return [VariableSnapshot(source, value, value.get(ABSENT), recorder.context)]
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Read its value, which must be a plain value."""
+        """Read its value, and its default if it has no value."""
         inner = source.to(ContextValue)
         found = value.get(ABSENT)
-        if found is ABSENT:
-            recorder.add(Equals(inner, None))
-        elif PLAIN.match(type(found)) or (type(found) is tuple and not found):
+        if found is not ABSENT:
             recorder.value(inner, found)
-        else:
-            recorder.refuse(
-                f"the context variable `{value.name}` contains a {type(found).__name__}, which thunder cannot guard"
-            )
+            return
+        recorder.add(Equals(inner, None))
+        try:
+            default = value.get()
+        except LookupError:
+            return
+        recorder.value(source.attr("get").call(), default)
 
 
 class WeakReference(Kind):

@@ -8,6 +8,7 @@ library defines them: each trusted class has an entry in `TRUSTED` with the reas
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import weakref
@@ -27,7 +28,6 @@ __all__ = ["TRUSTED", "Trusted", "Unguardable", "is_pure_python"]
 # instance is the same object. Delete an entry when its classes are guarded in another way.
 TRUSTED: dict[str, str] = {
     # Immutable.
-    "pathlib": "a path does not change",
     "uuid.UUID": "an identifier does not change",
     "torch.distributed.tensor.placement_types": "a placement does not change",
     "torch.utils._pytree": "the structure of a container does not change",
@@ -89,7 +89,8 @@ class Trusted(Kind):
         except TypeError:
             recorder.add(IsObject(source, value))
         for name, item in (variables(value) or {}).items():
-            if isinstance(item, types.FunctionType) and not is_library(item.__code__.co_filename):
+            dispatches = isinstance(value, functools.singledispatchmethod)
+            if isinstance(item, types.FunctionType) and (dispatches or not is_library(item.__code__.co_filename)):
                 recorder.value(source.variable(name), item)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:

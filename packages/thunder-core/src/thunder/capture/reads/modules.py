@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorder of the Python modules that a program reads: their attributes, and which modules are imported.
+
+User modules are watched, so their attributes are seen in any form, e.g. `getattr(m, "k")` or `self.backend.k`. Modules
+of libraries are watched only if code uses them in another way than by a chain of names (`np.pi`): the recorder of code
+reads chains from the bytecode.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import CodeType, ModuleType
+from typing import Any, Protocol
+
+from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.snapshots import GlobalsSnapshot
+from thunder.capture.base.sources import Attr, CellContents, Global, ModuleVariable, Root, Source
+from thunder.capture.reads import bytecode
+from thunder.capture.reads.guard_kinds import IsObject
+from thunder.capture.reads.kinds.base import Recorder
+from thunder.capture.reads.libraries import is_library_scope
+from thunder.capture.reads.nondeterminism import nondeterminism_of
+from thunder.capture.reads.value_hooks import is_watchable_module, is_watched, unwatched_class
+
+__all__ = ["ModuleReads"]
+
+_SYS_MODULES = Root(sys, "sys").attr("modules")
+# Attributes that the import system reads.
+_OF_IMPORTS = frozenset({"__spec__", "__loader__", "__path__", "__package__", "__cached__", "__builtins__"})
+_MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+class _Scopes(Protocol):
+    """The method of the recorder of code that this recorder calls."""
+
+    def scope_of(self, module: ModuleType) -> GlobalsSnapshot: ...
+
+
+class ModuleReads:
+    """The Python modules that one run of a program reads."""
+
+    def __init__(self, recorder: Recorder, code: _Scopes):
+        self._recorder = recorder
+        self._code = code
+        self._plain: set[int] = set()
+        self._imported: dict[str, CodeType] = {}  # modules that were missing when code that imports them started
+
+    # -- modules as values --------------------------------------------------------------------------------------------
+    def found(self, source: Source, module: ModuleType) -> None:
+        """Watch a user module that a read found, and a library's module that is not found through a variable."""
+        by_name = isinstance(source, (Global, CellContents, Attr))
+        if not by_name or not is_library_scope(module.__dict__):
+            self.watch(module)
+
+    def leave_plain(self, module: ModuleType) -> None:
+        """Do not watch a module. The trace cannot be cached, because reads of its attributes are not seen."""
+        if is_watchable_module(module) and not is_watched(module):
+            self._plain.add(id(module))
+            self._recorder.refuse(f"the program may read the class of the module {module.__name__}")
+
+    def watch(self, module: ModuleType) -> None:
+        """Watch the attributes of a module."""
+        if id(module) not in self._plain and is_watchable_module(module) and self._recorder.watch_value(module):
+            self._code.scope_of(module)
+
+    def variable(self, module: ModuleType, name: str) -> tuple[Source, Any] | None:
+        """Guard an attribute of a watched module; return None if it does not exist or the program assigned it."""
+        recorder = self._recorder
+        if name in _OF_IMPORTS:
+            return None
+        if name == "__dict__":
+            recorder.refuse(f"the program reads all variables of the module {module.__name__}")
+            return None
+        snapshot = self._code.scope_of(module)
+        before, now = snapshot.before.get(name, ABSENT), module.__dict__.get(name, ABSENT)
+        now = recorder.substitutions.original(module, name, now)
+        reason = None if recorder.sees_code else nondeterminism_of(module, name, before)
+        if reason is not None:
+            recorder.refuse(reason)
+        if before is ABSENT and now is ABSENT:
+            self._missing(module, snapshot, name)
+        if before is ABSENT or now is not before:
+            return None
+        inner = snapshot.source.to(ModuleVariable, name)
+        recorder.value(inner, before, holder=(module.__dict__, name))
+        return inner, before
+
+    def _missing(self, module: ModuleType, snapshot: GlobalsSnapshot, name: str) -> None:
+        if hasattr(unwatched_class(module), name):
+            return
+        self._recorder.absent(snapshot.source, name)
+        computed = snapshot.before.get("__getattr__", ABSENT)
+        if computed is ABSENT:
+            self._recorder.absent(snapshot.source, "__getattr__")
+        else:
+            self._recorder.value(snapshot.source.to(ModuleVariable, "__getattr__"), computed)
+
+    def assigned(self, module: ModuleType, name: str, value: Any) -> None:
+        """Record that the program assigns or deletes an attribute of a watched module."""
+        if isinstance(value, ModuleType) and sys.modules.get(f"{module.__name__}.{name}") is value:
+            return  # the import system stores a module in its package
+        self._code.scope_of(module).stored.add(name)
+
+    # -- imports ------------------------------------------------------------------------------------------------------
+    def imports(self, code: CodeType, scope: dict[str, Any]) -> list[tuple[Source, ModuleType]]:
+        """Guard and watch the user modules that code imports, and return them."""
+        found: list[tuple[Source, ModuleType]] = []
+        for name in bytecode.imported_modules(code):
+            module = sys.modules.get(name) or sys.modules.get(f"{scope.get('__package__')}.{name}")
+            if module is None:
+                self._imported[name] = code
+            elif isinstance(module, ModuleType) and not is_library_scope(module.__dict__):
+                self._recorder.value(_SYS_MODULES.item(module.__name__), module)
+                found.append((Root(module, module.__name__.rpartition(".")[2]), module))
+                parts = name.split(".")
+                for n in range(1, len(parts)):
+                    self._is_loaded(".".join(parts[:n]))
+        return found
+
+    def missing_imports(self) -> list[tuple[CodeType, ModuleType]]:
+        """Guard at the end of the run that modules are still missing; return those imported meanwhile."""
+        found = []
+        for name, code in self._imported.items():
+            module = sys.modules.get(name)
+            if module is None:
+                self._recorder.absent(_SYS_MODULES, name)
+            elif isinstance(module, ModuleType) and not is_library_scope(module.__dict__):
+                found.append((code, module))
+        return found
+
+    def asked_for(self, code: CodeType) -> None:
+        """Guard which modules are loaded, for code that queries `sys.modules` or `find_spec` by names."""
+        names = [x for x in code.co_consts if isinstance(x, str) and _MODULE_NAME.fullmatch(x)]
+        if not names and any(
+            chain[:2] == ("sys", "modules") for chain in bytecode.global_loads(code) if len(chain) > 2
+        ):
+            self._recorder.refuse("the program reads sys.modules by a computed name")
+        for name in names:
+            self._is_loaded(name)
+
+    def _is_loaded(self, name: str) -> None:
+        module = sys.modules.get(name)
+        if module is None:
+            self._recorder.absent(_SYS_MODULES, name)
+        elif isinstance(module, ModuleType):
+            self._recorder.value(_SYS_MODULES.item(name), module)
+        else:
+            self._recorder.add(IsObject(_SYS_MODULES.item(name), module))

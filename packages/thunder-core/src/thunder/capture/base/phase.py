@@ -31,6 +31,7 @@ class Reader(Protocol):
     """Records the reads and assignments of the program."""
 
     seen: dict[tuple[int, str], None]
+    output: Any  # the recorder of the program's output
     assigned: set[tuple[int, str]]
 
     def read(self, obj: Any, name: str) -> bool:
@@ -58,6 +59,11 @@ class _Active:
         self.reader: Reader | None = None
         self.thread = 0  # the thread that runs the program's code; 0 while thunder's code runs
         self.profile: Any = None  # the interpreter's profile callback, if profiling detects which code runs
+
+    @property
+    def effects(self) -> int:
+        """The number of effects that the program has had, e.g. printed texts."""
+        return 0 if self.reader is None else len(self.reader.output.effects)
 
     @property
     def phase(self) -> Phase:

@@ -9,7 +9,7 @@ from typing import Any
 from thunder.capture.reads.kinds.base import Kind
 from thunder.capture.reads.kinds.callables import Function, Memoized, Method, Partial
 from thunder.capture.reads.kinds.containers import Container
-from thunder.capture.reads.kinds.leaves import PLAIN, Generator, Identity, TensorKind
+from thunder.capture.reads.kinds.leaves import PLAIN, Generator, Identity, TensorKind, TextStream
 from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object
 from thunder.capture.reads.kinds.references import ClassKind, ContextVariable, WeakReference
 from thunder.capture.reads.kinds.unguardable import Trusted, Unguardable
@@ -20,7 +20,7 @@ IDENTITY, UNGUARDABLE = Identity(), Unguardable()
 # The first kind that matches a value's class is used.
 _KINDS: tuple[Kind, ...] = (
     PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), ClassKind(),
-    Partial(), Generator(), IDENTITY, Jitted(), Object(), Namespace(), Trusted(), UNGUARDABLE,
+    Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(), Trusted(), UNGUARDABLE,
 )  # fmt: skip
 _by_class: dict[type, Kind] = {}
 

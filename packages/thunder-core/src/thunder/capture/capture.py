@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import RunsEagerly
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
@@ -105,6 +105,8 @@ def _capture(session: CaptureSession, trusted: bool) -> Captured:
     try:
         captured = _captured(session, trusted)
     except DataDependentError as refusal:
+        if session.recorder.output.reads_clocks:
+            raise ModuleFallback("the program needs the value of a clock, or formats it as text") from None
         refusal.overrides_builtins = not raised_by_branch(refusal)
         refusal.derives_scalars = all(map(DerivedScalars(session.tracer).derives, refusal.asked))
         raise
@@ -142,8 +144,8 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
     """End the trace. It returns the program's result or, if there are side effects, the tensors for the epilogue."""
     tracer, writes, independent = session.tracer, session.writes, session.independent
     epilogue, values = None, result
-    if Epilogue.needed(result, writes):
-        epilogue = Epilogue(session.recorder.reached, writes, session.aliases)
+    if session.effects or Epilogue.needed(result, writes):
+        epilogue = Epilogue(session.recorder.reached, writes, session.aliases, session.effects)
         # A transform such as grad changes the result, but not the values that the program stores.
         epilogue.build(result, whole=independent)
         values = tuple(epilogue.tensors)

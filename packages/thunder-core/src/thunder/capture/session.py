@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, fall_back
+from thunder.capture.base.fallback import ModuleFallback, ProgramRaised, RunsEagerly, fall_back
 from thunder.capture.base.modes import keep_grad_mode, keep_modes
 from thunder.capture.base.phase import Phase, active
 from thunder.capture.base.predicates import is_tensor
-from thunder.capture.base.snapshots import Write
+from thunder.capture.base.snapshots import Effect, Write
 from thunder.capture.base.sources import Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import annotate, line_of_user
@@ -26,7 +26,7 @@ from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.torch_patches import replace_torch_functions
 from thunder.core import langctx, pytree
-from thunder.core.errors import TracingError
+from thunder.core.errors import ThunderError, TracingError
 from thunder.core.state import SourceLine, state
 from thunder.extend import Executor
 from thunder.extend.compile_state import current_compilation, set_compilation
@@ -92,6 +92,7 @@ class CaptureSession:
             recorder.watch_identity()
         self.numbers: Inputs | None = None
         self.writes: list[Write] = []
+        self.effects: list[Effect] = []
         self.aliases: dict[int, Any] = {}
         tracer.name_lifted(recorder.name_of)
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
@@ -142,6 +143,8 @@ class CaptureSession:
         except Exception as error:
             refusal = tracer.refusal
             if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
+                if self.effects and self.numbers is None and not _is_thunders(error):
+                    raise ProgramRaised(f"the program raised {type(error).__name__}: {error}") from error
                 raise
             if self.recorder.denied is not None:
                 raise self.recorder.denied from None
@@ -164,7 +167,7 @@ class CaptureSession:
     def release(self) -> None:
         """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
-        self.writes, self.aliases = [], {}
+        self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []
 
@@ -195,6 +198,7 @@ class CaptureSession:
 
     def _undo_writes(self) -> None:
         self.writes = self.recorder.undo()
+        self.effects = [*self.recorder.output.effects]
 
     def _read_of_inputs(self) -> None:
         """Record what the program read and assigned through its inputs."""
@@ -238,6 +242,10 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if "TorchScript interpreter" not in str(error):
             raise
         fall_back("the program calls a function compiled by torch.jit, which thunder cannot trace")
+
+
+def _is_thunders(error: Exception) -> bool:
+    return isinstance(error, (ThunderError, RunsEagerly, IsShared))
 
 
 def _located(error: Exception) -> Exception:

@@ -104,7 +104,11 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
     def left(name: str, fn: Any) -> Any:
         return _here(lambda *args, **kwargs: fall_back(f"the program calls {name}"), fn)
 
-    names = [(torch, "manual_seed"), (torch, "seed"), (torch, "set_rng_state"), (torch.func, "linearize")]
+    names: list[tuple[Any, str]] = [
+        (torch, "manual_seed"), (torch, "seed"), (torch, "set_rng_state"), (torch, "set_printoptions"),
+        (torch.func, "linearize"), (torch.utils.data.DataLoader, "__iter__"), (torch.utils.data, "random_split"),
+        (torch.utils.data.RandomSampler, "__iter__"),
+    ]  # fmt: skip
     return [
         (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
         for owner, name in names

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
+from thunder.capture.base.fallback import ModuleFallback, ProgramRaised, RunsEagerly
 from thunder.capture.base.modes import mode_around
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function
@@ -121,6 +121,10 @@ class CompileStats:
                 )
             raise RuntimeError("no traces are available, because the function has not been called yet. Call it once")
         return self.last
+
+
+class _Raised(str):
+    """Why a call was not cached: its program raised an error, which needs no warning."""
 
 
 def _count(n: int, thing: str) -> str:
@@ -255,7 +259,8 @@ class JitFunction(Generic[P, R]):
             per_module = self._stats.per_module
             if per_module is not None:
                 return per_module(self._fn, args, kwargs)
-            self._say_if_uncacheable()
+            if not isinstance(self._stats.uncacheable, _Raised):
+                self._say_if_uncacheable()
             return self._run_eagerly(args, kwargs)
         self._say_if_uncacheable()
         specialization, inputs = found
@@ -278,8 +283,17 @@ class JitFunction(Generic[P, R]):
             _release_frames(reason)
             self._run_per_module(str(reason), warns=reason.warns)
             return None
+        except ProgramRaised as raised:
+            if self._is_transformed and raised.__cause__ is not None:
+                raise raised.__cause__ from None
+            self._stats.uncacheable = _Raised(raised)
+            return None
         except RunsEagerly as once:
             _release_frames(once)
+            if self._is_transformed:
+                raise TracingError(
+                    f"{self!r} is transformed as a whole, but {once}. Move that call out of the function"
+                ) from None
             if self._stats.uncacheable == str(once) and self._may_run_per_module:
                 self._give_up_compiling(f"{once}, at every call", once.where)
             self._stats.uncacheable = str(once)
@@ -422,8 +436,13 @@ class JitFunction(Generic[P, R]):
 
     @property
     def _may_run_per_module(self) -> bool:
+        return self._autograd and not self._is_transformed
+
+    @property
+    def _is_transformed(self) -> bool:
+        """Whether eager mode would compute other results, e.g. for the function that `thunder.grad` returns."""
         derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
-        return not (derived or not self._autograd or any(t.is_needed for t in self._transforms))
+        return derived or any(t.is_needed for t in self._transforms)
 
     def program_of_module(self, module: torch.nn.Module) -> JitFunction:
         """Return the jitted program of a module that the function calls, for a partly eager run."""

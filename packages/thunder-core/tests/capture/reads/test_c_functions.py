@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import datetime
 import gc
 import math
 import operator
@@ -48,7 +49,7 @@ STATEFUL: dict[str, Callable[..., Any]] = {
     "a function under another name": lambda x: x * DRAW(),
     "as an argument": lambda x: x * sum(f() for f in [random.random]),
     "numpy": lambda x: x * float(np.random.rand()),
-    "a clock": lambda x: x * time.perf_counter_ns() * 0,
+    "a date": lambda x: x * (datetime.datetime.now().year > 0),
     "a queue": lambda x: x * QUEUE.get_nowait(),
     "an iterator": next_of_iterator,
     "a loop over an iterator": loop_over_iterator,

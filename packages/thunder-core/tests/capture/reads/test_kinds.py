@@ -11,6 +11,7 @@ import enum
 import fractions
 import functools
 import logging
+import operator
 import pathlib
 import queue
 import random
@@ -28,7 +29,7 @@ import torch
 import thunder
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.base import SavedName
-from thunder.capture.reads.kinds.unguardable import TRUSTED
+from thunder.capture.reads.libraries import TRUSTED
 
 X = torch.ones(3)
 LOCAL = threading.local()
@@ -36,6 +37,7 @@ RANDOM = random.Random(0)
 QUEUE: queue.Queue[Any] = queue.Queue()
 LOGGER = logging.getLogger(__name__)
 ITERATOR = iter([1, 2, 3])
+TREE = torch.utils._pytree.tree_structure([1])
 
 
 class Color(enum.Enum):
@@ -60,10 +62,11 @@ CLAIMED: list[tuple[Any, str]] = [
     (contextvars.ContextVar("v"), "ContextVariable"), (weakref.ref(User), "WeakReference"),
     (torch.Generator(), "Generator"), (torch, "Identity"), (torch.relu, "Identity"), (object(), "Identity"),
     (Color.RED, "EnumMember"), (datetime.date(2020, 1, 1), "Identity"), (fractions.Fraction(1), "Identity"),
-    (sys.modules, "Identity"), (torch.ops.aten.relu, "Trusted"), (pathlib.Path(), "Path"), (LOGGER, "Trusted"),
-    (LOCAL, "Unguardable"), (RANDOM, "Unguardable"), (RANDOM.random, "Identity"), (time.time, "Identity"),
-    (QUEUE, "Unguardable"), (ITERATOR, "Unguardable"), (np.ones(2), "Unguardable"),
-    (array.array("d"), "Unguardable"), (torch.distributions.Normal(0.0, 1.0), "Unguardable"),
+    (sys.modules, "Identity"), (torch.ops.aten.relu, "Trusted"), (pathlib.Path(), "Plain"), (LOGGER, "Object"),
+    (LOCAL, "Unguardable"), (RANDOM, "Object"), (RANDOM.random, "Identity"), (time.time, "Identity"),
+    (QUEUE, "Object"), (ITERATOR, "Unguardable"), (np.ones(2), "Unguardable"),
+    (array.array("d"), "Unguardable"), (torch.distributions.Normal(0.0, 1.0), "Object"),
+    (sys.__stdout__, "TextStream"), (operator.itemgetter(1), "Identity"), (TREE, "Trusted"),
 ]  # fmt: skip
 
 
@@ -127,6 +130,20 @@ def calls_a_method(x: Any) -> Any:
     return x + QUEUE.qsize()
 
 
+@pytest.mark.parametrize("fn", [reads_an_attribute, calls_a_method], ids=["attribute", "method"])
+def test_objects_of_libraries(fn: Any) -> None:
+    """Are read as those of users are."""
+    jitted = thunder.jit(fn)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(X), fn(X))
+    QUEUE.put(1)
+    try:
+        torch.testing.assert_close(jitted(X), fn(X))
+    finally:
+        QUEUE.get()
+    assert thunder.cache_hits(jitted) == (2 if fn is reads_an_attribute else 1)
+
+
 def calls_a_method_in_c(x: Any) -> Any:
     return x * RANDOM.random()
 
@@ -159,13 +176,11 @@ def test_what_is_only_named(fn: Any) -> None:
 @pytest.mark.parametrize(
     ("fn", "name"),
     [
-        (reads_an_attribute, "`QUEUE` is a Queue, which thunder cannot guard"),
-        (calls_a_method, "`QUEUE` is a Queue, which thunder cannot guard"),
-        (calls_a_method_in_c, "`RANDOM` is a Random, which thunder cannot guard"),
+        (calls_a_method_in_c, "the program calls _random.Random.random, a C function"),
         (hands_it_to_c, "`ITERATOR` is a list_iterator, which thunder cannot guard"),
         (closes_over_it(), "`inside` is a _local, which thunder cannot guard"),
     ],
-    ids=["attribute", "method", "in C", "to C", "cell"],
+    ids=["in C", "to C", "cell"],
 )  # fmt: skip
 def test_what_is_used(fn: Any, name: str) -> None:
     """Makes the trace good for one call, and `explain` names it."""

@@ -71,10 +71,24 @@ def test_random_numbers_of_python(name: str) -> None:
         thunder.jit(f, sharp_edges="error")(torch.ones(2))
 
 
-CLOCKS = {
+READ_ANEW = {
     "time": lambda x: x * time.perf_counter(),
     "a name": lambda x: x * perf_counter(),
     "an import inside": imported_clock,
+}
+
+
+@pytest.mark.parametrize("name", READ_ANEW)
+def test_clocks_that_a_program_reads(name: str) -> None:
+    """The compiled program reads them at each call."""
+    jf = thunder.jit(READ_ANEW[name])
+    found = [float(jf(torch.ones((), dtype=torch.float64))) for _ in range(6)]
+    assert found == sorted(found)
+    assert len(set(found)) == 6
+    assert thunder.cache_hits(jf) == 5
+
+
+CLOCKS = {
     "today": lambda x: x * datetime.datetime.now().timestamp(),
     "urandom": lambda x: x * os.urandom(8)[0] + os.urandom(8)[1] / 7,
     "uuid": lambda x: x * (uuid.uuid4().int % 100003),

@@ -12,13 +12,28 @@ import torch
 
 from thunder.core.state import SourceLine, state
 
-__all__ = ["ModuleFallback", "RunsEagerly", "fall_back", "is_torchs", "refuse_kinds_of_memory", "torch_error"]
+__all__ = [
+    "ModuleFallback",
+    "ProgramRaised",
+    "RunsEagerly",
+    "fall_back",
+    "is_torchs",
+    "refuse_kinds_of_memory",
+    "torch_error",
+]
 
 
 class RunsEagerly(Exception):
     """Raised if the program has a one-time effect that a trace cannot repeat. The call then runs eagerly."""
 
     where: SourceLine | None = None  # the line of user code that needs it
+
+
+class ProgramRaised(RunsEagerly):
+    """Raised if the program raised an error after it had printed, logged or warned, which tracing does not do.
+
+    The call then runs eagerly, so that the error and what the program did before it are as in eager mode.
+    """
 
 
 class ModuleFallback(RunsEagerly):

@@ -32,6 +32,7 @@ class Reader(Protocol):
 
     seen: dict[tuple[int, str], None]
     plain: set[tuple[type, str]]
+    output: Any  # the recorder of the program's output
     assigned: set[tuple[int, str]]
     assigned_elsewhere: set[tuple[int, str]]  # by other threads
 
@@ -79,6 +80,11 @@ class _Active:
         self.waits = True  # whether other threads wait for the program; False after one of them has waited for too long
         self.intact = True  # whether every hook finished, and none was replaced
         self.profile: Any = None  # the interpreter's profile callback, if profiling detects which code runs
+
+    @property
+    def effects(self) -> int:
+        """The number of effects that the program has had, e.g. printed texts."""
+        return 0 if self.reader is None else len(self.reader.output.effects)
 
     @property
     def phase(self) -> Phase:

@@ -18,7 +18,7 @@ from thunder.capture.base.sources import Source
 from thunder.runtime.containers import dict_type, items_of
 from thunder.runtime.guards import CLASS_INTERNALS, same_value
 
-__all__ = ["CONTAINERS", "Snapshot", "Write", "snapshots_of"]
+__all__ = ["CONTAINERS", "Effect", "Snapshot", "Write", "snapshots_of"]
 
 CONTAINERS = (list, dict, tuple, set, frozenset, collections.deque)
 _HEAP_TYPE = 1 << 9
@@ -39,6 +39,18 @@ class Write(NamedTuple):
 #: plain value there is a write even if it is identical to the value before the run: the number differs in other calls.
 Reassigned = Collection[tuple[int, Any]]
 _NOTHING: Reassigned = frozenset()
+
+
+class Effect(NamedTuple):
+    """One output of the program: `operation` names a function of `output.py`, called with `target` and `values`.
+
+    A target without a source is a constant of the effect.
+    """
+
+    operation: str
+    source: Source | None
+    target: Any
+    values: tuple[Any, ...]
 
 
 class Snapshot:

@@ -67,7 +67,8 @@ def _leave_hooks_to_python() -> None:
 def _get_grad(tracer: Tracer, x: Any) -> Any:
     if _is_converted_to_itself(tracer, x):
         return None
-    if any(lifted.handle is tracer.handle_of(x) for lifted in tracer.inputs):
+    handle = tracer.handle_of(x)  # an input from here on, even if the program has not used it before
+    if any(lifted.handle is handle for lifted in tracer.inputs):
         fall_back("the program reads the .grad of a tensor, which no guard can check")
 
 

@@ -20,7 +20,7 @@ import torch
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.predicates import is_tensor
-from thunder.capture.base.snapshots import CONTAINERS, Write, cell_value, slot, slot_names, variables
+from thunder.capture.base.snapshots import CONTAINERS, Effect, Write, cell_value, slot, slot_names, variables
 from thunder.capture.base.sources import Source
 from thunder.capture.guards import guards
 from thunder.capture.numbers.type_of import TypeOf
@@ -28,7 +28,7 @@ from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
-from thunder.capture.tensors.handle import is_handle
+from thunder.capture.tensors.handle import is_handle, shows_handle
 from thunder.core import prims
 from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
@@ -36,9 +36,10 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.core.trace import Trace
 from thunder.executors.pythonex import ex as python_executor
-from thunder.runtime import effects
+from thunder.runtime import effects, output
 from thunder.runtime.containers import dict_type, items_of
 from thunder.runtime.guards import plain_base, plain_value
+from thunder.runtime.output import Location
 
 __all__ = ["Epilogue"]
 
@@ -54,6 +55,7 @@ def _effect(fn: Any) -> Symbol:
 
 
 fill_object = _effect(effects.fill_object)
+_OUTPUT = {s.name: s for s in map(_effect, output.EFFECTS)}
 _EFFECTS = {s.name: s for s in map(_effect, effects.ASSIGNMENTS)}
 
 
@@ -71,7 +73,13 @@ _OPERATORS = {
 class Epilogue:
     """Builds the trace of a result and of assignments, and collects the tensors and targets that it needs."""
 
-    def __init__(self, reached: dict[int, Any], writes: Sequence[Write], aliases: dict[int, tuple[Source, Any]]):
+    def __init__(
+        self,
+        reached: dict[int, Any],
+        writes: Sequence[Write],
+        aliases: dict[int, tuple[Source, Any]],
+        effects: Sequence[Effect] = (),
+    ):
         self.trace = Trace("epilogue", signature="values, targets")
         self.trace.decorated = False
         self.tensors: list[Any] = []  # and symbolic numbers
@@ -84,6 +92,7 @@ class Epilogue:
         self._reached = reached
         self._aliases = aliases  # the program got copies of the call's containers; maps each to the caller's original
         self._writes = writes
+        self._effects = effects
 
     @staticmethod
     def needed(result: Any, writes: Sequence[Write]) -> bool:
@@ -95,6 +104,8 @@ class Epilogue:
         trace = self.trace
         values, targets = TupleProxy((), name="values"), TupleProxy((), name="targets")
         trace.names |= {"values", "targets"}
+        for effect in self._effects:
+            self._effect(effect)
         for write in self._writes:
             self._write(write)
         if whole:
@@ -112,7 +123,7 @@ class Epilogue:
 
     def release(self) -> None:
         """Release references to the values that were written."""
-        self._writes, self._reached, self._aliases = (), {}, {}
+        self._writes, self._effects, self._reached, self._aliases = (), (), {}, {}
         self.tensors.clear()
         self._alive.clear()
         self._made.clear()
@@ -126,6 +137,11 @@ class Epilogue:
         else:
             args = (target, specialized(write.key), self.expression(write.value))
         self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
+
+    def _effect(self, effect: Effect) -> None:
+        target = effect.target if effect.source is None else self._target(effect.source, effect.target)
+        values = [x if isinstance(x, Location) else self.expression(x) for x in effect.values]
+        self.trace.record(BoundSymbol(_OUTPUT[effect.operation], (target, *values), {}, None))
 
     def _target(self, source: Source, thing: Any) -> Proxy:
         if id(thing) in self._aliases:
@@ -162,6 +178,8 @@ class Epilogue:
     # -- how kinds rebuild values that the program created -------------------------------------------------------------
     def constant(self, x: Any) -> Any:
         """Write the value itself. A slice may have symbolic bounds, which become plain numbers."""
+        if type(x) is str and shows_handle(x):
+            fall_back("the program formats a tensor as text")
         return specialized(x)
 
     def kept(self, x: Any) -> Any:
@@ -284,5 +302,7 @@ def _is_plain(x: Any) -> bool:
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
     if is_handle(x) and x.given_attributes:
+        return False
+    if kind is str and shows_handle(x):
         return False
     return isinstance(x, SymbolicNumber) or is_tensor(x) or kind in (bool, int, float, str, type(None))

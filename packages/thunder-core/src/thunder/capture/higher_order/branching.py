@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.phase import active
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.dispatch.opaque import leave_loop
 from thunder.capture.dispatch.registry import handles
@@ -320,9 +322,12 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
 def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
     """Trace one of the two functions, and return its operations and its result."""
     before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
+    effects = active.effects
     with tracer.trace.scope() as operations:
         result = fn(*operands)
         output = tracer.unwrap(result)
+    if active.effects != effects:
+        fall_back("a branch of torch.cond prints, logs or warns")
     if any(storage.version != version for storage, version in before.values()):
         raise TracingError(
             "a function passed to torch.cond writes to a tensor created outside of it. Return the new value instead"

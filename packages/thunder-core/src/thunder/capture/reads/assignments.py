@@ -12,13 +12,17 @@ from collections import deque
 from types import CodeType
 from typing import Any
 
+import torch
+
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import AttributesSnapshot, DictSnapshot, Snapshot
 from thunder.capture.base.sources import CellContents, Global, Item, Length, ModuleVariable, Source, Variables
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.guard_kinds import HasType
+from thunder.capture.reads.hooks import can_hook
 from thunder.capture.reads.kinds.base import Recorder
+from thunder.capture.reads.libraries import is_library_class
 
 __all__ = ["guard_what_was_assigned", "leave_out_logs"]
 
@@ -41,7 +45,9 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
         ):
             uses = {use for code in ran for use in bytecode.uses(code, *named)}
             grown = len(before) < len(reached.thing)
-            only = uses and uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)
+            if not uses or (named[0] == bytecode.ATTRIBUTE and _owner_is_of_library(reads, source)):
+                continue  # code of a library, which is not among the code that ran, uses the list
+            only = uses <= {"append", "extend", bytecode.LENGTH} and (grown or bytecode.LENGTH in uses)
             if named[1] and only and not any(guard.operand is source for guard in reads.guards):
                 logs.add(source)
                 if bytecode.LENGTH in uses:
@@ -55,6 +61,14 @@ def leave_out_logs(reads: Recorder, ran: list[CodeType]) -> None:
         reads.tensors_read[:] = [(source, t) for source, t in reads.tensors_read if not _under(source, logs)]
     for source, length in lengths:
         reads.value(source.to(Length), length)
+
+
+def _owner_is_of_library(reads: Recorder, source: Source) -> bool:
+    """Check whether the list is an attribute of an object whose class, or a base class, belongs to a library."""
+    owner = source.parent.parent if source.parent is not None else None
+    found = [r.thing for r in reads.reached.values() if r.source is owner]
+    bases = [c for thing in found for c in type(thing).__mro__]
+    return any(is_library_class(c) and can_hook(c) and c is not torch.nn.Module for c in bases)
 
 
 def _named(source: Source) -> tuple[str, str]:

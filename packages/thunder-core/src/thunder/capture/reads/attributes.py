@@ -19,6 +19,7 @@ from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.guard_kinds import HasKeys, LacksAttribute
 from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.libraries import is_library_class
+from thunder.capture.reads.output import Output
 from thunder.capture.reads.unguardables import Unguardables
 
 __all__ = ["AttributeReads"]
@@ -27,6 +28,10 @@ _MODULE = torch.nn.Module
 # The methods below read a module's tables and hooks, which the hook of the module's class has already recorded.
 _OF_MODULES = {f.__code__ for f in (_MODULE.__getattr__, _MODULE.__setattr__, _MODULE.__delattr__)}
 _READ_BY_MODULES = frozenset({"__dict__", *TABLES})
+
+
+# C methods of objects that read the whole `__dict__`.
+_READ_WHOLE = frozenset({"__reduce_ex__", "__reduce__", "__getstate__"})
 
 
 class AttributeReads:
@@ -40,6 +45,7 @@ class AttributeReads:
         self.plain: set[tuple[type, str]] = set()  # attributes without a user descriptor, by the class of the object
         self.assigned = recorder.assigned
         self.assigned_elsewhere = recorder.assigned_elsewhere
+        self.output: Output  # set by the recorder
         self._alive: list[Any] = []
         self._not_reached: dict[int, Any] = {}  # objects whose attributes were read although no read had found them
 
@@ -62,7 +68,9 @@ class AttributeReads:
         self._recorder.code.code_ran(code, frame)
 
     def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> None:
-        """Record a call of a C function."""
+        """Record a call of a C function. Some of them read all attributes of an object, e.g. for `copy.copy`."""
+        if fn.__name__ in _READ_WHOLE and not isinstance(owner, type) and (id(owner), "__dict__") not in self.seen:
+            self._read(owner, "__dict__")
         self._recorder.code.c_function_called(fn, owner, frame)
 
     def identified(self, obj: Any) -> Any:

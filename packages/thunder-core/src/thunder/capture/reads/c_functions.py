@@ -71,7 +71,7 @@ _FUNCTIONS: dict[str, str] = {
         [f"builtins.{name}" for name in (
             "abs", "all", "any", "ascii", "bin", "callable", "chr", "compile", "delattr", "divmod", "format", "getattr",
             "hasattr", "hash", "hex", "id", "isinstance", "issubclass", "iter", "len", "max", "min", "next", "oct",
-            "ord", "pow", "print", "repr", "round", "setattr", "sorted", "sum", "vars", "locals", "aiter", "anext",
+            "ord", "pow", "repr", "round", "setattr", "sorted", "sum", "vars", "locals", "aiter", "anext",
             "__build_class__",
         )],
         _SEEN,
@@ -220,6 +220,11 @@ _CALLERS: dict[str, str] = {
     "logging": "locks, which it releases; a handler that writes is denied where it writes",
 }
 
+# Functions of these modules that may call methods of locks, with the reason.
+_USERS_OF_LOCKS: dict[tuple[str, str], str] = {
+    ("threading", "_is_owned"): "tries to acquire the lock of a condition, and releases it if it could",
+}
+
 _assumed: list[Any] = []
 # Results of `_denied`: by name and module for functions, and also by the class for methods.
 _verdicts: dict[Any, str | None] = {}
@@ -238,14 +243,17 @@ def assume_pure(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def denied(fn: Any, owner: Any, scope: dict[str, Any]) -> str | None:
+def denied(fn: Any, owner: Any, scope: dict[str, Any], caller: str = "") -> str | None:
     """Return why a trace cannot contain a call of a C function, None where it can.
 
     `owner` is the object or class of a method, or the module of a plain function. `scope` is the globals of the code
-    that calls it.
+    that calls it, and `caller` is the name of this code.
     """
     found = _denied_anywhere(fn, owner)
-    return None if found is not None and scope.get("__name__") in _CALLERS else found
+    if found is None:
+        return None
+    module = scope.get("__name__")
+    return None if module in _CALLERS or (module, caller) in _USERS_OF_LOCKS else found
 
 
 def communicates(fn: Any) -> bool:

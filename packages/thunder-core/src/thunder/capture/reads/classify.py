@@ -9,7 +9,7 @@ from typing import Any
 from thunder.capture.reads.kinds.base import Kind
 from thunder.capture.reads.kinds.callables import Function, Memoized, Method, Partial
 from thunder.capture.reads.kinds.containers import Container
-from thunder.capture.reads.kinds.leaves import PLAIN, EnumMember, Generator, Identity, Path, TensorKind
+from thunder.capture.reads.kinds.leaves import PLAIN, EnumMember, Generator, Identity, TensorKind, TextStream
 from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object
 from thunder.capture.reads.kinds.references import ClassKind, ContextVariable, WeakReference
 from thunder.capture.reads.kinds.unguardable import Trusted, Unguardable
@@ -21,7 +21,8 @@ IDENTITY, UNGUARDABLE = Identity(), Unguardable()
 # The first kind that matches a value's class is used.
 _KINDS: tuple[Kind, ...] = (
     PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), ClassKind(),
-    EnumMember(), Path(), Partial(), Generator(), IDENTITY, Jitted(), Object(), Namespace(), Trusted(), UNGUARDABLE,
+    EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(), Trusted(),
+    UNGUARDABLE,
 )  # fmt: skip
 _by_class: ClassCache[Kind] = ClassCache()
 

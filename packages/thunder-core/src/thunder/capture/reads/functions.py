@@ -32,20 +32,25 @@ from thunder.capture.reads.builtin_readers import BUILTIN_READERS
 from thunder.capture.reads.c_functions import communicates, denied, setting_read_by
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
+from thunder.capture.reads.clocks import clock_of
 from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.callables import Function
-from thunder.capture.reads.kinds.leaves import Identity, Plain
+from thunder.capture.reads.kinds.leaves import Identity, Plain, is_plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
 from thunder.capture.reads.modules import ModuleReads
 from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
+from thunder.capture.reads.output import replacement_of
+from thunder.capture.reads.streams import is_stream
 from thunder.capture.reads.value_hooks import is_watched
 from thunder.core.locations import is_ours
 
 __all__ = ["CodeReads", "attention_kernels_source"]
 
 _CHECKS_OF_ABCS = frozenset({"_abc_instancecheck", "_abc_subclasscheck"})
+# Variables of the standard library that contain the objects which are being printed.
+_OF_PRINTING = frozenset({"repr_running"})
 _BUILTINS = Root(builtins, "builtins")
 
 
@@ -132,6 +137,8 @@ class CodeReads:
             if id(cell) not in self._cells:
                 self._cells.add(id(cell))
                 recorder.register(inner, cell, [CellSnapshot(inner, cell, before)])
+            if name in _OF_PRINTING and is_library(fn.__code__.co_filename):
+                continue
             variable = inner.to(CellContents, name)
             found = recorder.reached[id(cell)].snapshots[0].before if id(cell) in recorder.reached else before
             recorder.value(variable, found, holder=(cell, None) if found is before else None)
@@ -166,7 +173,9 @@ class CodeReads:
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
         """End the trace before a call of a C function that no guard covers; guard the settings that it reads."""
-        reason = denied(fn, owner, frame.f_globals)
+        reason = denied(fn, owner, frame.f_globals, frame.f_code.co_name)
+        if reason is None and id(owner) in self._recorder.reached and is_stream(type(owner)):
+            reason = f"the program calls {type(owner).__name__}.{fn.__name__}"
         if reason is not None and not _imports(frame):
             self._recorder.deny(reason, always=communicates(fn))
         if fn.__name__ in _CHECKS_OF_ABCS and fn.__module__ == "_abc":
@@ -260,7 +269,7 @@ class CodeReads:
                     if issubclass(type(before), types.ModuleType) and ("type",) in bytecode.global_loads(code):
                         self._leave_plain(before, name, code)
                     self._recorder.value(source, before, holder=(scope, name))
-                    override = ANSWERS.get(id(before))
+                    override = ANSWERS.get(id(before)) or replacement_of(before) or clock_of(before)
                     if self.symbolic and self.symbolic.dynamic.overrides_builtins:
                         override = override or override_of(before)
                     if override is not None:
@@ -272,7 +281,8 @@ class CodeReads:
                 self._recorder.absent(_BUILTINS.variables, name)
             elif name not in scope:  # else the program assigned the global
                 self._recorder.absent(snapshot.source, name)
-                self._recorder.value(_BUILTINS.attr(name), getattr(builtins, name))
+                found = self._recorder.substitutions.original(builtins, name, getattr(builtins, name))
+                self._recorder.value(_BUILTINS.attr(name), found)
                 if name in READERS and not self._recorder.sees_code:
                     self._recorder.refuse(READERS[name])
                 override = ANSWERS.get(id(getattr(builtins, name)))
@@ -308,9 +318,10 @@ class CodeReads:
                 reason = None if self._recorder.sees_code else of_today(module_of(value), name)
                 if reason is not None:
                     self._recorder.refuse(reason)
-                elif not is_library_class(value):
+                else:
                     raw = self._classes.lookup(value, name)
-                    if raw is not ABSENT:
+                    is_constant = is_library_class(value) and not is_plain(raw)
+                    if raw is not ABSENT and not is_constant:
                         self._classes.attribute_read(value, name, raw)
                 return
             else:
@@ -328,7 +339,7 @@ class CodeReads:
         reason = nondeterminism_of(module, name, found) if unseen else None
         if reason is not None:
             recorder.refuse(reason)
-        if found is ABSENT:
+        if found is ABSENT or (module is sys and name in ("stdout", "stderr")):  # looked up at each call
             return None
         if module is os and name == "getenv":
             recorder.value(source.attr("environ"), os.environ)

@@ -18,7 +18,7 @@ import torch
 from thunder.capture.base.predicates import module_of
 from thunder.core.locations import OWN_FOLDER
 
-__all__ = ["is_library", "is_library_class", "is_library_scope"]
+__all__ = ["TRUSTED", "is_library", "is_library_class", "is_library_scope", "is_trusted"]
 
 
 def _folder(path: str | None) -> str:
@@ -69,3 +69,37 @@ def is_library_class(cls: type) -> bool:
         if name in sys.modules:
             _library_classes[name] = found
     return found
+
+
+# Library classes, modules or packages whose instances are trusted, each with the reason. A guard checks only that an
+# instance is the same object. Delete an entry when its classes are guarded in another way.
+TRUSTED: dict[str, str] = {
+    # Immutable.
+    "torch.distributed.tensor.placement_types": "a placement does not change",
+    "torch.utils._pytree": "the structure of a container does not change",
+    "torch.utils._cxx_pytree": "the structure of a container does not change",
+    # Objects whose state does not affect results.
+    "contextlib.nullcontext": "it has no state at all",
+    "functools": "wrappers that dispatch calls; the functions in them are read",
+    "torch._ops": "an operator: the tracer sees its calls",
+    "torch._library": "a user-defined operator: the tracer sees its calls",
+    "torch.library": "a user-defined operator: the tracer sees its calls",
+    "torch._higher_order_ops": "a higher-order operator: the tracer sees its calls",
+    # Settings of torch, whose effects the tracer sees.
+    "torch.autograd.profiler": "a context: it does not change results",
+    "torch.backends": "settings: each attribute that the program reads is guarded",
+    # A program that calls one of these falls back to Python.
+    "torch._dynamo": "a function wrapped by torch.compile, which runs its own Python while it is traced",
+    "torch.distributed": "objects that shard parameters: a program that runs them falls back to Python",
+    "torch.jit": "compiled by TorchScript: a program that calls it falls back to Python",
+    # Accepted, although the program reads state that no guard checks.
+    "thunder": "thunder's own objects (e.g. dtypes and devices); objects with state have other kinds",
+}
+
+
+def is_trusted(cls: type) -> bool:
+    """Check whether a library class is listed, or its module, or a package of its module."""
+    if not is_library_class(cls):
+        return False
+    parts = f"{module_of(cls)}.{cls.__qualname__}".split(".")
+    return any(".".join(parts[:n]) in TRUSTED for n in range(1, len(parts) + 1))

@@ -42,6 +42,7 @@ from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out
 from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
 from thunder.capture.reads.classify import UNGUARDABLE, classify
+from thunder.capture.reads.clocks import replace_clocks
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
@@ -51,6 +52,7 @@ from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.nondeterminism import draws_or_reads_clock
+from thunder.capture.reads.output import Output
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
 from thunder.core.state import SourceLine
@@ -91,6 +93,7 @@ class ReadRecorder:
         self._hooks = ClassHooks(substitutions)
         self._values = ValueHooks(substitutions)
         self._watch = CodeWatch(self._attributes)
+        self.output = self._attributes.output = Output(self)
 
     @property
     def symbolic(self) -> Inputs | None:
@@ -114,6 +117,8 @@ class ReadRecorder:
     def watch_reads(self) -> None:
         """Start to record the program's reads, until the board is restored."""
         watch_new_objects(self.substitutions)
+        self.output.watch(self.substitutions)
+        replace_clocks(self.substitutions)
         self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:
@@ -211,6 +216,7 @@ class ReadRecorder:
         """Release references to the user's objects."""
         self.code.release()
         self._unguardables.release()
+        self.output.release()
         self._alive.clear()
         self.reached.clear()
         self._attributes.release()

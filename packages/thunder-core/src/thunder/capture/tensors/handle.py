@@ -27,7 +27,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace
 
-__all__ = ["Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad"]
+__all__ = ["Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad", "shows_handle"]
 
 
 class View(NamedTuple):
@@ -163,7 +163,7 @@ class Handle(torch.Tensor):
         return self.clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"<traced tensor {self._value.name}: {self._value.type_string()}>"
+        return f"{_TEXT}{self._value.name}: {self._value.type_string()}>"
 
     __str__ = __repr__
 
@@ -210,6 +210,14 @@ class HandleOwner(Protocol):
 
     def recording(self) -> AbstractContextManager[None]:
         """Return a context in which operations on proxies are recorded and no user code runs."""
+
+
+_TEXT = "<traced tensor "
+
+
+def shows_handle(text: str) -> bool:
+    """Check whether a text contains the text of a handle, which differs from the text of the tensor."""
+    return _TEXT in text
 
 
 def needs_grad(tensor: torch.Tensor) -> bool:

@@ -10,11 +10,14 @@ import decimal
 import enum
 import fractions
 import inspect
+import operator
 import pathlib
 import re
 import sys
 import threading
 import types
+import uuid
+import weakref
 from typing import Any
 
 import torch
@@ -22,17 +25,21 @@ import torch
 from thunder.capture.base.predicates import is_mask_class, module_of
 from thunder.capture.base.snapshots import Snapshot, container_snapshot
 from thunder.capture.base.sources import Source
-from thunder.capture.reads.guard_kinds import Equals, IsObject, IsSame
+from thunder.capture.reads.guard_kinds import Equals, IsAlive, IsObject, IsSame
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
 from thunder.capture.reads.libraries import is_library_class
+from thunder.capture.reads.streams import Stream, is_stream
 from thunder.capture.tensors.handle import is_handle
 from thunder.core.symbol import Symbol
 
-__all__ = ["IMMUTABLE", "EnumMember", "Generator", "Identity", "Path", "Plain", "TensorKind", "is_plain"]
+__all__ = ["IMMUTABLE", "EnumMember", "Generator", "Identity", "Plain", "TensorKind", "TextStream", "is_plain"]
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), range, slice,
                     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
                     torch.iinfo})  # fmt: skip
+
+
+_IMMUTABLE = (pathlib.PurePath, uuid.UUID)
 
 
 class Plain(Kind):
@@ -43,7 +50,7 @@ class Plain(Kind):
 
     def match(self, cls: type) -> bool:
         """Match plain types of Python and torch, and NumPy's numbers."""
-        if cls in _PLAIN:
+        if cls in _PLAIN or (issubclass(cls, _IMMUTABLE) and is_library_class(cls)):
             return True
         return module_of(cls) == "numpy" and issubclass(cls, getattr(sys.modules.get("numpy"), "generic", ()))
 
@@ -81,7 +88,8 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
              types.CodeType, types.GenericAlias, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
              type(threading.Lock()), type(threading.RLock()), dataclasses.Field, inspect.Signature,
-             inspect.Parameter, Symbol, type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
+             inspect.Parameter, Symbol, operator.attrgetter, operator.itemgetter, operator.methodcaller,
+             type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
 
 
 # Functions of NumPy: an array of the program's is denied where it is read.
@@ -128,18 +136,6 @@ class Identity(Kind):
         return None
 
 
-class Path(Plain):
-    """Paths of `pathlib`, which do not change. Their methods that access files call C functions, which are denied."""
-
-    def match(self, cls: type) -> bool:
-        """Match the classes of `pathlib`."""
-        return issubclass(cls, pathlib.PurePath) and module_of(cls).partition(".")[0] == "pathlib"
-
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Return None: a path is not a literal."""
-        return None
-
-
 class EnumMember(Identity):
     """Members of enumerations, each a single object. Hooks see reads of its attributes, e.g. of a value set later."""
 
@@ -163,6 +159,30 @@ class Generator(Identity):
         """Guard that the value is the same generator, and save its state."""
         recorder.add(IsObject(source, value))
         recorder.generator_found(value)
+
+
+class TextStream(Kind):
+    """Streams of text, e.g. open files. The epilogue writes what the program writes; other uses end the trace."""
+
+    is_shared = False
+
+    def match(self, cls: type) -> bool:
+        """Match streams that are written in C."""
+        return is_stream(cls)
+
+    def record(
+        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
+    ) -> None:
+        """Guard that the value is the same stream, and replace it while tracing by an object that records effects."""
+        recorder.add(IsAlive(source, weakref.ref(value)))
+        if id(value) not in recorder.reached:
+            recorder.register(source, value, [])
+        if holder is not None:
+            recorder.substitute(holder, value, Stream(value))
+
+    def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
+        """Write the stream itself."""
+        return epilogue.not_rebuilt(value)
 
 
 class TensorKind(Kind):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import collections.abc
+import _random
 import datetime
 import types
 import weakref
@@ -30,7 +30,7 @@ from thunder.capture.reads.hooks import can_hook
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.containers import item_source, read_contents
 from thunder.capture.reads.kinds.leaves import IMMUTABLE
-from thunder.capture.reads.libraries import is_library_class
+from thunder.capture.reads.libraries import is_trusted
 from thunder.runtime.guards import plain_base, plain_value
 
 __all__ = ["Jitted", "Namespace", "Object", "read_whole"]
@@ -38,23 +38,21 @@ __all__ = ["Jitted", "Namespace", "Object", "read_whole"]
 _MODULE = torch.nn.Module
 # Built-in classes whose state is guarded, so that user classes may be derived from them.
 _BASES = frozenset({object, *CONTAINERS, defaultdict, OrderedDict, int, float, complex, str, bytes, *IMMUTABLE,
-                    datetime.datetime, types.SimpleNamespace})  # fmt: skip
-# Modules of the standard library whose classes store data, e.g. a program's options.
-_DATA_LIBRARIES = ("argparse", "collections", "types", "dataclasses")
+                    datetime.datetime, types.SimpleNamespace, _random.Random})  # fmt: skip
 
 
 class Object(Kind):
-    """Instances of user classes and torch.nn.Modules. Hooks on their classes see which attributes are read."""
+    """Instances of classes written in Python. Hooks on their classes see which attributes are read."""
 
     def match(self, cls: type) -> bool:
-        """Match classes written in Python. Of library classes, match only modules and classes that store data."""
+        """Match classes written in Python, user classes and library classes alike, except the trusted ones."""
         if not can_hook(cls):
             return False
         if issubclass(cls, _MODULE):
             return True
-        if not is_library_class(cls):
-            return all(can_hook(c) or c in _BASES or issubclass(c, BaseException) for c in cls.__mro__)
-        return module_of(cls).partition(".")[0] in _DATA_LIBRARIES and hasattr(cls, "__dict__")
+        if is_trusted(cls):
+            return False
+        return all(can_hook(c) or c in _BASES or issubclass(c, BaseException) for c in cls.__mro__)
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard the class and its bases."""
@@ -100,14 +98,11 @@ def _shows_variables(obj: Any) -> bool:
 
 
 class Namespace(Kind):
-    """Objects that consist of their contents: `SimpleNamespace`, library containers (`os.environ`), causal masks."""
+    """Objects that consist of their contents, and that no hook can watch: `SimpleNamespace`, and causal masks."""
 
     def match(self, cls: type) -> bool:
-        """Match these classes, if they are written in Python."""
-        if cls is types.SimpleNamespace or is_mask_class(cls):
-            return True
-        of_python = module_of(cls).partition(".")[0] not in ("torch", "thunder", "numpy")
-        return of_python and can_hook(cls) and is_library_class(cls) and issubclass(cls, collections.abc.Collection)
+        """Match these classes."""
+        return cls is types.SimpleNamespace or is_mask_class(cls)
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard the class."""

@@ -3,7 +3,7 @@
 
 The default is to refuse: if a program uses a value that no kind can guard, its trace is used for one call and is not
 cached. A mention of the value's name alone does not count as a use. A library's values are not trusted merely because a
-library defines them: each trusted class has an entry in `TRUSTED` with the reason.
+library defines them: each trusted class has an entry in `libraries.TRUSTED` with the reason.
 """
 
 from __future__ import annotations
@@ -20,46 +20,9 @@ from thunder.capture.base.sources import Source
 from thunder.capture.reads.guard_kinds import IsAlive, IsObject
 from thunder.capture.reads.hooks import can_hook
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
-from thunder.capture.reads.libraries import is_library, is_library_class
+from thunder.capture.reads.libraries import is_library, is_trusted
 
-__all__ = ["TRUSTED", "Trusted", "Unguardable", "is_pure_python"]
-
-# Library classes, modules or packages whose instances are trusted, each with the reason. A guard checks only that an
-# instance is the same object. Delete an entry when its classes are guarded in another way.
-TRUSTED: dict[str, str] = {
-    # Immutable.
-    "uuid.UUID": "an identifier does not change",
-    "torch.distributed.tensor.placement_types": "a placement does not change",
-    "torch.utils._pytree": "the structure of a container does not change",
-    "torch.utils._cxx_pytree": "the structure of a container does not change",
-    # Objects whose state does not affect results.
-    "contextlib.nullcontext": "it has no state at all",
-    "functools": "wrappers that dispatch calls; the functions in them are read",
-    "torch._ops": "an operator: the tracer sees its calls",
-    "torch._library": "a user-defined operator: the tracer sees its calls",
-    "torch.library": "a user-defined operator: the tracer sees its calls",
-    "torch._higher_order_ops": "a higher-order operator: the tracer sees its calls",
-    "torch.distributions.constraints": "a condition on values, whose operations the tracer sees",
-    "torch.distributions.transforms": "a function of values, whose operations the tracer sees",
-    # Settings of torch, whose effects the tracer sees.
-    "torch.amp.autocast_mode": "a context: the tracer sees the mode that it sets",
-    "torch.autograd.grad_mode": "a context: the tracer sees the mode that it sets",
-    "torch.autograd.profiler": "a context: it does not change results",
-    "torch.cuda.amp.autocast_mode": "a context: the tracer sees the mode that it sets",
-    "torch.utils._device": "a context: the tracer sees the mode that it sets",
-    "torch.backends": "settings: each attribute that the program reads is guarded",
-    # Set up once, when a module is built.
-    "torch.nn.utils": "hooks that compute weights: their options are set when they are attached",
-    "torch.nn.modules.module._WrappedHook": "a hook of user code, whose function is read",
-    "torch.nn.attention.flex_attention": "a mask whose function is read, and whose tensors become inputs",
-    # A program that calls one of these falls back to Python.
-    "torch._dynamo": "a function wrapped by torch.compile, which runs its own Python while it is traced",
-    "torch.distributed": "objects that shard parameters: a program that runs them falls back to Python",
-    "torch.jit": "compiled by TorchScript: a program that calls it falls back to Python",
-    # Accepted, although the program reads state that no guard checks.
-    "logging": "models log while they run; a cached program does not, and levels and handlers are not guarded",
-    "thunder": "thunder's own objects (e.g. dtypes and devices); objects with state have other kinds",
-}
+__all__ = ["Trusted", "Unguardable", "is_pure_python"]
 
 
 def is_pure_python(cls: type) -> bool:
@@ -68,17 +31,14 @@ def is_pure_python(cls: type) -> bool:
 
 
 class Trusted(Kind):
-    """Instances of the classes in `TRUSTED`. They are only guarded to be the same object."""
+    """Instances of the classes in `libraries.TRUSTED`. They are only guarded to be the same object."""
 
     is_shared = False
     is_leaf = True
 
     def match(self, cls: type) -> bool:
         """Match a library class if it, its module or a package of it is listed."""
-        if not (can_hook(cls) and is_library_class(cls)):
-            return False
-        parts = f"{module_of(cls)}.{cls.__qualname__}".split(".")
-        return any(".".join(parts[:n]) in TRUSTED for n in range(1, len(parts) + 1))
+        return can_hook(cls) and is_trusted(cls)
 
     def record(
         self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None

@@ -31,7 +31,7 @@ def call_collective(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: di
     """Record a call of `func`, an operator of torch.distributed, or fall back."""
     name = f"torch.ops.{func}".removesuffix(".default")
     sym = opaque_symbol(func)
-    if mutating_overload(func) is not None or not name.startswith("torch.ops._c10d_functional."):
+    if mutating_overload(func, args, kwargs) is not None or not name.startswith("torch.ops._c10d_functional."):
         fall_back(f"the program calls {name}, a collective that no trace can express")
     if len(tracer.trace.scopes) > 1 or tracer.parts:
         fall_back(f"a function that thunder differentiates, batches or recomputes calls {name}, a collective")

@@ -89,7 +89,7 @@ def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | Non
     if (
         own
         or is_torchs(error)
-        or isinstance(error, (RunsEagerly, Warning, NameError, AssertionError))
+        or isinstance(error, (RunsEagerly, Warning, NameError))
         or getattr(func, "__module__", "") == "thunder"
     ):
         return False

@@ -498,9 +498,9 @@ def test_trace_is_not_cached_without_the_profiler() -> None:
     def end_watch() -> None:
         with TracerPhase():
             first.clear()
-        if MONITORING:
-            stop_monitoring()
-        else:
+            if MONITORING:
+                stop_monitoring()
+        if not MONITORING:
             other = TracerPhase()
             other.__enter__()
             other._paused = other._paused[0], False  # as if the profiler had been turned off in between

@@ -90,7 +90,7 @@ def test_an_output_that_the_return_does_not_return() -> None:
         out.record(last)
 
     f = thunder.jit(lambda a: a.sin(), transforms=[doubling("before_grad", assigned_first)])
-    with pytest.raises(ThunderError, match=r"output of computation was set to .* returns .* record the return first"):
+    with pytest.raises(ThunderError, match=r"output of computation was set to .* returns .* Record the return first"):
         f(torch.randn(3))
 
 

@@ -221,14 +221,19 @@ def _restore_abandoned() -> None:
 
 # -- steps ------------------------------------------------------------------------------------------------------------
 def _setter(owner: Any) -> Callable[[Any, str, Any], None]:
-    return type.__setattr__ if isinstance(owner, type) else setattr
+    return type.__setattr__ if _metaclass_is_python(owner, "__setattr__") else setattr
+
+
+def _metaclass_is_python(owner: Any, method: str) -> bool:
+    """Check for a class whose metaclass would run user code. One written in C (pybind11's) accepts only `setattr`."""
+    return isinstance(owner, type) and isinstance(getattr(type(owner), method), types.FunctionType)
 
 
 def _put_back(owner: Any, name: str, before: Any) -> None:
     if before is not ABSENT:
         _setter(owner)(owner, name, before)
     elif name in owner.__dict__:
-        (type.__delattr__ if isinstance(owner, type) else delattr)(owner, name)
+        (type.__delattr__ if _metaclass_is_python(owner, "__delattr__") else delattr)(owner, name)
 
 
 def _assign_class(x: Any, cls: type) -> None:

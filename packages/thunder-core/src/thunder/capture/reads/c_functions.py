@@ -258,7 +258,7 @@ def denied(fn: Any, owner: Any, scope: dict[str, Any], caller: str = "") -> str 
 
 def communicates(fn: Any) -> bool:
     """Check whether a C function belongs to torch.distributed: most of them communicate with other processes."""
-    return (fn.__module__ or "").startswith("torch._C._distributed_c10d")
+    return (getattr(fn, "__module__", None) or "").startswith("torch._C._distributed_c10d")
 
 
 def _denied_anywhere(fn: Any, owner: Any) -> str | None:
@@ -287,7 +287,7 @@ def _denied(fn: Any, cls: type | None) -> str | None:
         return None  # an operator of torch.ops: the tracer sees its calls
     if cls is not None and not module_of(cls).startswith("pybind11_builtins"):
         return _denied_method(name, cls)
-    module = fn.__module__ or ""
+    module = getattr(fn, "__module__", None) or ""
     if _is_listed(module) or f"{module}.{name}" in _FUNCTIONS:
         return None
     if fn.__qualname__.startswith(("_VariableFunctionsClass.", "TensorBase.", "StorageBase.")):

@@ -178,7 +178,7 @@ class CodeReads:
             reason = f"the program calls {type(owner).__name__}.{fn.__name__}"
         if reason is not None and not _imports(frame):
             self._recorder.deny(reason, always=communicates(fn))
-        if fn.__name__ in _CHECKS_OF_ABCS and fn.__module__ == "_abc":
+        if fn.__name__ in _CHECKS_OF_ABCS and getattr(fn, "__module__", None) == "_abc":
             found = frame.f_locals
             checked = found["subclass"] if "subclass" in found else type(found.get("instance"))
             if isinstance(found.get("cls"), type) and isinstance(checked, type):

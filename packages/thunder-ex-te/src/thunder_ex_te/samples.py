@@ -187,7 +187,7 @@ class _Linear(torch.autograd.Function):
 
 def _fp8(x: Any, scheme: Any, role: str) -> tuple[Any, ...]:
     how = getattr(scheme, role)
-    if scheme.delayed is not None:  # in the first step
+    if scheme.delayed is not None:  # in the first step the scale is 1
         return reference.quantize_by_scale(x, how.kind, torch.ones(1, device=x.device))
     return reference.quantize(x, how.kind, how.power_2, how.epsilon)
 

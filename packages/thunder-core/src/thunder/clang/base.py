@@ -2,8 +2,8 @@
 """The declaration of operations of the core language, with helpers for broadcasting and type conversion.
 
 A clang operation is a plain function that calls primitives. Inside another operation, it is not recorded itself: a
-trace shows operations of the user's language (e.g. `thunder.torch`) and, as their decompositions, primitives. If user
-code calls a clang operation directly, or if the arguments are tensors, the operation is a symbol.
+trace shows operations of the user's language (e.g. `thunder.torch`) and, as their decompositions, primitives. A clang
+operation is recorded as a symbol if user code calls it directly, or outside a trace with tensors.
 """
 
 from __future__ import annotations

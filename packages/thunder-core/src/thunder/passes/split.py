@@ -87,7 +87,7 @@ class Split:
         trace.output = [g for g in trace.output if g is not None]
 
     def _find_outputs(self, given: set[str]) -> None:
-        """Add the saved values through which second derivatives flow to `outputs`."""
+        """Add to `outputs` the saved values through which second derivatives flow."""
         known = {p.name for p in self.outputs} | (given - set(self._copies))
         dependent = _dependent(self._joint.trace.bound_symbols, {p.name for p in self.wrt}) - known
         for p in self.saved:
@@ -152,7 +152,7 @@ class Split:
         """Return groups of outputs that are differentiated together, and the saved values that each group reads.
 
         A group is a number with one bit per output; a saved value is an index into `saved`.
-        The returned outputs of two groups share only operations that read no value of the forward program.
+        Two groups may share backward operations only if these read no value of the forward program.
         """
         of, operations = self._results_of()
         groups = [1 << j for j in range(self.returned)]
@@ -331,7 +331,7 @@ def _lost(name: str, op: BoundSymbol | None = None) -> UnsupportedError:
 
 
 def _copies_before_writes(forward: Trace, saved: list[Proxy]) -> dict[str, Any]:
-    """Return copies to save instead of memory that the forward program overwrites at its end.
+    """Return copies of the saved values in memory that the forward program overwrites at its end.
 
     The copies are inserted into the forward program, before the writes.
     """

@@ -395,7 +395,7 @@ def _(make: MakeTensor) -> Any:
 def _fused(input: Any, a: Any, b: Any, value: Any, op: Any) -> Any:
     kind = result_type(input, a, b)
     if kind.category == BOOL:
-        raise NotImplementedError("addcmul not implemented for bool: convert the tensors to numbers")
+        raise NotImplementedError("addcmul is not implemented for bool: convert the tensors to a numeric dtype")
     operands = (clang.maybe_convert_to_dtype(x, kind) for x in clang.maybe_broadcast(input, a, b))
     return in_float32(op)(*operands, value=number_of_dtype(value, kind))
 

@@ -121,7 +121,7 @@ class Transform:
         return trace
 
     def transform_epilogue(self, trace: Trace, context: PassContext) -> Trace:
-        """Change the epilogue, which computes the user's result from the results of the program (if there is one)."""
+        """Change the epilogue (if there is one), which computes the user's result from the results of the program."""
         return trace
 
     def has(self, phase: str) -> bool:

@@ -84,7 +84,7 @@ class Parameter(Value):
 
 
 class Picked(Value):
-    """`x[key]` of a value: one of its results if its call has several, otherwise an indexing operation."""
+    """`x[key]`: one of the results if the call that computes `x` has several, otherwise an indexing operation."""
 
     def __init__(self, of: Value, key: Any):
         self.of = of

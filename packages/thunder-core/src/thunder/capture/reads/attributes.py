@@ -47,10 +47,12 @@ class AttributeReads:
         self.assigned_elsewhere = recorder.assigned_elsewhere
         self.output: Output  # set by the recorder
         self._alive: list[Any] = []
-        self._not_reached: dict[int, Any] = {}  # objects whose attributes were read although no read had found them
+        self._not_reached: dict[
+            int, Any
+        ] = {}  # objects whose attributes were read, but which no recorded read returned
 
     def unreachable(self, new: Callable[[], set[int]]) -> list[Any]:
-        """Return the objects that were read although no read had found them and the program did not create them."""
+        """Return the objects that come neither from a recorded read nor from the program itself."""
         if not self._not_reached:
             return []
         ids = new()
@@ -74,7 +76,7 @@ class AttributeReads:
         self._recorder.code.c_function_called(fn, owner, frame)
 
     def identified(self, obj: Any) -> Any:
-        """Record that the program reads an object's `id`; return the object that has the `id` of eager mode."""
+        """Record a read of an object's `id`; return the object whose `id` the program reads in eager mode."""
         return self._recorder.identified(obj)
 
     def holds(self, obj: Any) -> bool:
@@ -82,7 +84,7 @@ class AttributeReads:
         return id(obj) in self._recorder.reached
 
     def before_read(self, obj: Any, name: str, *, assigned: bool = False) -> None:
-        """Record the descriptor whose code a read or an assignment of `obj.name` is about to run."""
+        """Record a descriptor before a read or an assignment of `obj.name` runs its code."""
         if assigned and name == "__class__":
             self._recorder.deny(f"the program assigns the class of a {type(obj).__name__}")
         if issubclass(type(obj), enum.Enum):

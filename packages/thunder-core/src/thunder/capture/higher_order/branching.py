@@ -359,7 +359,9 @@ def _check_alike(true: Any, false: Any) -> None:
     one, other = proxies_in(true), proxies_in(false)
     shapes = repr(map_proxies(true, lambda p: None)) == repr(map_proxies(false, lambda p: None))
     if not shapes or len(one) != len(other):
-        raise RuntimeError("torch.cond: the two functions must return equal containers, as many tensors, and equal Python numbers")
+        raise RuntimeError(
+            "torch.cond: the two functions must return equal containers, as many tensors, and equal Python numbers"
+        )
     for p, q in zip(one, other):
         if not isinstance(p, TensorProxy) or not isinstance(q, TensorProxy):
             raise RuntimeError("torch.cond: the two functions must return tensors")

@@ -36,17 +36,19 @@ CHANGED = steps_with(("mutate", 0, 0))
 
 def eagerly(program: Program) -> list[Any]:
     """Return what calls in eager compute, as frozen values."""
-    return [call.result for call in execute(program, lambda target: target, lambda _: 0)]
+    return [call.result for call in execute(program)]
 
 
 class Stale:
     """A compiler that never runs a function twice."""
 
     def __init__(self, fn: Any, **options: Any) -> None:
-        self.fn, self.results = fn, []
+        self.fn, self.results, self.hits = fn, [], 0
 
     def __call__(self, *args: Any) -> Any:
-        if not self.results:
+        if self.results:
+            self.hits += 1
+        else:
             self.results.append(self.fn(*args))
         return self.results[0]
 
@@ -55,6 +57,7 @@ class Stale:
 def stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge `Stale` instead of thunder."""
     monkeypatch.setattr(thunder, "jit", Stale)
+    monkeypatch.setattr(thunder, "cache_hits", lambda fn: fn.hits)
     monkeypatch.setattr(thunder, "cache_misses", lambda fn: len(fn.results))
     monkeypatch.setattr(thunder, "explain", lambda fn: "not cached: never")
 
@@ -164,6 +167,7 @@ def test_state_after_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ZeroDivisionError
 
     monkeypatch.setattr(thunder, "jit", Undone)
+    monkeypatch.setattr(thunder, "cache_hits", lambda fn: 0)
     monkeypatch.setattr(thunder, "cache_misses", lambda fn: 0)
     monkeypatch.setattr(thunder, "explain", lambda fn: "")
     raises = Feature("raises", "l$ = []", "l$.append(1) or 1 / 0")
@@ -195,10 +199,10 @@ def test_report() -> None:
     """Counts by feature, hits, and what is not cached."""
     report = Report()
     program = Program((Use(NUMBER),), CHANGED)
-    assert not report.add(program, Verdict(repeats=4, hits=3, not_cached="not cached: x"))
+    assert not report.add(program, Verdict(repeats=4, hits=3, ran_eagerly=1, not_cached="not cached: x"))
     assert report.add(program, Verdict("result"))
     assert report.hit_rate == 0.75
-    for part in ("2 programs: 1 wrong", "3 of 4", "1 of     2  number", "number: not cached: x"):
+    for part in ("2 programs: 1 wrong", "3 of 4", "1 ran eagerly", "1 of     2  number", "number: not cached: x"):
         assert part in str(report)
 
 

@@ -18,6 +18,7 @@ class Report:
     wrong: int = 0
     repeats: int = 0
     hits: int = 0
+    ran_eagerly: int = 0
     warned: int = 0
     invalid: int = 0
     judged: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -33,6 +34,7 @@ class Report:
         self.judged.update(names)
         self.repeats += verdict.repeats
         self.hits += verdict.hits
+        self.ran_eagerly += verdict.ran_eagerly
         self.warned += verdict.warned > 0
         if verdict.hits < verdict.repeats and len(names) == 1:
             self.missed[names[0]] += verdict.repeats - verdict.hits
@@ -54,13 +56,14 @@ class Report:
     def __str__(self) -> str:
         heading = (
             f"{self.programs} programs: {self.wrong} wrong, {self.invalid} invalid; {self.warned} with a warning of "
-            f"thunder's; {self.hits} of {self.repeats} calls that were repeated unchanged hit ({self.hit_rate:.1%})"
+            f"thunder's; {self.hits} of {self.repeats} calls that were repeated unchanged hit ({self.hit_rate:.1%}), "
+            f"{self.ran_eagerly} ran eagerly"
         )
         lines = [heading]
         if self.failed:
             lines.append("\nwrong, by feature:")
             lines += [f"  {n:5} of {self.judged[name]:5}  {name}" for name, n in self.failed.most_common()]
         if self.missed:
-            lines.append("\ncache misses of programs with one feature that were called again unchanged:")
+            lines.append("\nno cache hits of programs with one feature that were called again unchanged:")
             lines += [f"  {n:5}  {name}: {self.reasons[name][:150]}" for name, n in self.missed.most_common()]
         return "\n".join(lines)

@@ -11,6 +11,7 @@ import linecache
 import logging
 import os
 import random
+import re
 import sys
 import traceback
 import types
@@ -202,7 +203,10 @@ def judge(program: Program) -> Verdict:
     _count_hits(verdict, program, eager, actual)
     if verdict.hits < verdict.repeats or verdict.kind:
         text = thunder.explain(found[0])
-        verdict.not_cached = next((line.strip() for line in text.splitlines() if "not cached" in line or "eager" in line), "")
+        reasons = [
+            line.strip() for line in text.splitlines() if re.match(r"\s*(not cached|partly eager|falls back)", line)
+        ]
+        verdict.not_cached = reasons[0] if reasons else ""
     return verdict
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of functions and of threads are guarded, and state is as in eager mode after an exception."""
+"""A cached program is never used where an attribute of a function, a thread or an exception has changed."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import inspect
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable
 from threading import current_thread
 from typing import Any
@@ -151,38 +151,6 @@ def test_garbage_collector() -> None:
         torch.testing.assert_close(jitted(X), X * 2)
 
 
-class Counts:
-    made = 0
-
-
-@pytest.mark.parametrize("entry", ["constant values", "symbolic values"])
-def test_state_after_an_exception(entry: Any) -> None:
-    """What a program wrote before it raised an error stays written, once."""
-
-    def run(compile_: Any) -> Any:
-        table, items, tensor = {"v": 2.0}, deque([1, 2]), torch.zeros(2)
-        Counts.made = 0
-
-        def program(x: Any) -> Any:
-            table["v"] += 1
-            Counts.made += 1
-            tensor.add_(1)
-            items.pop()
-            if not items:
-                raise KeyError("empty")
-            return x * table["v"]
-
-        compiled = compile_(program)
-        for _ in range(3):
-            try:
-                compiled(X)
-            except (KeyError, IndexError) as error:
-                assert type(error) is (KeyError if Counts.made == 2 else IndexError)
-        return table, list(items), tensor.tolist(), Counts.made
-
-    assert run(lambda fn: thunder.jit(fn, cache=entry)) == run(lambda fn: fn)
-
-
 def test_uninitialized_parameters() -> None:
     """A program that reads the parameters of a lazy module runs eagerly."""
     lazy = torch.nn.LazyLinear(3)
@@ -191,3 +159,24 @@ def test_uninitialized_parameters() -> None:
     lazy(X)
     torch.testing.assert_close(jitted(X), X)
     torch.testing.assert_close(jitted(X), X)
+
+
+class Failed(AttributeError):
+    """An exception of the program's, whose `name` is stored in C."""
+
+
+@pytest.mark.parametrize(
+    ("thing", "attribute"),
+    [
+        (Failed("no", name="a"), "name"),
+        (functools.cached_property(len), "attrname"),
+        (dataclasses.field(default=1.0), "name"),
+    ],
+)
+def test_attributes_of_library_objects(thing: Any, attribute: str) -> None:
+    """Of exceptions, cached properties and fields of dataclasses."""
+    jitted = thunder.jit(lambda x: x * len(str(getattr(thing, attribute))))
+    for text in ("a", "a", "bbb", "bbb"):
+        setattr(thing, attribute, text)
+        torch.testing.assert_close(jitted(X), X * len(text))
+    assert thunder.cache_hits(jitted) == 2

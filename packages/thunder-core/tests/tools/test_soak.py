@@ -21,7 +21,7 @@ from soak.feature import ENTRIES, Feature, assigned_names, prefixed
 from soak.features import all_features
 from soak.freeze import difference, freeze
 from soak.generate import enumerated_programs, random_program, steps_with
-from soak.known import KNOWN_WRONG_KINDS, KNOWN_WRONG_WRAPPERS, KNOWN_WRONG_WRITES, known_names, without_known
+from soak.known import KNOWN_WRONG_KINDS, NOT_CACHED, NOT_CACHED_WRAPPERS, is_ordinary, known_names, without_known
 from soak.pool import Worker, judge_all
 from soak.program import Program, Source, Use
 from soak.report import Report
@@ -183,7 +183,7 @@ def test_failures_of_the_judge_itself() -> None:
 
 def test_hangs_and_crashes() -> None:
     """Are verdicts, and the next program has a process of its own."""
-    worker = Worker(timeout=3.0)
+    worker = Worker(timeout=1.0)
     hangs = Feature("hangs", "import time", "time.sleep(60)")
     crashes = Feature("crashes", "import os", "os._exit(3)")
     try:
@@ -230,8 +230,18 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: py
 def test_known_failures() -> None:
     """Are features, and have causes."""
     names = {f.name for f in all_features()}
-    assert known_names() | set(KNOWN_WRONG_WRITES) <= names
-    assert set(KNOWN_WRONG_WRAPPERS) <= set(WRAPPERS)
+    not_cached = {name for listed in NOT_CACHED.values() for name in listed}
+    assert known_names() | not_cached <= names
+    assert set(NOT_CACHED_WRAPPERS) <= set(WRAPPERS)
+
+
+def test_hit_rate() -> None:
+    """Ordinary programs hit when they are called again unchanged."""
+    report, features = Report(), without_known(all_features())
+    for program in filter(is_ordinary, (random_program(features, 19, i) for i in range(80))):
+        report.add(program, judge(program))
+    assert report.ordinary_repeats > 200
+    assert report.ordinary_hit_rate >= 0.95, str(report)
 
 
 def test_random_programs() -> None:
@@ -239,7 +249,7 @@ def test_random_programs() -> None:
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}: python -m soak --new --seed {seed} --only NUMBER")
     features, report = without_known(all_features()), Report()
-    programs = (random_program(features, seed, i, KNOWN_WRONG_WRAPPERS) for i in range(40))
+    programs = (random_program(features, seed, i) for i in range(40))
     for program, verdict in judge_all(programs, workers=2):
         if verdict.kind not in KNOWN_WRONG_KINDS and report.add(program, verdict):
             pytest.fail(f"seed {seed}\n{described(program, verdict)}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+from soak.known import is_ordinary
 from soak.program import Program
 from soak.run import Verdict
 
@@ -19,6 +20,8 @@ class Report:
     repeats: int = 0
     hits: int = 0
     ran_eagerly: int = 0
+    ordinary_repeats: int = 0
+    ordinary_hits: int = 0
     warned: int = 0
     invalid: int = 0
     judged: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -35,6 +38,9 @@ class Report:
         self.repeats += verdict.repeats
         self.hits += verdict.hits
         self.ran_eagerly += verdict.ran_eagerly
+        if is_ordinary(program):
+            self.ordinary_repeats += verdict.repeats
+            self.ordinary_hits += verdict.hits
         self.warned += verdict.warned > 0
         if verdict.hits < verdict.repeats and len(names) == 1:
             self.missed[names[0]] += verdict.repeats - verdict.hits
@@ -53,11 +59,17 @@ class Report:
         """The part of unchanged repeated calls that hit."""
         return self.hits / self.repeats if self.repeats else 1.0
 
+    @property
+    def ordinary_hit_rate(self) -> float:
+        """The same of programs without what `known.py` lists as not cached."""
+        return self.ordinary_hits / self.ordinary_repeats if self.ordinary_repeats else 1.0
+
     def __str__(self) -> str:
         heading = (
             f"{self.programs} programs: {self.wrong} wrong, {self.invalid} invalid; {self.warned} with a warning of "
             f"thunder's; {self.hits} of {self.repeats} calls that were repeated unchanged hit ({self.hit_rate:.1%}), "
-            f"{self.ran_eagerly} ran eagerly"
+            f"{self.ran_eagerly} ran eagerly; of ordinary programs {self.ordinary_hits} of {self.ordinary_repeats} hit "
+            f"({self.ordinary_hit_rate:.1%})"
         )
         lines = [heading]
         if self.failed:

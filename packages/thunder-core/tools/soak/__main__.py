@@ -15,7 +15,7 @@ from pathlib import Path
 from soak.classes import class_programs
 from soak.features import all_features
 from soak.generate import enumerated_programs, random_program
-from soak.known import KNOWN_WRONG_KINDS, KNOWN_WRONG_WRAPPERS, known_names, without_known
+from soak.known import KNOWN_WRONG_KINDS, known_names, without_known
 from soak.pool import Worker, judge_all
 from soak.program import Program
 from soak.report import Report
@@ -28,9 +28,8 @@ def main(argv: list[str] | None = None) -> int:
     features = all_features()
     if options.features:
         features = [f for f in features if re.search(options.features, f.name)]
-    avoided: tuple[str, ...] = ()
     if options.new:
-        features, avoided = without_known(features), KNOWN_WRONG_WRAPPERS
+        features = without_known(features)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**9)
     if options.classes:
         programs: Iterator[Program] = class_programs(options.features)
@@ -39,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         print(f"seed {seed}", flush=True)
         indices = [options.only] if options.only is not None else itertools.count(options.first)
-        programs = (random_program(features, seed, i, avoided) for i in indices)
+        programs = (random_program(features, seed, i) for i in indices)
     if options.enumerate or options.classes:
         programs = itertools.islice(programs, options.first, None)
     if options.only_in:

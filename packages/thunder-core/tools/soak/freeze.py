@@ -53,7 +53,7 @@ def _plain(value: Any, seen: dict[int, Any]) -> Any:
     bases: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
     base: Any = next((c for c in bases if isinstance(value, c)), type(None))
     extra = _attributes(value, seen) if type(value) is not base else None
-    return (type(value).__qualname__, base.__repr__(value), extra)
+    return (type(value).__qualname__, re.sub(" at 0x[0-9a-f]+", "", base.__repr__(value)), extra)
 
 
 def _tensor(value: torch.Tensor) -> Any:
@@ -73,8 +73,10 @@ def _other(value: Any, seen: dict[int, Any]) -> Any:
     if isinstance(value, enum.Enum):
         return (name, value.name)
     if isinstance(value, dict):
+        base_dict: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        items = base_dict.items(value)  # an OrderedDict has an order of its own
         factory = getattr(getattr(value, "default_factory", None), "__name__", "")
-        return (name, [(freeze(k, seen), freeze(v, seen)) for k, v in dict.items(value)], factory, extra)
+        return (name, [(freeze(k, seen), freeze(v, seen)) for k, v in items], factory, extra)
     if isinstance(value, (list, tuple, collections.deque)):
         maximum = getattr(value, "maxlen", None)
         bases: tuple[Any, ...] = (list, tuple, collections.deque)

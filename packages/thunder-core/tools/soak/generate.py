@@ -25,16 +25,15 @@ def wrappers_of(feature: Feature, entry: str) -> list[str]:
     return list(WRAPPERS)
 
 
-def random_program(features: Sequence[Feature], seed: int, index: int, avoided: Sequence[str] = ()) -> Program:
-    """Return the program with this number, without the wrappers to avoid; the same for the same arguments."""
+def random_program(features: Sequence[Feature], seed: int, index: int) -> Program:
+    """Return the program with this number; the same for the same arguments."""
     draw = random.Random(f"{seed}:{index}")
     entry = draw.choice(("function", "function", "closure", "module", "method", "argument"))
     suitable = [f for f in features if entry in f.entries]
     chosen = draw.sample(suitable, min(len(suitable), draw.choice((1, 1, 2, 2, 3, 4))))
     uses = []
     for feature in chosen:
-        suitable_wrappers = [name for name in wrappers_of(feature, entry) if name not in avoided]
-        wrapper = "plain" if draw.random() < 0.3 else draw.choice(suitable_wrappers)
+        wrapper = "plain" if draw.random() < 0.3 else draw.choice(wrappers_of(feature, entry))
         write = draw.randrange(len(feature.write)) if feature.write and draw.random() < 0.35 else -1
         uses.append(Use(feature, wrapper, write))
     cache = draw.choice((CACHES[0], CACHES[0], CACHES[1]))

@@ -11,6 +11,7 @@ import linecache
 import logging
 import os
 import random
+import re
 import sys
 import traceback
 import types
@@ -37,6 +38,7 @@ class Call:
     output: str
     state: Any
     before: Any = None
+    hits: int = 0
     misses: int = 0
     text: str = ""
 
@@ -57,6 +59,7 @@ class Verdict:
     detail: str = ""
     repeats: int = 0
     hits: int = 0
+    ran_eagerly: int = 0
     warned: int = 0
     not_cached: str = ""
 
@@ -112,8 +115,12 @@ def fresh_module(text: str) -> Iterator[dict[str, Any]]:
         linecache.cache.pop(filename, None)
 
 
-def execute(program: Program, compiled: Callable[[Any], Any], measured: Callable[[Any], int]) -> list[Call]:
-    """Run the steps; `compiled` compiles the target, `measured` returns how many programs it has compiled so far."""
+def execute(
+    program: Program,
+    compiled: Callable[[Any], Any] = lambda target: target,
+    measured: Callable[[Any], tuple[int, int]] = lambda target: (0, 0),
+) -> list[Call]:
+    """Run the steps; `compiled` compiles the target, `measured` returns its cache hits and misses so far."""
     source, calls = Source(program), []
     stdout = io.TextIOWrapper(io.BytesIO(), write_through=True)
     with process_state(), contextlib.redirect_stdout(stdout) as out, fresh_module(source.module) as names:
@@ -132,10 +139,10 @@ def execute(program: Program, compiled: Callable[[Any], Any], measured: Callable
     return calls
 
 
-def _call(source: Source, which: int, names: dict[str, Any], out: Any, measured: Callable[[], int]) -> Call:
+def _call(source: Source, which: int, names: dict[str, Any], out: Any, measured: Callable[[], tuple[int, int]]) -> Call:
     before, start = measured(), len(out.buffer.getvalue())
     names["x__"] = names["X"][which].detach().clone().requires_grad_(names["X"][which].requires_grad)
-    text, earlier = "", _state(source, names)
+    text, state = "", _state(source, names)
     try:
         result = eval(f"run__(x__{source.arguments})", names)
         result = _with_gradient(result, names["x__"])
@@ -143,7 +150,8 @@ def _call(source: Source, which: int, names: dict[str, Any], out: Any, measured:
         result = ("raised", type(error).__name__)
         text = "".join(traceback.format_exception(error))
     printed = out.buffer.getvalue()[start:].decode()
-    return Call(result, printed, _state(source, names), earlier, measured() - before, text)
+    hits, misses = (after - earlier for earlier, after in zip(before, measured()))
+    return Call(result, printed, _state(source, names), state, hits, misses, text)
 
 
 def _state(source: Source, names: dict[str, Any]) -> list[Any]:
@@ -172,8 +180,7 @@ def judge(program: Program) -> Verdict:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            eager = execute(program, lambda target: target, lambda _: 0)
-            again = execute(program, lambda target: target, lambda _: 0)
+            eager, again = execute(program), execute(program)
         except Exception as error:
             return _failed(verdict, "invalid", error)
     if _first_difference(verdict, eager, again, "invalid"):
@@ -188,7 +195,7 @@ def judge(program: Program) -> Verdict:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            actual = execute(program, compiled, thunder.cache_misses)
+            actual = execute(program, compiled, lambda fn: (thunder.cache_hits(fn), thunder.cache_misses(fn)))
         except Exception as error:
             return _failed(verdict, "error", error)
     verdict.warned = sum("thunder" in str(w.filename) or "thunder" in str(w.message) for w in caught)
@@ -196,7 +203,10 @@ def judge(program: Program) -> Verdict:
     _count_hits(verdict, program, eager, actual)
     if verdict.hits < verdict.repeats or verdict.kind:
         text = thunder.explain(found[0])
-        verdict.not_cached = next((line.strip() for line in text.splitlines() if "not cached" in line), "")
+        reasons = [
+            line.strip() for line in text.splitlines() if re.match(r"\s*(not cached|partly eager|falls back)", line)
+        ]
+        verdict.not_cached = reasons[0] if reasons else ""
     return verdict
 
 
@@ -233,7 +243,8 @@ def _count_hits(verdict: Verdict, program: Program, eager: list[Call], actual: l
         repeated = previous == step and not eager[number].raised
         if repeated and difference(eager[number - 1].before, eager[number].before) is None:
             verdict.repeats += 1
-            verdict.hits += actual[number].misses == 0
+            verdict.hits += actual[number].hits > 0
+            verdict.ran_eagerly += actual[number].hits == actual[number].misses == 0
         previous = step
 
 

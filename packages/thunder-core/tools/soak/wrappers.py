@@ -31,7 +31,7 @@ WRAPPERS: dict[str, tuple[str, str]] = {
         "r$ = decorated$(1)",
     ),
     "context manager": ("@contextlib.contextmanager\ndef cm$():\n    yield READ", "with cm$() as r$:\n    pass"),
-    "call": ("class K$:\n    def __call__(this):\n        return READ\nk$ = K$()", "r$ = k$()"),
+    "call": ("class Called$:\n    def __call__(this):\n        return READ\ncalled$ = Called$()", "r$ = called$()"),
     "nested function": ("", "def nested$():\n    return READ\nr$ = nested$()"),
     "lambda": ("", "r$ = (lambda: READ)()"),
     "class body": ("", "class B$:\n    value = READ\nr$ = B$.value"),

@@ -161,13 +161,13 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
 
 
 def _refuse_overlaps(tracer: Tracer) -> None:
-    """Raise an error if the program writes to an input that shares memory with another input."""
+    """Run eagerly if the program writes to an input that shares memory with another input."""
     written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
     found = overlap([x.tensor for x in tracer.inputs], written) if written else None
     if found is not None:
         one, other = (tracer.inputs[i].proxy.name for i in found)
-        raise TracingError(
-            f"the function writes to {one}, which shares memory with {other}. Copy one of them (.clone()) before the "
+        raise RunsEagerly(
+            f"the function writes to {one}, which shares memory with {other}: copy one of them (.clone()) before the "
             "call, or pass their common base and take the views inside the function"
         )
 

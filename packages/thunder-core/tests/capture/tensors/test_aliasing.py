@@ -553,3 +553,22 @@ def test_fills_are_of_one_element() -> None:
     """As torch says."""
     with pytest.raises(RuntimeError, match="fill_ only supports 0-dimension value tensor"):
         thunder.jit(lambda x: (x * 2).fill_(x[:1]))(torch.ones(3))
+
+
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_a_write_to_memory_of_another_input_runs_eagerly() -> None:
+    """The trace has no alias between two inputs."""
+
+    def run(compile_: Any) -> Any:
+        base = torch.zeros(4)
+        part = base[1:2]
+
+        def program(x: Any) -> Any:
+            y = x * part
+            base.add_(1.0)
+            return y + part
+
+        compiled = compile_(program)
+        return [compiled(torch.ones(2)).tolist() for _ in range(4)], base.tolist()
+
+    assert run(thunder.jit) == run(lambda fn: fn)

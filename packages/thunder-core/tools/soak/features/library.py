@@ -146,7 +146,7 @@ FEATURES = [
         "e$ = threading.Event()",
         "threading.active_count()",
         mutate=("t$ = threading.Thread(target=e$.wait, daemon=True); t$.start()",),
-        undo="e$.set(); t$.join() if 't$' in globals() else None",
+        undo="e$.set(); [t.join() for t in threading.enumerate() if t is not threading.current_thread()]",
         entries=("function",),
     ),
     Feature(

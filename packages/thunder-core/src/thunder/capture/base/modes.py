@@ -44,8 +44,9 @@ __all__ = [
     "with_attention_kernels",
 ]
 
-# Functions without arguments that return a setting of torch.
+# Functions without arguments that return a setting of torch, or threads.
 _TELLING: dict[str, tuple[str, ...]] = {
+    "threading": ("active_count", "current_thread", "enumerate", "main_thread"),
     "torch": (
         "get_num_threads", "get_num_interop_threads", "is_deterministic_algorithms_warn_only_enabled",
         "get_deterministic_debug_mode", "is_anomaly_enabled", "is_warn_always_enabled", "is_autocast_cache_enabled",
@@ -98,7 +99,7 @@ def _restore_grad_mode(substitutions: Substitutions, grad: bool, autocast: dict[
 
 
 def is_state(module: str, name: str) -> bool:
-    """Check whether `module.name` is a function that returns a setting of torch."""
+    """Check whether `module.name` is a function that returns a setting of torch, or threads."""
     return name in _TELLING.get(module, ())
 
 

@@ -276,6 +276,29 @@ def stored_past_hooks(code: CodeType) -> frozenset[str]:
     return frozenset()
 
 
+# Attributes of a function besides its code, which the guard on the function does not check.
+ATTRIBUTES_OF_FUNCTIONS = (
+    "__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__",
+)  # fmt: skip
+
+
+def attributes_of_functions(code: CodeType) -> frozenset[str]:
+    """Return the attributes in `ATTRIBUTES_OF_FUNCTIONS` that code may read from a function.
+
+    `type(x).__name__` and `x.__class__.__name__` are attributes of classes.
+    """
+    by_text = frozenset(ATTRIBUTES_OF_FUNCTIONS).intersection(c for c in code.co_consts if type(c) is str)
+    if frozenset(ATTRIBUTES_OF_FUNCTIONS).isdisjoint(code.co_names):
+        return by_text
+    found, before = set(by_text), ""
+    for op, argument in _instructions(code):
+        name = code.co_names[argument >> _ATTRIBUTE_SHIFT] if op in _ATTRIBUTE else ""
+        if name in ATTRIBUTES_OF_FUNCTIONS and before != "__class__":
+            found.add(name)
+        before = "__class__" if op in _CALLS and "type" in code.co_names else name
+    return frozenset(found)
+
+
 def nested_codes(code: CodeType) -> Iterator[CodeType]:
     """Iterate over the code of functions defined in `code`, at any depth."""
     for const in code.co_consts:

@@ -168,6 +168,7 @@ _DENIED_METHODS: dict[str, frozenset[str]] = {
     "builtins.object": frozenset({"__dir__", "__sizeof__"}),
     "datetime.date": frozenset({"today"}),
     "datetime.datetime": frozenset({"now", "today", "utcnow"}),
+    "functools._lru_cache_wrapper": frozenset({"cache_clear", "cache_info"}),
     "_thread.lock": frozenset({"acquire", "release", "locked", "acquire_lock", "release_lock", "locked_lock"}),
     "_thread.RLock": frozenset({"acquire", "release", "locked", "_acquire_restore", "_release_save"}),
     "torch.Generator": frozenset({"initial_seed", "get_state", "set_state", "graphsafe_get_state",
@@ -209,7 +210,7 @@ _OF_TORCH_NAMES = re.compile("|".join(_OF_TORCH))
 # Functions without arguments that read a setting: a prologue calls them, too.
 _SETTINGS = frozenset({
     "sys.getrecursionlimit", "sys.getswitchinterval", "posix.getcwd", "posix.getpid", "nt.getcwd", "nt.getpid",
-    "gc.isenabled", "torch.get_num_threads", "torch.get_num_interop_threads", "torch.get_default_dtype",
+    "torch.get_num_threads", "torch.get_num_interop_threads", "torch.get_default_dtype",
 })  # fmt: skip
 
 # Modules of Python's library that may call any C function, with the reason.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import inspect
 import os
 import sys
 import types
+import typing
 from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
@@ -52,6 +54,11 @@ _CHECKS_OF_ABCS = frozenset({"_abc_instancecheck", "_abc_subclasscheck"})
 # Variables of the standard library that contain the objects which are being printed.
 _OF_PRINTING = frozenset({"repr_running"})
 _BUILTINS = Root(builtins, "builtins")
+# Functions of the standard library that read the attributes of a function.
+_INSPECTING = frozenset(
+    id(fn.__code__)
+    for fn in (inspect.signature, inspect.getfullargspec, inspect.get_annotations, typing.get_type_hints)
+)
 
 
 def attention_kernels_source() -> Source:
@@ -77,6 +84,8 @@ class CodeReads:
         self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
         self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
+        self._of_functions: set[str] = set()  # attributes of functions that code reads
+        self._attributes: dict[int, tuple[Any, ...]] = {}  # of functions, when they were found; by the ids of these
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
 
     @property
@@ -90,6 +99,7 @@ class CodeReads:
         self._functions.clear()
         self._unmatched.clear()
         self._checks_of_abcs.clear()
+        self._attributes.clear()
         self._alive.clear()
 
     # -- functions ----------------------------------------------------------------------------------------------------
@@ -100,7 +110,12 @@ class CodeReads:
         self._alive.append(code)
         if is_library(code.co_filename):
             self._read_cells(source, fn)
-        elif id(code) in self._ran or not self._recorder.sees_code:
+            if is_state(fn.__module__, fn.__name__):  # it returns a setting
+                with contextlib.suppress(Exception):  # the program's own call raises, too
+                    self._recorder.value(source.call(), fn())
+            return
+        self._attributes.setdefault(id(fn), _attributes_of(fn))
+        if id(code) in self._ran or not self._recorder.sees_code:
             self._function_ran(source, fn)
 
     def _function_ran(self, source: Source, fn: types.FunctionType) -> None:
@@ -152,6 +167,8 @@ class CodeReads:
         """Record what a code object reads, when it runs for the first time."""
         if self.identity_matters is False:
             self.identity_matters = not is_ours(code.co_filename) and bytecode.compares_identity(code)
+        if id(code) in _INSPECTING:
+            self._of_functions |= {"__dict__", "__name__", "__defaults__", "__kwdefaults__", "__annotations__"}
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
@@ -202,6 +219,23 @@ class CodeReads:
                 self._read_attributes(Root(module, module.__name__.rpartition(".")[2]), module, (used,), code)
         for code, scope in self._unmatched.values():
             self._match(code, scope)
+        self._guard_attributes_of_functions()
+
+    def _guard_attributes_of_functions(self) -> None:
+        """Guard the attributes of functions that code reads, e.g. `f.__name__`; no hook sees these reads."""
+        functions = [pair for found in self._functions.values() for pair in found]
+        for source, fn in functions:
+            before = self._attributes.get(id(fn))
+            if before is None:
+                continue  # of a library
+            if any(a is not b for a, b in zip(before, _attributes_of(fn))):
+                self._recorder.refuse(f"the program assigns an attribute of the function `{source}`")
+            for name in self._of_functions:
+                if name == "__dict__":
+                    self._recorder.value(source.variables, fn.__dict__)
+                    continue
+                with contextlib.suppress(Exception):  # annotations may fail to evaluate, in the program, too
+                    self._recorder.value(source.attr(name), getattr(fn, name))
 
     def _match(self, code: CodeType, scope: dict[str, Any]) -> None:
         """Find the function of `code` in its module or in a class, or refuse to cache the trace."""
@@ -223,6 +257,7 @@ class CodeReads:
         if not self.compares_objects:
             self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
+        self._of_functions |= bytecode.attributes_of_functions(code)
         self._read_globals(code, scope)
         for source, module in self.modules.imports(code, scope):
             for used in bytecode.attribute_names(code):
@@ -356,6 +391,11 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
+
+
+def _attributes_of(fn: types.FunctionType) -> tuple[Any, ...]:
+    """Return the attributes of a function that can be assigned. Annotations are left out: reading evaluates them."""
+    return fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__, fn.__defaults__, fn.__kwdefaults__
 
 
 def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:

@@ -80,7 +80,9 @@ TRUSTED: dict[str, str] = {
     "torch.utils._cxx_pytree": "the structure of a container does not change",
     # Objects whose state does not affect results.
     "contextlib.nullcontext": "it has no state at all",
-    "functools": "wrappers that dispatch calls; the functions in them are read",
+    "functools.singledispatchmethod": "dispatches calls; the functions in it are read",
+    "functools.partialmethod": "a function with arguments, which are read",
+    "functools.partial": "a function with arguments, which are read",
     "torch._ops": "an operator: the tracer sees its calls",
     "torch._library": "a user-defined operator: the tracer sees its calls",
     "torch.library": "a user-defined operator: the tracer sees its calls",

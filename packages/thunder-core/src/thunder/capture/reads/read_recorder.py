@@ -354,6 +354,8 @@ class ReadRecorder:
 
     def tensor_found(self, source: Source, tensor: torch.Tensor) -> Source | None:
         """Record a tensor, and return the source where it was first found, or None if it is new."""
+        if torch.nn.parameter.is_lazy(tensor):
+            self.deny(f"`{source}` is a parameter that is not initialized yet")
         known = self.tensors.setdefault(id(tensor), [])
         known.append(source)
         if len(known) > 1:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import datetime
 import decimal
 import enum
@@ -87,7 +86,7 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
              types.MethodWrapperType,
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
              types.CodeType, types.GenericAlias, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
-             type(threading.Lock()), type(threading.RLock()), dataclasses.Field, inspect.Signature,
+             type(threading.Lock()), type(threading.RLock()), inspect.Signature,
              inspect.Parameter, Symbol, operator.attrgetter, operator.itemgetter, operator.methodcaller,
              type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
 

@@ -77,7 +77,7 @@ class Object(Kind):
         if issubclass(type(value), CONTAINERS):
             read_contents(source, value, recorder)
         elif issubclass(type(value), BaseException):
-            recorder.value(source.attr("args"), value.args)
+            _read_exception(source, value, recorder)
         if not recorder.watch(type(value)):
             if not _shows_variables(value):
                 recorder.refuse(f"`{source}` hides its attributes: {type(value).__qualname__} has a __getattribute__")
@@ -87,6 +87,15 @@ class Object(Kind):
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Build a new object with the same attributes."""
         return epilogue.new_object(value) if variables(value) is not None else epilogue.not_rebuilt(value)
+
+
+def _read_exception(source: Source, error: Any, recorder: Recorder) -> None:
+    """Read the attributes that built-in classes of exceptions store, e.g. `args`, `errno` and `name`."""
+    recorder.value(source.attr("args"), error.args)
+    for cls in type(error).__mro__:
+        for name, found in vars(cls).items() if cls.__module__ == "builtins" and cls is not BaseException else ():
+            if isinstance(found, (types.MemberDescriptorType, types.GetSetDescriptorType)) and name[0] != "_":
+                recorder.value(source.attr(name), getattr(error, name, None))
 
 
 def _shows_variables(obj: Any) -> bool:

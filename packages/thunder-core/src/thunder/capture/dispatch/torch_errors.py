@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import RunsEagerly, is_torchs
+from thunder.capture.base.fallback import is_torchs
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.layout import meta_of
@@ -30,6 +30,10 @@ __all__ = ["Answer", "check_write", "torchs_answer"]
 
 #: Maximum number of elements of these zeros, so that an invalid call does not cost more than a valid one.
 LIMIT = 1 << 20
+
+
+# Types of the exceptions by which an operation rejects a call. Any other exception is a defect, or from outside.
+_REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, AssertionError, ThunderError)
 
 
 class Answer(enum.Enum):

@@ -198,6 +198,11 @@ class CodeWatch:
             substitutions.assign(active, profile=self._on_profile)
             sys.setprofile(active.profile)
 
+    def release(self) -> None:
+        """Release references to the user's classes and functions."""
+        self._seen.clear()
+        self._harmless.clear()
+
     def is_intact(self) -> bool:
         """Check whether the interpreter still reports code. Call this in `Phase.TRACER`, which checks the profile."""
         if self._tool is None:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -170,3 +171,59 @@ def test_unknown_functions_are_denied() -> None:
         assert denied(fn, fn.__self__, {}) is not None
     for fn in (len, math.sin, operator.add, "".join, [].append, {}.get):
         assert denied(fn, fn.__self__, {}) is None
+
+
+class Pair:
+    def __init__(self, a: float, b: float) -> None:
+        self.a, self.b = a, b
+
+
+PAIRS = [Pair(1.0, 2.0), Pair(3.0, 4.0)]
+
+
+def test_later_calls_of_the_same_function() -> None:
+    """A call is reported again where its verdict depends on more than the function and the class."""
+
+    def copies(x: Any) -> Any:
+        for pair in PAIRS:
+            for value in pair.__reduce_ex__(2)[2].values():
+                x = x * value
+        return x
+
+    jitted = thunder.jit(copies)
+    try:
+        for value in (4.0, 5.0, 5.0):
+            PAIRS[1].b = value  # only the second call of `__reduce_ex__` reads it
+            torch.testing.assert_close(jitted(X), copies(X))
+    finally:
+        PAIRS[1].b = 4.0
+    assert thunder.cache_hits(jitted) == 1
+
+
+def test_a_denied_method_after_harmless_ones() -> None:
+    """Methods of one class, and functions of one module, have verdicts of their own."""
+
+    def draws(x: Any) -> Any:
+        x = x * abs(DRAWS.getrandbits(0)) if len(X) > 5 else x * len(X) * len("a".upper()) * len("b".upper())
+        return x * math.sin(1.0) * math.cos(1.0) * DRAWS.random() * DRAWS.random()
+
+    jitted = thunder.jit(draws)
+    torch.testing.assert_close(seeded(jitted), seeded(draws))
+
+
+def test_what_a_trace_reported_is_released() -> None:
+    """A class whose C methods the program calls is not kept alive by the trace."""
+
+    class Items(list[int]):
+        pass
+
+    alive = weakref.ref(Items)
+
+    def total(x: Any, items: Any) -> Any:
+        return x * len(items) * items.count(1) * items.count(2)
+
+    jitted = thunder.jit(total)
+    jitted(X, Items([1, 2]))
+    del jitted, Items, total
+    gc.collect()
+    assert alive() is None

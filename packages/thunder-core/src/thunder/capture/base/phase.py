@@ -63,8 +63,12 @@ class Reader(Protocol):
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Record that a code object runs for the first time."""
 
-    def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
-        """Record that a function written in C is about to be called; `owner` is what a method is bound to."""
+    def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> bool:
+        """Record that a function written in C is about to be called; `owner` is what a method is bound to.
+
+        Return True if later calls of the function, or of this method of the class, need not be recorded.
+        """
+        return False
 
 
 class _Active:
@@ -99,16 +103,18 @@ active = _Active()
 
 def pause_reads() -> Any:
     """Begin `Phase.TRACER`; return the argument for `resume_reads`, None if reads on this thread are already paused."""
-    if active.thread != threading.get_ident():
+    thread, profile = active.thread, active.profile
+    if not thread:
         return None
-    profiling = active.profile is not None
-    if profiling:
-        if sys.getprofile() is not active.profile:
-            active.intact = False  # the program has replaced the profile callback
+    if profile is not None and sys.getprofile() is profile:  # only the tracing thread has this profile callback
         sys.setprofile(None)
-    found = active.thread, profiling
+    elif thread != threading.get_ident():
+        return None
+    elif profile is not None:
+        active.intact = False  # the program has replaced the profile callback
+        sys.setprofile(None)
     active.thread = 0
-    return found
+    return thread, profile is not None
 
 
 def resume_reads(paused: Any) -> None:

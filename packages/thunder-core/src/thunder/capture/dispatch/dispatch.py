@@ -21,6 +21,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import RunsEagerly, fall_back
+from thunder.capture.base.phase import pause_reads, resume_reads
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.dispatch.collectives import call_collective
 from thunder.capture.dispatch.initializers import draw_in_order_of_memory
@@ -37,6 +38,7 @@ from thunder.capture.dispatch.opaque_operations import is_collective
 from thunder.capture.dispatch.registry import handler_of, property_handler
 from thunder.capture.dispatch.torch_errors import Answer, check_write, torchs_answer
 from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
+from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core.errors import TracingError, UnsupportedError
 from thunder.core.proxies import OPERATORS
@@ -55,6 +57,12 @@ _DUNDER.update(
         if d.strip("_") not in {"neg", "pos", "abs", "invert"}
     }
 )
+# Types of arguments that run no user code, whatever is done with them.
+_PLAIN = frozenset({
+    Handle, torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, type(None), torch.dtype, torch.device,
+})  # fmt: skip
+# Options of torch functions that are not those of operations.
+_OPTIONS = frozenset({"out", "pin_memory", "layout", "requires_grad"})
 _INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
 _DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide", True)
 
@@ -128,6 +136,14 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
         result = handler(tracer, *args, **kwargs)
         if result is not NotImplemented:
             return result
+    if _PLAIN.issuperset(map(type, args)) and (not kwargs or _PLAIN.issuperset(map(type, kwargs.values()))):
+        paused = pause_reads()  # no user code can run, and reporting thunder's own calls would take long
+        try:
+            sym = _plain_symbol(tracer, func, name, args, kwargs)
+            if sym is not None:
+                return _as_tensor(tracer, sym, tracer.call_symbol(sym, args, kwargs))
+        finally:
+            resume_reads(paused)
     for executor in tracer.executors:
         replacement = executor.lookaside(func)
         if replacement is not None:
@@ -138,11 +154,7 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
             drawn = draw_in_order_of_memory(tracer, func, args, kwargs)
             if drawn is not NotImplemented:
                 return drawn
-        result = call_functional(tracer, sym, args, kwargs)
-        if OpTags.ELEMENTWISE_OP in sym.tags and isinstance(result, (int, float, complex)):
-            result = tracer.call_symbol(
-                ltorch.full, ((), result), {"device": "cpu"}
-            )  # all arguments are numbers: torch returns a tensor
+        result = _as_tensor(tracer, sym, call_functional(tracer, sym, args, kwargs))
         # Fills such as `uniform_` have no functional form: their symbol returns the values to write.
         return assign(tracer, args[0], result, name) if writes_in_place(name) else result
     if name in METADATA_METHODS:
@@ -168,6 +180,23 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if is_collective(func):
         return call_collective(tracer, func, args, kwargs)
     return call_opaque(tracer, func, args, kwargs)
+
+
+def _plain_symbol(tracer: Tracer, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Symbol | None:
+    """Return the operation that a call with plain arguments stands for; None if the call needs more than it."""
+    if writes_in_place(name) or any(executor.lookaside(func) is not None for executor in tracer.executors):
+        return None
+    sym = torch_function_map().get(func)
+    if sym is None or "inplace" in sym.bind.names or not _OPTIONS.isdisjoint(kwargs):
+        return None
+    return sym if sym.bind.accepts(args, kwargs) else None
+
+
+def _as_tensor(tracer: Tracer, sym: Symbol, result: Any) -> Any:
+    """Return the result of an operation. Torch returns a tensor even if all arguments are numbers."""
+    if OpTags.ELEMENTWISE_OP in sym.tags and isinstance(result, (int, float, complex)):
+        return tracer.call_symbol(ltorch.full, ((), result), {"device": "cpu"})
+    return result
 
 
 def _set_property(tracer: Tracer, name: str, target: Any, value: Any) -> None:

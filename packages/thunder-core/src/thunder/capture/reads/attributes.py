@@ -69,11 +69,15 @@ class AttributeReads:
         """Record a code object that runs for the first time."""
         self._recorder.code.code_ran(code, frame)
 
-    def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> None:
-        """Record a call of a C function. Some of them read all attributes of an object, e.g. for `copy.copy`."""
-        if fn.__name__ in _READ_WHOLE and not isinstance(owner, type) and (id(owner), "__dict__") not in self.seen:
+    def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> bool:
+        """Record a call of a C function. Some of them read all attributes of an object, e.g. for `copy.copy`.
+
+        Return True if later calls of the function, or of this method of the class, need not be recorded.
+        """
+        reads_whole = fn.__name__ in _READ_WHOLE
+        if reads_whole and not isinstance(owner, type) and (id(owner), "__dict__") not in self.seen:
             self._read(owner, "__dict__")
-        self._recorder.code.c_function_called(fn, owner, frame)
+        return self._recorder.code.c_function_called(fn, owner, frame) and not reads_whole
 
     def identified(self, obj: Any) -> Any:
         """Record a read of an object's `id`; return the object whose `id` the program reads in eager mode."""

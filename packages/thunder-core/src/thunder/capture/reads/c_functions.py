@@ -21,7 +21,7 @@ from thunder.capture.base.predicates import module_of
 from thunder.capture.base.sources import Root, Source
 from thunder.core.classes import ClassCache
 
-__all__ = ["assume_pure", "communicates", "denied", "setting_read_by"]
+__all__ = ["assume_pure", "communicates", "denied", "never_denied", "setting_read_by"]
 
 # Modules whose C functions compute from their arguments, with the reason. Changes of containers are repeated.
 _MODULES: dict[str, str] = {
@@ -255,6 +255,11 @@ def denied(fn: Any, owner: Any, scope: dict[str, Any], caller: str = "") -> str 
         return None
     module = scope.get("__name__")
     return None if module in _CALLERS or (module, caller) in _USERS_OF_LOCKS else found
+
+
+def never_denied(fn: Any, owner: Any) -> bool:
+    """Check whether a trace can contain calls of a C function wherever they are."""
+    return _denied_anywhere(fn, owner) is None
 
 
 def communicates(fn: Any) -> bool:

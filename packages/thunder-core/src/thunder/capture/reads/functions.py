@@ -31,7 +31,7 @@ from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.builtin_readers import BUILTIN_READERS
-from thunder.capture.reads.c_functions import communicates, denied, setting_read_by
+from thunder.capture.reads.c_functions import communicates, denied, never_denied, setting_read_by
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.clocks import clock_of
@@ -188,14 +188,19 @@ class CodeReads:
         self._read_code(code, frame.f_globals)
         self._recorder.code_starts(code)
 
-    def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
-        """End the trace before a call of a C function that no guard covers; guard the settings that it reads."""
+    def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> bool:
+        """End the trace before a call of a C function that no guard covers; guard the settings that it reads.
+
+        Return True if later calls of the function, or of this method of the class, need no recording.
+        """
         reason = denied(fn, owner, frame.f_globals, frame.f_code.co_name)
-        if reason is None and id(owner) in self._recorder.reached and is_stream(type(owner)):
+        writes_stream = is_stream(type(owner))
+        if reason is None and writes_stream and id(owner) in self._recorder.reached:
             reason = f"the program calls {type(owner).__name__}.{fn.__name__}"
         if reason is not None and not _imports(frame):
             self._recorder.deny(reason, always=communicates(fn))
-        if fn.__name__ in _CHECKS_OF_ABCS and getattr(fn, "__module__", None) == "_abc":
+        checks_class = fn.__name__ in _CHECKS_OF_ABCS and getattr(fn, "__module__", None) == "_abc"
+        if checks_class:
             found = frame.f_locals
             checked = found["subclass"] if "subclass" in found else type(found.get("instance"))
             if isinstance(found.get("cls"), type) and isinstance(checked, type):
@@ -207,6 +212,7 @@ class CodeReads:
             except TypeError:  # it has arguments
                 self._recorder.deny(f"the program calls {setting}, which thunder cannot guard")
             self._recorder.value(setting, found)
+        return not (writes_stream or checks_class) and never_denied(fn, owner)
 
     def match_remaining(self) -> None:
         """At the end of the run, search for the functions of code that ran although no read had found it."""

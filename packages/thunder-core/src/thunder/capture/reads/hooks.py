@@ -23,7 +23,7 @@ import torch
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.phase import Reader, TracerPhase, active
 from thunder.capture.base.substitutions import Substitutions
-from thunder.core.locations import is_ours
+from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.runtime.lock import MAX_WAIT, runs
 
 __all__ = ["ClassHooks", "CodeWatch", "can_hook", "new_objects", "watch_new_objects"]
@@ -180,6 +180,8 @@ class CodeWatch:
         self._reader = reader
         self._thread = threading.get_ident()
         self._seen: dict[int, CodeType] = {}
+        # Calls of C functions that need not be reported again, by `_key_of_call`; the values keep the ids valid.
+        self._harmless: dict[Any, Any] = {}
         self._tool: int | None = None
         if sys.version_info >= (3, 12):
             self.available = any(_monitoring.get_tool(tool) is None for tool in _TOOLS)
@@ -195,6 +197,11 @@ class CodeWatch:
             substitutions.callback(sys.setprofile, None)
             substitutions.assign(active, profile=self._on_profile)
             sys.setprofile(active.profile)
+
+    def release(self) -> None:
+        """Release references to the user's classes and functions."""
+        self._seen.clear()
+        self._harmless.clear()
 
     def is_intact(self) -> bool:
         """Check whether the interpreter still reports code. Call this in `Phase.TRACER`, which checks the profile."""
@@ -246,15 +253,22 @@ class CodeWatch:
             return None
         if is_ours(code.co_filename):
             return _monitoring.DISABLE
-        with TracerPhase():
-            self._reader.c_function_called(fn, owner, sys._getframe(1))
+        if fn not in self._harmless and (id(type(owner)), fn.__name__) not in self._harmless:
+            self._c_function_called(fn, owner, sys._getframe(1))
         return None
 
     def _on_profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event == "c_call" and active.thread and not is_ours(frame.f_code.co_filename):
-            with TracerPhase():
-                self._reader.c_function_called(arg, arg.__self__, frame)
-        if event == "call" and active.thread:
+        if event == "c_call":
+            harmless = self._harmless
+            if (
+                arg in harmless
+                or not active.thread
+                or (id(type(arg.__self__)), arg.__name__) in harmless
+                or frame.f_code.co_filename.startswith(OWN_FOLDER)
+            ):
+                return
+            self._c_function_called(arg, arg.__self__, frame)
+        elif event == "call" and active.thread:
             code = frame.f_code
             if id(code) not in self._seen:
                 self._seen[id(code)] = code
@@ -263,6 +277,26 @@ class CodeWatch:
                 # Before Python 3.11, the interpreter writes its copy of the frame's variables (and closure variables)
                 # back after this callback. The reader may have changed the variables, so refresh the copy here.
                 frame.f_locals  # noqa: B018
+
+    def _c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
+        with TracerPhase():
+            if self._reader.c_function_called(fn, owner, frame):
+                key = _key_of_call(fn, owner)
+                if key is not None:
+                    self._harmless[key] = type(owner)
+
+
+def _key_of_call(fn: Any, owner: Any) -> Any:
+    """Return a key that is equal for calls with the same verdict: the function, or the class and name of a method.
+
+    Neither is compared or hashed by code of a user's class.
+    """
+    is_descriptor = type(fn) is not types.BuiltinFunctionType
+    if issubclass(type(owner), (types.ModuleType, type)):
+        return None if is_descriptor else fn
+    if is_descriptor or (owner is not None and fn.__module__ is None):
+        return id(type(owner)), fn.__name__
+    return fn
 
 
 def _stop_monitoring(tool: int, name: str) -> None:

@@ -215,6 +215,7 @@ class ReadRecorder:
     def release(self) -> None:
         """Release references to the user's objects."""
         self.code.release()
+        self._watch.release()
         self._unguardables.release()
         self.output.release()
         self._alive.clear()

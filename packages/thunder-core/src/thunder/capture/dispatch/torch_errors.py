@@ -90,12 +90,9 @@ def _call(func: Any, given: tuple[Any, Any]) -> Any:
 
 def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | None) -> bool:
     own = isinstance(error, ThunderError) and not isinstance(error, UnsupportedError)
-    if (
-        own
-        or is_torchs(error)
-        or isinstance(error, (RunsEagerly, Warning, NameError))
-        or getattr(func, "__module__", "") == "thunder"
-    ):
+    if own or is_torchs(error) or not (error is None or isinstance(error, _REFUSALS)):
+        return False
+    if getattr(func, "__module__", "") == "thunder":
         return False
     sym = torch_function_map().get(func)
     if sym is not None and sym.module is None:

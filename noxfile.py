@@ -287,6 +287,14 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def mutants(session: nox.Session) -> None:
+    """Take one guard after the other out of thunder, and check that the soak finds it; `-- -k NAME` runs one."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, "numpy")
+    session.run("python", "-m", "soak.mutants", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
 def operators(session: nox.Session) -> None:
     """Run PyTorch's operator database through thunder.jit and compare with eager; takes arguments after `--`."""
     install_ours(session, [CORE], ["tests"])

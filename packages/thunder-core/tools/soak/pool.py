@@ -25,10 +25,14 @@ _TOOLS = str(Path(__file__).resolve().parents[1])
 
 
 class Worker:
-    """One process, started when it is needed and again when it hung, died, or judged so many programs."""
+    """One process, started when it is needed and again when it hung, died, or judged so many programs.
 
-    def __init__(self, timeout: float = TIMEOUT) -> None:
+    `sources` is a folder with another copy of thunder's sources, which the process judges instead.
+    """
+
+    def __init__(self, timeout: float = TIMEOUT, sources: Path | None = None) -> None:
         self.timeout = timeout
+        self.first = [_TOOLS] if sources is None else [_TOOLS, str(sources)]
         self.process: subprocess.Popen[str] | None = None
         self.judged = 0
         self.errors: Any = None
@@ -63,7 +67,7 @@ class Worker:
     def _start(self) -> None:
         self.judged = 0
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- of the process, which lives on
-        path = os.pathsep.join([_TOOLS, *(p for p in sys.path if p)])
+        path = os.pathsep.join([*self.first, *(p for p in sys.path if p)])
         self.process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", "soak.worker"],
             stdin=subprocess.PIPE,

@@ -2,7 +2,7 @@
 """`python -m soak.mutants`: take one mending out of thunder's sources at a time, and check that the judge finds it.
 
 Each mutant replaces text in a temporary copy of the sources. The judge then runs the enumerated programs of some
-features, or some tests, until one of them is wrong. A mutant that nothing finds has survived: the judge lacks a feature.
+features, or some tests, until one of them is wrong. If nothing finds a mutant, the judge lacks a feature.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What found a mutant, empty if it survived; and why the outcome does not count, e.g. without a matching feature."""
+    """What found a mutant, empty if it survived, and why an outcome does not count, e.g. if thunder does not start."""
 
     found_by: str = ""
     invalid: str = ""
@@ -153,6 +153,7 @@ def _test(tests: Sequence[str], sources: Path) -> str:
             capture_output=True,
             text=True,
             timeout=_MOST_SECONDS_OF_TESTS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"{tests[0]} (hangs)"

@@ -39,6 +39,18 @@ FEATURES = [
         write=("Clock$.last = (time.perf_counter(),)",),
         entries=("function", "closure"),
     ),
+    Feature(
+        "argument that is an attribute, too",
+        "w$ = torch.ones(3)\no$ = Holder()\no$.last = w$",
+        "w$ is o$.last",
+        mutate=("o$.last = torch.ones(3)", "w$ = torch.zeros(3)"),
+        write=("o$.last = w$",),
+        entries=("argument",),
+    ),
+    # With symbolic values, numbers among the arguments are symbolic from the first call on.
+    Feature(
+        "negative zero in an argument", "z$ = 0.0", "str(z$)", mutate=("z$ = -0.0", "z$ = -z$"), entries=("argument",)
+    ),
     Feature("contiguous input", "k$ = 1", "x.contiguous() is x", mutate=("k$ = 2",)),
     Feature(
         "view that is kept",
@@ -65,9 +77,9 @@ FEATURES = [
     ),
     Feature(
         "draw into a tensor",
-        "w$ = torch.zeros(8, 9).t()\nk$ = 1.0",
-        "(w$.normal_() * k$)[:, 0]",
-        mutate=("k$ = 2.0", "w$ = torch.zeros(9, 8)", "w$ = torch.zeros(20, 24)[::2, ::3]"),
+        "w$ = torch.zeros(40, 40)[::2, ::3]\nk$ = 1.0",
+        "(nn.init.trunc_normal_(w$) * k$)[:, 0]",
+        mutate=("k$ = 2.0", "w$ = torch.zeros(9, 8).t()"),
     ),
     Feature(
         "number that is printed",

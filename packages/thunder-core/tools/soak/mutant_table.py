@@ -403,7 +403,7 @@ MUTANTS = (
         f"{_DISPATCH}/collectives.py",
         "    if group is not None and torch.distributed.is_initialized():\n",
         "    if False:\n",
-        tests=("capture/dispatch/test_collectives.py",),
+        tests=("capture/dispatch/test_collectives.py::test_a_collective_is_seen_while_a_profiler_runs",),
     ),
     Mutant(
         "the number of processes",

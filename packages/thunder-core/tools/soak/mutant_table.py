@@ -339,11 +339,14 @@ MUTANTS = (
         tests=("capture/test_threads.py::test_eager_code_elsewhere_finds_what_there_was_before",),
     ),
     Mutant(
-        "epilogues do not wait for the program",
-        "frontend/pipeline.py",
-        "        with runs.lock:  #",
-        "        if True:  #",
-        tests=("capture/test_threads.py::test_epilogues_elsewhere_are_not_the_programs",),
+        "programs run on handles without the lock",
+        "capture/session.py",
+        "                self.substitutions.hold(runs)\n",
+        "",
+        tests=(
+            "capture/test_threads.py::test_eager_code_elsewhere_finds_what_there_was_before",
+            "capture/test_threads.py::test_epilogues_elsewhere_are_not_the_programs",
+        ),
     ),
     Mutant(
         "assignments of other threads",

@@ -20,15 +20,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import thunder
+from soak.feature import Feature
 from soak.features import all_features
-from soak.generate import enumerated_programs
+from soak.generate import enumerated_programs, steps_with
 from soak.pool import Worker
-from soak.program import Program
+from soak.program import Program, Use
 
 SOURCES = Path(thunder.__file__).parent
 TOOLS = Path(__file__).resolve().parents[1]
 TESTS = TOOLS.parent / "tests"
 _MOST_SECONDS_OF_TESTS = 300
+_TRIVIAL = Program((Use(Feature("nothing", "k$ = 1.0", "1.0")),), steps_with(None))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +120,9 @@ def _judged(mutant: Mutant, package: Path, original: Worker) -> Outcome:
     """Judge programs until one of them is wrong with the mutant and right without it."""
     worker, judged, wrong_anyway = Worker(sources=package.parent), 0, 0
     try:
+        trivial = worker.judge(_TRIVIAL)
+        if trivial.kind:
+            return Outcome(invalid=f"every program is wrong: {trivial.thunder}")
         for program in programs_of(mutant):
             judged += 1
             verdict = worker.judge(program)
@@ -126,8 +131,6 @@ def _judged(mutant: Mutant, package: Path, original: Worker) -> Outcome:
             if original.judge(program).kind == "":
                 return Outcome(f"{program} ({verdict.kind}, program {judged})")
             wrong_anyway += 1
-    except RuntimeError as error:  # the worker did not start: thunder cannot be imported
-        return Outcome(invalid=str(error).splitlines()[-1])
     finally:
         worker.close()
     if not judged or wrong_anyway == judged:

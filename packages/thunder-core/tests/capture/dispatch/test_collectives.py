@@ -107,6 +107,7 @@ def test_a_trace_keeps_collectives_in_order() -> None:
 
 def test_the_number_of_processes_is_guarded() -> None:
     import torch.distributed._functional_collectives as functional
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
 
     import thunder
 

@@ -33,7 +33,16 @@ LIMIT = 1 << 20
 
 
 # Types of the exceptions by which an operation rejects a call. Any other exception is a defect, or from outside.
-_REFUSALS = (RuntimeError, TypeError, ValueError, LookupError, ArithmeticError, AssertionError, ThunderError)
+_REFUSALS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ThunderError,
+)
 
 
 class Answer(enum.Enum):

@@ -134,7 +134,7 @@ def test_printed_forms() -> None:
     assert any("prims.broadcast_in_dim(x, [1, 2, 3], [1, 2])" in line for line in lines)
     assert any("ltorch.expand(t0, [4, -1, 3])" in line for line in lines)
     assert any("prims.broadcast_in_dim(t0, (4, 2, 3), (0, 1, 2))" in line for line in lines)
-    lines = _line(lambda x: x.contiguous(), torch.randn(2, 3))
+    lines = _line(lambda x: x.contiguous(), torch.randn(3, 2).t())
     assert any("ltorch.contiguous(x, memory_format=_torch_memory_format_0)" in line for line in lines)
     assert any("prims.stride_order(x, (1, 0))" in line for line in lines)
 

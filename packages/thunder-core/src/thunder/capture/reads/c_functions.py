@@ -215,6 +215,7 @@ _SETTINGS = frozenset({
 
 # Modules of Python's library that may call any C function, with the reason.
 _CALLERS: dict[str, str] = {
+    "torch.fx.graph_module": "compiles the code of a graph module, which is guarded as a function",
     "linecache": "source lines, for messages",
     "tokenize": "source lines, for messages",
     "traceback": "source lines, for messages",

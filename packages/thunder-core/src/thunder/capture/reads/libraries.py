@@ -83,6 +83,8 @@ TRUSTED: dict[str, str] = {
     "functools.singledispatchmethod": "dispatches calls; the functions in it are read",
     "functools.partialmethod": "a function with arguments, which are read",
     "functools.partial": "a function with arguments, which are read",
+    "torch.fx.graph.Graph": "a graph module's description: its generated code, which runs, is guarded as a function",
+    "torch.fx.node.Node": "a part of such a graph",
     "torch._ops": "an operator: the tracer sees its calls",
     "torch._library": "a user-defined operator: the tracer sees its calls",
     "torch.library": "a user-defined operator: the tracer sees its calls",

@@ -140,7 +140,7 @@ def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy
             found = function_of(view)(found, *specialized(view.args), **specialized(view.kwargs))
             found = found if view.part is None else found[view.part]
     if found.unique().numel() < found.numel():
-        raise torch_error(
+        raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )

@@ -38,6 +38,9 @@ class Subgraph:
 
         self.graph = graph
         self.reason = reason
+        force_recompile = getattr(type(graph), "force_recompile", None)
+        if force_recompile is not None:  # otherwise the first call generates the code while it is traced
+            force_recompile(graph)
         self.jitted = None if reason is not None else jit(graph, **options)
 
     def __call__(self, *args: Any) -> Any:

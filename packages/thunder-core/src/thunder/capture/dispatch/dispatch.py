@@ -76,6 +76,9 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
             return made.requires_grad_()
         return _dispatch(tracer, func, args, dict(kwargs))
     except Exception as error:
+        if any(executor.lookaside(func) is not None for executor in tracer.executors):
+            annotate(error, user_line())
+            raise  # a defect of a plugin's operation: torch must not hide it
         answer = torchs_answer(func, args, kwargs, error)
         if isinstance(answer, Exception):
             annotate(answer, user_line())

@@ -37,7 +37,7 @@ _REFUSALS = (
     RuntimeError,
     TypeError,
     ValueError,
-    LookupError,
+    IndexError,
     ArithmeticError,
     AssertionError,
     AttributeError,

@@ -125,7 +125,7 @@ def _anew(output: Any, given: set[str]) -> Any:
 
     As in torch, a new value is another tensor that shares the input's memory.
     """
-    return map_proxies(output, lambda p: prims.barrier(p)[0] if p.name in given else p)
+    return map_proxies(output, lambda p: prims.alias(p) if p.name in given else p)
 
 
 def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:

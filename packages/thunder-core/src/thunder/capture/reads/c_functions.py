@@ -169,6 +169,7 @@ _DENIED_METHODS: dict[str, frozenset[str]] = {
     "datetime.date": frozenset({"today"}),
     "datetime.datetime": frozenset({"now", "today", "utcnow"}),
     "functools._lru_cache_wrapper": frozenset({"cache_clear", "cache_info"}),
+    "numpy.ndarray": frozenset({"tofile", "dump"}),
     "_thread.lock": frozenset({"acquire", "release", "locked", "acquire_lock", "release_lock", "locked_lock"}),
     "_thread.RLock": frozenset({"acquire", "release", "locked", "_acquire_restore", "_release_save"}),
     "torch.Generator": frozenset({"initial_seed", "get_state", "set_state", "graphsafe_get_state",
@@ -176,6 +177,11 @@ _DENIED_METHODS: dict[str, frozenset[str]] = {
                                   "set_offset"}),
 }  # fmt: skip
 _DENIED_METHODS["torch._C.Generator"] = _DENIED_METHODS["torch.Generator"]
+
+# Functions of modules listed above that read or change something else than their arguments.
+_DENIED_FUNCTIONS = frozenset({
+    "numpy.fromfile", "numpy.seterrobj", "numpy._core._multiarray_umath._set_numpy_warn_if_no_mem_policy",
+})  # fmt: skip
 
 # Functions of `torch._C` by how their names begin, with the reason why a program may call them.
 _OF_TORCH: dict[str, str] = {
@@ -188,7 +194,7 @@ _OF_TORCH: dict[str, str] = {
         "modes and dispatch, which lead to the tracer",
     ),
     **dict.fromkeys(
-        ["is_", "_is_", "_get_tracing_state", "_get_default_device", "_get_privateuse1", "_should_allow_numbers",
+        ["is_", "_is_(?!alias_of)", "_get_tracing_state", "_get_default_device", "_get_privateuse1", "_should_allow_numbers",
          "get_default_dtype", "_get_autocast", "get_autocast", "_get_accelerator", "_cuda_is", "_cuda_getDevice",
          "_cuda_getCurrent", "_accelerator_"],
         "every prologue guards these modes, or they are fixed in a process",
@@ -199,8 +205,8 @@ _OF_TORCH: dict[str, str] = {
         "the tracer sees the mode where it acts",
     ),
     **dict.fromkeys(
-        ["_log_api_usage", "_record_function", "_jit_", "_get_operation_overload", "_get_schema", "_parse_dispatch",
-         "parse_", "_ensureCUDA", "_add_docstr", "_set_warn_deprecated", "_get_warnAlways", "_set_warnAlways",
+        ["_log_api_usage", "_record_function", "_jit_get_", "_get_operation_overload", "_get_schema", "_parse_dispatch",
+         "parse_", "_ensureCUDA", "_add_docstr", "_set_warn_deprecated", "_get_warnAlways",
          "_group_tensors", "_infer_size", "_vmap", "_set_conj", "_set_neg", "_unsafe", "_get_cpp_backtrace",
          "_current_graph_task", "has$", "__enter__$", "__exit__$"],
         "no result depends on it, or it computes from its arguments",
@@ -295,7 +301,8 @@ def _denied(fn: Any, cls: type | None) -> str | None:
     if cls is not None and not module_of(cls).startswith("pybind11_builtins"):
         return _denied_method(name, cls)
     module = getattr(fn, "__module__", None) or ""
-    if _is_listed(module) or f"{module}.{name}" in _FUNCTIONS:
+    listed = _is_listed(module) and f"{module}.{name}" not in _DENIED_FUNCTIONS
+    if listed or f"{module}.{name}" in _FUNCTIONS:
         return None
     if fn.__qualname__.startswith(("_VariableFunctionsClass.", "TensorBase.", "StorageBase.")):
         return None  # an operation: the tracer sees its calls

@@ -115,6 +115,17 @@ detach.batch(as_for_one(detach))
 detach.samples(elementwise_unary)
 
 
+@prim(torch="torch.ops.aten.alias", tags=(OpTags.VIEW_OP,))
+def alias(a: TensorProxy, /) -> TensorProxy:
+    """Return another tensor with the memory of `a`, which has a gradient of its own."""
+    return TensorProxy(like=a)
+
+
+alias.vjp(lambda g, out, a: g)
+alias.batch(as_for_one(alias))
+alias.samples(elementwise_unary)
+
+
 @prim(torch="torch.Tensor.view", tags=(OpTags.VIEW_OP, NON_DIFFERENTIABLE))
 def bitcast(a: TensorProxy, dtype: dtypes.dtype, /) -> TensorProxy:
     """Reinterpret the memory of `a` as elements of `dtype`; the last dimension changes if their sizes differ."""

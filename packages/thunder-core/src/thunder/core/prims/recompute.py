@@ -22,7 +22,7 @@ _TAGS = (OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.NON_DIFFERENTIABLE)
 
 @prim()
 def barrier(*values: TensorProxy) -> tuple[TensorProxy, ...]:
-    """Return `values` under new names: new values of the trace with the same memory.
+    """Return `values` under new names: new values of the trace for the same tensors.
 
     Operations on the results run after all arguments are computed, and are not merged with operations on the arguments.
     """

@@ -91,9 +91,5 @@ def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any
 
 @torch_impl(prims.barrier)
 def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return its arguments as other tensors with the same memory; keeps operations in order.
-
-    An argument may be an output of the program's node too, e.g. because it is saved for backward. torch keeps one
-    gradient for each tensor, so an output must not be the same object as another.
-    """
-    return tuple([x.view_as(x) for x in values])
+    """Return the arguments, as the same tensors. This keeps operations in order."""
+    return values

@@ -188,8 +188,8 @@ def _(record: AnyProxy, count: int, *values: TensorProxy) -> Any:
 
 
 def _hooked_meta(node: Node, *values: TensorProxy) -> Any:
-    """Return the tensors unchanged. Their gradients go through the hooks of `node`."""
-    return prims.barrier(*values)
+    """Return the tensors under new names. Their gradients go through the hooks of `node`."""
+    return tuple([prims.alias(value) for value in values])
 
 
 hooked = Symbol("hooked", _hooked_meta, id="hooked")

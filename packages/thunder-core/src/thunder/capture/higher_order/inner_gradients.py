@@ -138,7 +138,7 @@ def _aliases(joint: JointTrace) -> list[BoundSymbol]:
     found: list[BoundSymbol] = []
     for name, other in joint.env.items():
         if isinstance(other, TensorProxy):
-            found.append(BoundSymbol(prims.barrier, (other,), {}, (TensorProxy(like=other, name=name),)))
+            found.append(BoundSymbol(prims.alias, (other,), {}, TensorProxy(like=other, name=name)))
     return found
 
 

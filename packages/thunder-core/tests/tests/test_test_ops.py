@@ -124,8 +124,11 @@ def test_wrong_gradient(executor: OperatorExecutor, suite: Callable[..., pytest.
     assert failed_tests(suite("--thunder-dtypes", "float32")) == {"test_grad_vs_torch"}
 
 
-def test_wrong_dtype(executor: OperatorExecutor, suite: Callable[..., pytest.RunResult]) -> None:
+def test_wrong_dtype(
+    executor: OperatorExecutor, suite: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The right numbers in a wider type than the meta function says."""
+    monkeypatch.setenv("THUNDER_VERIFY", "0")  # the suite has to find it, not the check of every call
     implement(executor, lambda a, b: torch.mul(a, b).to(torch.float64))
     result = suite()
     assert {"test_core_vs_torch_consistency", "test_meta_vs_torch"} <= failed_tests(result)

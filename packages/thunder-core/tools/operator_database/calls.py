@@ -24,6 +24,9 @@ DTYPES = {str(d).removeprefix("torch."): d for d in
 #: method, the in-place method, its gradients, and invalid calls.
 FORMS = ("function", "gradients", "noncontiguous", "method", "in-place", "in-place gradients", "error")
 
+# Importing the database forbids to set flags such as `torch.backends.cudnn.allow_tf32` in the whole process.
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+
 # The database's operators draw from a seed of their own, and restore the generator. Here both runs start from one seed.
 database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 

@@ -241,8 +241,8 @@ MUTANTS = (
     Mutant(
         "copies read all attributes",
         f"{_READS}/attributes.py",
-        "        if fn.__name__ in _READ_WHOLE and",
-        "        if False and",
+        "        reads_whole = fn.__name__ in _READ_WHOLE",
+        "        reads_whole = False",
         "^shallow copy$|^deep copy$|^pickled object$",
     ),
     Mutant(

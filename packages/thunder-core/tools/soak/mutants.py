@@ -148,11 +148,12 @@ def _tested(mutant: Mutant, package: Path) -> Outcome:
 
 def _test(tests: Sequence[str], sources: Path) -> str:
     """Run tests with the sources in a folder, and return the first that fails."""
-    arguments = ["--import-mode=importlib", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "-rfE"]
+    arguments = ["--import-mode=importlib", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--rootdir={TESTS}"]
     try:
         found = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments, *(str(TESTS / test) for test in tests)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(sources), *(p for p in sys.path if p)])},
+            cwd=TESTS,
             capture_output=True,
             text=True,
             timeout=_MOST_SECONDS_OF_TESTS,
@@ -162,7 +163,7 @@ def _test(tests: Sequence[str], sources: Path) -> str:
         return f"{tests[0]} (hangs)"
     if found.returncode == 0:
         return ""
-    failed = re.findall(r"^(?:FAILED|ERROR) \S*?tests/(\S+)", found.stdout, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", found.stdout, re.MULTILINE)
     if not failed:
         raise RuntimeError(f"pytest ended with {found.returncode}:\n{found.stdout}{found.stderr}")
     return failed[0]

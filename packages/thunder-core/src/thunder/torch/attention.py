@@ -20,7 +20,7 @@ import torch
 
 from thunder import clang
 from thunder.core import dtypes, prims
-from thunder.core.errors import check
+from thunder.core.errors import ThunderError, check
 from thunder.core.nbytes import known_shape
 from thunder.core.prims import get_grad, put_grads
 from thunder.core.proxies import TensorProxy
@@ -63,6 +63,7 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, e
     check(
         key.shape[-2] == value.shape[-2],
         lambda: f"key and value must have the same length, but have {key.shape[-2]} and {value.shape[-2]}",
+        ThunderError,  # torch computes a result from memory that does not belong to the tensors
     )
     check(0 <= dropout_p <= 1, lambda: f"dropout probability has to be between 0 and 1, but got {dropout_p}")
     check(

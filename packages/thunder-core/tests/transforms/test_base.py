@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -282,6 +283,25 @@ def test_nested_limits() -> None:
     late = thunder.jit(lambda a: a + 1, transforms=[Scaled()])
     with pytest.raises(UnsupportedError, match="has the transform Scaled, which changes whole programs"):
         thunder.jit(lambda a: late(a) * 2)(torch.ones(2))
+
+
+class Finalized:
+    """An unreachable cycle whose finalizer calls a C function that a program may not call."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        os.stat(".")
+
+
+def test_finalizers_of_other_objects_are_no_part_of_the_program() -> None:
+    kept: list[Any] = []
+    keeps = thunder.jit(lambda a: (kept.append(a + 1) or a * 2,), transforms=[Negated1()])
+    Finalized()
+    with pytest.raises(UnsupportedError, match="and keeps a tensor that it created"):
+        thunder.jit(lambda a: keeps(a)[0])(torch.ones(2))
+    kept.clear()
 
 
 def test_jitted_again() -> None:

@@ -73,7 +73,8 @@ def _refuse_kept(part: Subtrace, results: list[torch.Tensor], name: str) -> None
     known = {id(h) for h in (*part.inputs, *results)}
     kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
-        gc.collect()
+        with part.tracer.recording():  # finalizers of other objects are no part of the program
+            gc.collect()
         kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
         raise UnsupportedError(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import contextlib
 from collections.abc import Iterator
@@ -298,7 +299,9 @@ class Finalized:
 def test_finalizers_of_other_objects_are_no_part_of_the_program() -> None:
     kept: list[Any] = []
     keeps = thunder.jit(lambda a: (kept.append(a + 1) or a * 2,), transforms=[Negated1()])
-    Finalized()
+    finalized = Finalized()
+    gc.collect()  # an old object, which only a full collection finds
+    del finalized
     with pytest.raises(UnsupportedError, match="and keeps a tensor that it created"):
         thunder.jit(lambda a: keeps(a)[0])(torch.ones(2))
     kept.clear()

@@ -14,8 +14,8 @@ import torch
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
-from thunder.frontend.module import ThunderModule
+from thunder.frontend.jit import CompileStats, JitFunction, compile_function, jitted_of, statistics, trace
+from thunder.frontend.module import ThunderModule, jitted_module
 from thunder.frontend.options import CacheOption, Options, Remat, SharpEdges
 from thunder.plugins import check_options
 from thunder.torch.private import SCRIPTED
@@ -139,13 +139,13 @@ def jit(
             None, (), "constant values", "allow", "auto", {},
         ):  # fmt: skip
             return fn
-        known: JitFunction[..., Any] = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
+        known: JitFunction[..., Any] = jitted_of(fn)
         before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps its transforms
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
     jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)
     _jitted.add(jitted)
-    return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
+    return jitted_module(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
 
 
 def _check_kind(fn: Any) -> None:

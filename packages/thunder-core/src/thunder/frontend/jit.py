@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -29,10 +30,10 @@ from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.runtime.lock import runs, tracing_lock
-from thunder.torch.private import hidden_from_dynamo
+from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
-__all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "trace"]
+__all__ = ["CompileStats", "JitFunction", "compile_function", "jitted_of", "statistics", "trace"]
 
 # So many traces in a row that serve one call each, and the function is not traced again.
 MAX_UNCACHEABLE_TRACES = 2
@@ -152,11 +153,12 @@ class JitFunction(Generic[P, R]):
         self._cache = Cache(symbolic=options.cache == "symbolic values")
         self._uncacheable_traces = 0  # in a row
         self._uncacheable_line: SourceLine | None = None
+        self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
     @hidden_from_dynamo
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if state.frontend is not None:
             return self._inline(args, kwargs)  # called by a program that is being traced
         specialization = self._cache.likeliest
@@ -231,6 +233,9 @@ class JitFunction(Generic[P, R]):
         return self if instance is None else functools.partial(self, instance)
 
     def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], kept: int) -> Any:
+        if fx_is_tracing():
+            module = self.module()  # torch.fx finds modules by identity, and has to see their calls
+            return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
         if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
             if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
                 self._fall_back_to_eager(str(refused[0]))
@@ -476,7 +481,16 @@ class JitFunction(Generic[P, R]):
                 raise TracingError(message)
             warnings.warn(message, stacklevel=4)
 
+    @property
+    def settings(self) -> tuple[Options, tuple[Transform, ...], dict[str, Any]]:
+        """The options, the transforms and the state of executors, which another program may share."""
+        return self._options, self._transforms, self._extra_state
+
     def __reduce__(self) -> Any:
+        """Pickle and copy a decorated function by its name, as Python does with functions."""
+        name = _name_in_module(self)
+        if name is not None:
+            return name
         return (_rebuild, (self._fn, self._options, self._transforms, self._autograd, self._extra_state))
 
     def reset(self) -> None:
@@ -514,6 +528,20 @@ def _is_lazy(module: torch.nn.Module) -> bool:
     return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
 
 
+def _name_in_module(jitted: Any) -> str | None:
+    """Return the qualified name by which the module of a function refers to `jitted`, or None."""
+    found: Any = sys.modules.get(getattr(jitted, "__module__", None) or "")
+    name: str = getattr(jitted, "__qualname__", "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is jitted else None
+
+
+def jitted_of(fn: Any) -> Any:
+    """Return the `JitFunction` of a jitted module or callable, else `fn`."""
+    return getattr(fn, "_thunder_jitted", fn)
+
+
 def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_state: Any = None) -> JitFunction:
     return JitFunction(fn, options, transforms=transforms, autograd=autograd, extra_state=extra_state)
 
@@ -539,7 +567,7 @@ def trace() -> Callable[..., Trace]:
 
 def statistics(fn: Any) -> CompileStats:
     """Return the statistics of a jitted callable."""
-    stats = getattr(fn, "_stats", None)
+    stats = getattr(jitted_of(fn), "_stats", None)
     if not isinstance(stats, CompileStats):
         raise TypeError(f"{fn!r} is not a jitted function or module. Pass the object that thunder.jit returned")
     return stats

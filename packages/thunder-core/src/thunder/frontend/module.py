@@ -153,7 +153,7 @@ def _class_for(model_class: type) -> type:
 def _make_class(model_class: Any) -> type:
     content = {
         "__slots__": ("_thunder_model", "_thunder_jitted", "_thunder_forward"), "__module__": model_class.__module__,
-        "__doc__": model_class.__doc__, "_model_class": weakref.ref(model_class), "forward": _forward(model_class),
+        "__doc__": model_class.__doc__, "_model_class": weakref.ref(model_class), "forward": _Forward(),
         **{name: _slot_of_model(slot) for name, slot in _slots(model_class)},
     }  # fmt: skip
     if issubclass(model_class, torch.fx.GraphModule):
@@ -185,17 +185,27 @@ def _adopt_class(module: ThunderModule) -> bool:
 
 
 # -- forward ----------------------------------------------------------------------------------------------------------
-def _forward(model_class: Any) -> Any:
-    """Return a `forward` with the signature of the model's `forward`, because user code may inspect it."""
+class _Forward:
+    """The attribute `forward`: the model's own function of the class, and a compiled method of its instances."""
 
-    @functools.wraps(model_class.forward)
-    def forward(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        model = self._thunder_model
-        if state.frontend is not None or jit_tracing_state() is not None or fx_is_tracing():
-            return type(model).forward(model, *args, **kwargs)
-        return _program_of_forward(self)(*args, **kwargs)
+    def __init__(self) -> None:
+        self._method: Any = None
 
-    return forward
+    def __get__(self, module: ThunderModule | None, cls: Any) -> Any:
+        forward = _model_class_of(cls).forward  # type: ignore[attr-defined]
+        if module is None:
+            return forward
+        if self._method is None or self._method.__wrapped__ is not forward:
+            self._method = functools.wraps(forward)(lambda self, /, *args, **kwargs: _run_forward(self, args, kwargs))
+        return types.MethodType(self._method, module)
+
+
+def _run_forward(module: ThunderModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the `forward` of the class of the model, without hooks."""
+    model = module._thunder_model
+    if state.frontend is not None or jit_tracing_state() is not None or fx_is_tracing():
+        return type(model).forward(model, *args, **kwargs)
+    return _program_of_forward(module)(*args, **kwargs)
 
 
 def _program_of_forward(module: ThunderModule) -> Callable[..., Any]:

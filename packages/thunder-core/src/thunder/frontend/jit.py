@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -20,12 +21,13 @@ from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
+from thunder.core import pytree
 from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
 from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
-from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
+from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
@@ -58,6 +60,7 @@ class CompileStats:
         self.refused: list[str] = []
         self.eager: str | None = None  # why it falls back to eager
         self.constant: str | None = None  # why numbers that change are static although thunder tried symbolic ones
+        self.compile_time = 0.0  # in seconds, of all compilations
         self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
         self.per_module: PerModule | None = None
 
@@ -150,7 +153,7 @@ class JitFunction(Generic[P, R]):
         self._transforms = tuple(transforms)
         self._autograd = autograd
         self._stats = CompileStats()
-        self._cache = Cache(symbolic=options.cache == "symbolic values")
+        self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
         self._uncacheable_traces = 0  # in a row
         self._uncacheable_line: SourceLine | None = None
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
@@ -237,8 +240,8 @@ class JitFunction(Generic[P, R]):
             module = self.module()  # torch.fx finds modules by identity, and has to see their calls
             return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
         if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
-            if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
-                self._fall_back_to_eager(str(refused[0]))
+            if self._stats.eager is None:
+                self._stop_at_limits(refused)
             if self._stats.eager is not None:
                 return self._run_eagerly(args, kwargs)
         mode = mode_around()
@@ -282,6 +285,8 @@ class JitFunction(Generic[P, R]):
         if refused and self._options.cache != "no caching":
             self._cache.learn(refused, args, kwargs)
         refused.clear()  # they refer to values of the call
+        self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
+        started = time.perf_counter()
         try:
             captured, specialization = self._compile(args, kwargs)
         except ModuleFallback as reason:
@@ -303,6 +308,9 @@ class JitFunction(Generic[P, R]):
                 self._give_up_compiling(f"{once}, at every call", once.where)
             self._stats.uncacheable = str(once)
             return None
+        finally:
+            self._stats.compile_time += time.perf_counter() - started
+        self._check_marks(captured)
         self._stats.last = specialization
         self._stats.uncacheable = captured.uncacheable
         self._uncacheable_line = captured.where
@@ -316,6 +324,22 @@ class JitFunction(Generic[P, R]):
         if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
             inputs = specialization.prologue(*args, **kwargs)  # a transform may have changed the inputs
         return specialization, inputs
+
+    def _check_marks(self, captured: Captured) -> None:
+        """Report a size that the user marked as dynamic, but that the program needs as a constant."""
+        dynamic = self._cache.dynamic
+        reason = None if not dynamic.marked else dynamic.given_up
+        for description, size in captured.marked:
+            value = size.symbols.constant_of(size)
+            if value is not None:
+                reason = f"the program only works with {description} = {value}"
+        if reason is None or reason == self._stats.constant:
+            return
+        message = f"{self!r} compiles a program for each size, although sizes are marked as dynamic: {reason}"
+        if self._options.sharp_edges == "error":
+            raise TracingError(message)
+        if self._options.sharp_edges == "warn":
+            warnings.warn(message, stacklevel=7)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Specialization]:
         """Trace and compile a call.
@@ -465,8 +489,19 @@ class JitFunction(Generic[P, R]):
         self._stats.uncacheable = reason
         return self._run_eagerly(args, kwargs)
 
+    def _stop_at_limits(self, refused: list[Refusal]) -> None:
+        """Compile no more programs if the number of programs or the time for compilations has reached its limit."""
+        most, seconds = self._options.max_compile_time, self._stats.compile_time
+        if len(refused) >= self._options.max_programs:
+            count = _count(len(refused), "program")
+            self._fall_back_to_eager(
+                f"{count} {'is' if len(refused) == 1 else 'are'} cached, and their guards refuse this call ({refused[0]})"
+            )
+        elif most is not None and seconds >= most:
+            self._fall_back_to_eager(f"compilations have taken {seconds:.3g} s, and max_compile_time is {most:g}")
+
     def _fall_back_to_eager(self, reason: str) -> None:
-        self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached, and their guards refuse this call ({reason})"
+        self._stats.eager = reason
         warnings.warn(
             f"{self!r} falls back to eager if no cached program accepts a call: {self._stats.eager}. Pass the changing "
             "value as a tensor, or clear the cache with thunder.reset()",

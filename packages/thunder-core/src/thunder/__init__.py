@@ -33,7 +33,7 @@ _ATTRIBUTES = {
     "assume_pure": "thunder.capture.reads.c_functions",
     "disable": "thunder.frontend.per_module",
     "mark_dynamic": "thunder.capture.numbers.marks",
-    "repro": "thunder.repro",
+    "repro": "thunder.reproduce",
     "Transform": "thunder.transforms.base",
     "RewritePass": "thunder.transforms.rewrite",
     "diff_traces": "thunder.core.provenance",
@@ -129,6 +129,7 @@ if TYPE_CHECKING:
         vmap,
     )
     from thunder.frontend.per_module import disable
+    from thunder.reproduce import repro
     from thunder.transforms.base import Transform
     from thunder.transforms.patterns import pattern
     from thunder.transforms.rewrite import RewritePass

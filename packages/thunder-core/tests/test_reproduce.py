@@ -48,7 +48,11 @@ def test_the_executor_and_the_operation_are_found(wrong: OperatorExecutor, tmp_p
     found = thunder.repro(thunder.jit(Net(), executors=[wrong]), torch.randn(3, 4), file=tmp_path / "r.py")
     assert found.failure is not None and "result 0 differs from eager mode" in found.failure
     assert found.executors == ["wrong"]
-    assert found.operation is not None and found.operation.startswith("tanh, at ") and "test_reproduce.py" in found.operation
+    assert (
+        found.operation is not None
+        and found.operation.startswith("tanh, at ")
+        and "test_reproduce.py" in found.operation
+    )
     assert found.pass_name == "Transform for execution"
     assert found.script_fails
     script = (tmp_path / "r.py").read_text()
@@ -127,7 +131,8 @@ def test_a_failing_pass(tmp_path: Path) -> None:
     found = thunder.repro(jitted, torch.ones(3), file=tmp_path / "r.py")
     assert found.failure is not None
     assert "transforms: it agrees without" in str(found)
-    assert found.script is not None and "x.exp() + 1" in found.script
+    assert found.script is not None and "# " in found.script and "x.exp() + 1" in found.script
+    assert found.script_fails is None and "replace each" in str(found)
 
 
 def test_a_kernel_that_raises(tmp_path: Path) -> None:
@@ -156,3 +161,25 @@ def test_the_script_stands_alone(wrong: OperatorExecutor, tmp_path: Path) -> Non
     found.path.write_text(script)
     ran = subprocess.run([sys.executable, str(found.path)], capture_output=True, text=True, check=False)
     assert ran.stdout == "no difference\n", ran.stderr
+
+
+def shifted(x: Any, by: Any = None) -> Any:
+    """A function whose source is known."""
+    return torch.cos(x) + 1
+
+
+def test_the_source_of_the_program(tmp_path: Path) -> None:
+    """Where no trace contains the difference, the script contains the user's function with its imports."""
+
+    def wrong(trace: Any, executors: Any) -> Any:
+        out = trace.derive("Breaking")
+        out.bound_symbols[:] = [
+            op.replace(sym=ltorch.sin) if op.sym is ltorch.cos else op for op in trace.bound_symbols
+        ]
+        return out
+
+    found = thunder.repro(thunder.jit(shifted, transforms=[wrong]), torch.ones(3), file=None)
+    assert found.script is not None and "def shifted(x: Any" in found.script
+    assert "computation = shifted" in found.script and "import torch as torch" in found.script
+    given = thunder.repro(thunder.jit(shifted, transforms=[wrong]), torch.ones(3), by=object(), file=None)
+    assert given.script_fails is None and "{'by': ...}" in str(given.script)

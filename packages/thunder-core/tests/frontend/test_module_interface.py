@@ -85,7 +85,11 @@ def _tensors(found: Any) -> list[Any]:
 # -- reading ----------------------------------------------------------------------------------------------------------
 @action
 def parameters(m: Any, x: Any) -> Any:
-    return _tensors(m.parameters()), [n for n, _ in m.named_parameters()], [*m.named_parameters(prefix="p", recurse=False)]
+    return (
+        _tensors(m.parameters()),
+        [n for n, _ in m.named_parameters()],
+        [*m.named_parameters(prefix="p", recurse=False)],
+    )
 
 
 @action
@@ -118,7 +122,17 @@ def state_dict(m: Any, x: Any) -> Any:
 @action
 def attributes(m: Any, x: Any) -> Any:
     assert "twice" in dir(m) and dir(m) == sorted(dir(m), key=dir(m).index)
-    return sorted(vars(m)), m.scale, m.doubled, m._model, m.stats, m.training, m._get_name(), m.extra_repr(), sorted(dir(m))
+    return (
+        sorted(vars(m)),
+        m.scale,
+        m.doubled,
+        m._model,
+        m.stats,
+        m.training,
+        m._get_name(),
+        m.extra_repr(),
+        sorted(dir(m)),
+    )
 
 
 @action
@@ -275,7 +289,9 @@ def forward_hooks(m: Any, x: Any) -> Any:
     handles = [
         m.register_forward_pre_hook(lambda module, args: (args[0] + 1,)),
         m.register_forward_hook(lambda module, args, out: out * 2),
-        m.register_forward_pre_hook(lambda module, args, kwargs: (args, {"shift": 3.0}), with_kwargs=True, prepend=True),
+        m.register_forward_pre_hook(
+            lambda module, args, kwargs: (args, {"shift": 3.0}), with_kwargs=True, prepend=True
+        ),
         m.register_forward_hook(lambda module, args, kwargs, out: out + kwargs["shift"], with_kwargs=True),
         m.head.register_forward_hook(lambda module, args, out: out + 1),
     ]
@@ -310,7 +326,9 @@ def backward_hooks(m: Any, x: Any) -> Any:
 
 @action
 def state_dict_hooks(m: Any, x: Any) -> Any:
-    m._register_state_dict_hook(lambda module, state, prefix, metadata: state.update(seen=torch.ones(module.stats["width"])))
+    m._register_state_dict_hook(
+        lambda module, state, prefix, metadata: state.update(seen=torch.ones(module.stats["width"]))
+    )
     m.register_state_dict_pre_hook(lambda module, prefix, keep: setattr(module, "scale", 7.0))
     m.register_state_dict_post_hook(lambda module, state, prefix, metadata: state.__delitem__("seen"))
     m.register_load_state_dict_pre_hook(lambda module, state, *rest: state.update(count=torch.ones(())))
@@ -500,7 +518,12 @@ def traced_by_jit(m: Any, x: Any) -> Any:
     again = torch.jit.trace(nn.Sequential(m), (x,), check_trace=False)
     file = io.BytesIO()
     torch.jit.save(traced, file)
-    return traced(x), again(x), [n for n, _ in traced.named_parameters()], sorted(n.kind() for n in traced.graph.nodes())
+    return (
+        traced(x),
+        again(x),
+        [n for n, _ in traced.named_parameters()],
+        sorted(n.kind() for n in traced.graph.nodes()),
+    )
 
 
 @action

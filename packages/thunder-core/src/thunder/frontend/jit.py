@@ -493,10 +493,8 @@ class JitFunction(Generic[P, R]):
         """Compile no more programs if the number of programs or the time for compilations has reached its limit."""
         most, seconds = self._options.max_compile_time, self._stats.compile_time
         if len(refused) >= self._options.max_programs:
-            count = _count(len(refused), "program")
-            self._fall_back_to_eager(
-                f"{count} {'is' if len(refused) == 1 else 'are'} cached, and their guards refuse this call ({refused[0]})"
-            )
+            cached = f"{_count(len(refused), 'program')} {'is' if len(refused) == 1 else 'are'} cached"
+            self._fall_back_to_eager(f"{cached}, and their guards refuse this call ({refused[0]})")
         elif most is not None and seconds >= most:
             self._fall_back_to_eager(f"compilations have taken {seconds:.3g} s, and max_compile_time is {most:g}")
 
@@ -532,6 +530,7 @@ class JitFunction(Generic[P, R]):
         """Drop all compiled programs."""
         self._cache.clear()
         self._stats.eager = self._stats.partly_eager = self._stats.per_module = None
+        self._stats.compile_time = 0.0
         self._uncacheable_traces = 0
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from thunder.core.state import state
-from thunder.frontend.jit import CompileStats, JitFunction
+from thunder.frontend.jit import JitFunction
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo, jit_tracing_state
 
 __all__ = ["ThunderModule", "jitted_module"]
@@ -112,7 +112,9 @@ class ThunderModule(torch.nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         model = copy.deepcopy(self._thunder_model, memo)
-        if id(self) not in memo:  # else the model refers to its jitted module, e.g. by a method that an attribute stores
+        if (
+            id(self) not in memo
+        ):  # else the model refers to its jitted module, e.g. by a method that an attribute stores
             memo[id(self)] = _rebuild(model, *copy.deepcopy(self._thunder_jitted.settings, memo))
         return memo[id(self)]
 

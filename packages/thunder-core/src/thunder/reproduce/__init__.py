@@ -2,8 +2,8 @@
 """`thunder.repro(fn, *args)`: find what makes a program differ from eager mode, and write a script that shows it.
 
 The search (`bisection.py`) compares with eager mode: the call, the traced program with fewer executors, parts of this
-program, and the traces of its passes. The script (`script.py`) contains the smallest part that fails, with random inputs
-of the same metadata and no data of the user.
+program, and the traces of its passes. The script (`script.py`) contains the smallest part that fails, with random
+inputs of the same metadata and no data of the user.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from thunder.reproduce.bisection import Finding, find_cause
-from thunder.reproduce.script import failure_of, script_of
+from thunder.reproduce.script import Script
 
 __all__ = ["Reproduction", "repro"]
+
+
+_STATES = {
+    True: "fails",
+    False: "does not fail with random inputs: the failure depends on the data",
+    None: "replace each `...`",
+}
 
 
 class Reproduction:
@@ -23,7 +30,8 @@ class Reproduction:
 
     `failure` describes how the compiled program differs from eager mode, or is None. `executors`, `operation` and
     `pass_name` are what the search has found, and `script` is the text of the script, also in the file at `path`.
-    `script_fails` says whether the script fails here, with its random inputs.
+    `script_fails` is True if the script fails here, with its random inputs. It is None if the user has to complete the
+    script.
     """
 
     def __init__(self, finding: Finding):
@@ -33,7 +41,7 @@ class Reproduction:
         self.pass_name = finding.pass_name
         self.notes = finding.notes
         self.script: str | None = None
-        self.script_fails = False
+        self.script_fails: bool | None = None
         self.path: Path | None = None
 
     def __str__(self) -> str:
@@ -49,8 +57,7 @@ class Reproduction:
             lines.append(f"pass: the first wrong trace is that of {self.pass_name}")
         lines += self.notes
         if self.path is not None:
-            fails = "fails" if self.script_fails else "does not fail with random inputs: the failure depends on the data"
-            lines.append(f"script: {self.path} ({fails})")
+            lines.append(f"script: {self.path} ({_STATES[self.script_fails]})")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -73,8 +80,9 @@ def repro(
     finding = find_cause(fn, args, kwargs, tolerance)
     found = Reproduction(finding)
     if finding.failure is not None:
-        found.script = script_of(finding, str(found), tolerance)
-        found.script_fails = failure_of(found.script) is not None
+        script = Script(finding, str(found), tolerance)
+        found.script = script.text
+        found.script_fails = script.failure() is not None if script.complete else None
         if file is not None:
             found.path = Path(file)
             found.path.write_text(found.script, encoding="utf-8")

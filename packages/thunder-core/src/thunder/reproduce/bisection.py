@@ -141,7 +141,7 @@ class _Search:
         return difference(*outcomes, self.tolerance) is not None
 
     def _fewest_executors(self, trace: Trace, inputs: Sequence[Any]) -> list[Executor]:
-        """Return no executor if the program fails with torch alone, else one executor, or several that fail together."""
+        """Return no executor if the program fails with torch alone, else one executor, or those that fail together."""
         for few in ([], *[[executor] for executor in self.executors]):
             if self._fails(trace, inputs, few):
                 return few
@@ -150,7 +150,9 @@ class _Search:
     # -- operations ---------------------------------------------------------------------------------------------------
     def _smallest(self, trace: Trace, inputs: list[Any]) -> tuple[Trace, list[Any]]:
         """Return the failing operation as a program, or else the shortest beginning of the program that fails."""
-        operations = [op for op in trace.bound_symbols if op.flat_outs and not op.sym.is_return and op.sym.name[:6] != "unpack"]
+        operations = [
+            op for op in trace.bound_symbols if op.flat_outs and not op.sym.is_return and op.sym.name[:6] != "unpack"
+        ]
         low, high = 0, len(operations)  # the first `high` operations fail; the first `low` do not
         whole = not operations or not self._fails(_program(trace.args, operations), inputs, self.executors)
         if whole:
@@ -163,7 +165,7 @@ class _Search:
                 low = middle
         last = operations[high - 1]
         self.found.operation = f"{last.sym.name}{'' if last.source is None else f', at {last.source}'}"
-        before = _program(trace.args, operations[: high - 1], [p for p in _distinct(last.flat_args)])
+        before = _program(trace.args, operations[: high - 1], _distinct(last.flat_args))
         alone = _program(_distinct(last.flat_args), [last])
         values = list(before.python_callable(decorators=False)(*[cloned(x) for x in inputs]))
         given = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in values]

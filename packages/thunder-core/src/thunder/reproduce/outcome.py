@@ -84,7 +84,7 @@ def _difference_of(found: Any, expected: Any, tolerance: float | None) -> str | 
     if not isinstance(found, torch.Tensor) or not isinstance(expected, torch.Tensor):
         if type(found) is not type(expected):
             return f"{found!r:.80} instead of {expected!r:.80}"
-        same = found == expected or (found != found and expected != expected)  # noqa: PLR0124  (NaN)
+        same = found == expected or (found != found and expected != expected)  # NaN
         return None if same or _is_close(found, expected, tolerance) else f"{found} instead of {expected}"
     if found.shape != expected.shape or found.dtype is not expected.dtype or found.device != expected.device:
         return f"{_metadata(found)} instead of {_metadata(expected)}"

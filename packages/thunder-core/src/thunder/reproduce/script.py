@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import math
 import platform
+import re
 import textwrap
 import types
 from collections.abc import Sequence
@@ -14,11 +17,11 @@ from typing import Any
 import torch
 
 import thunder
-from thunder.core.pytree import tree_flatten
 from thunder.core.trace import Trace
+from thunder.extend import get_executor
 from thunder.reproduce.bisection import Finding
 
-__all__ = ["failure_of", "script_of"]
+__all__ = ["Script"]
 
 _HELPERS = '''
 def tensor(shape, stride, dtype, device="cpu", requires_grad=False, low=None, high=None):
@@ -55,70 +58,112 @@ if __name__ == "__main__":
 _BY_DTYPE = "{torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float64: 1e-8}.get(b.dtype, 1e-4)"
 
 
-def script_of(finding: Finding, summary: str, tolerance: float | None) -> str:
-    """Return the text of the script."""
-    header = [
-        "Reproduce a difference between thunder and eager PyTorch. Written by thunder.repro.", "", *summary.splitlines(),
-        "", f"Python {platform.python_version()}, torch {torch.__version__}, thunder {thunder.__version__}",
-    ]  # fmt: skip
-    lines = [f"# {line}".rstrip() for line in header]
-    if finding.program is not None:
+class Script:
+    """The text of a script, and whether it is complete: some inputs and modules have no expression in Python."""
+
+    def __init__(self, finding: Finding, summary: str, tolerance: float | None):
+        self.complete = True
+        header = [
+            "Reproduce a difference between thunder and eager PyTorch. Written by thunder.repro.",
+            "",
+            *summary.splitlines(),
+            "",
+            f"Python {platform.python_version()}, torch {torch.__version__}, thunder {thunder.__version__}",
+        ]
         args: tuple[Any, ...] = tuple(finding.inputs)
         kwargs: dict[str, Any] = {}
-        program = _text_of(finding.program)
         executors = finding.executors
-    else:
-        args, kwargs = finding.arguments
-        program = _source_of(finding.fn)
-        executors = None if finding.options.executors is None else _names(finding.options.executors)
-    for name in executors or ():
-        lines.append(f"# The executor {name!r} has to be registered before the call.")
-    options = "" if executors is None else f", executors={executors!r}"
-    helpers = _HELPERS.replace("{options}", options).replace("{tolerance}", _BY_DTYPE if tolerance is None else str(tolerance))
-    body = f"def inputs():\n    return {_expression(args)}, {_expression(kwargs)}\n"
-    return "\n".join([*lines, "import torch", "import thunder", "", program, "", body, helpers])
+        if finding.program is not None:
+            program = _text_of(finding.program)
+        else:
+            args, kwargs = finding.arguments
+            program = self._source_of(finding.fn)
+            executors = None if finding.options.executors is None else _names(finding.options.executors)
+        body = f"def inputs():\n    return {self._expression(args)}, {self._expression(kwargs)}\n"
+        header += [f"Register the executor {name!r} first." for name in executors or () if not _is_installed(name)]
+        if not self.complete:
+            header.append("Replace each `...`: thunder does not know the expression of this module or input.")
+        options = "" if executors is None else f", executors={executors!r}"
+        helpers = _HELPERS.replace("{options}", options)
+        helpers = helpers.replace("{tolerance}", _BY_DTYPE if tolerance is None else str(tolerance))
+        lines = [f"# {line}".rstrip() for line in header]
+        self.text = "\n".join([*lines, "import torch", "import thunder", "", "", program, "", body, helpers])
+
+    def failure(self) -> str | None:
+        """Run the script here, and return its error, or None. It finds executors that are registered in this process."""
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(compile(self.text, "<thunder.repro>", "exec"), namespace)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _source_of(self, fn: Any) -> str:
+        """Return the source of a function or of the class of a module, and a line that defines `computation`."""
+        is_module = isinstance(fn, torch.nn.Module)
+        target = type(fn) if is_module else getattr(fn, "__func__", fn)
+        try:
+            source = textwrap.dedent(inspect.getsource(target))
+        except (OSError, TypeError):
+            self.complete = False
+            return "computation = ..."
+        variables = getattr(target.__init__ if is_module else target, "__globals__", {})
+        imports = [
+            f"import {value.__name__} as {name}"
+            for name, value in variables.items()
+            if isinstance(value, types.ModuleType) and re.search(rf"\b{name}\b", source)
+        ]
+        name = target.__name__
+        if is_module:
+            value = f"{name}()" if _needs_no_arguments(target) else f"{name}(...)"
+            self.complete = self.complete and not value.endswith("(...)")
+        else:
+            value = name
+            if not name.isidentifier():  # a lambda, whose source is a part of a statement
+                self.complete, value, source = False, "...", textwrap.indent(source, "# ")
+        return "\n".join([*imports, "", source, f"computation = {value}"])
+
+    def _expression(self, x: Any) -> str:
+        """Return the Python expression of an argument, with random tensors in place of tensors."""
+        if isinstance(x, torch.Tensor):
+            return _tensor(x)
+        if type(x) in (list, tuple):
+            items = ", ".join(map(self._expression, x))
+            return f"[{items}]" if type(x) is list else f"({items}{',' if len(x) == 1 else ''})"
+        if type(x) is dict:
+            return "{" + ", ".join(f"{key!r}: {self._expression(value)}" for key, value in x.items()) + "}"
+        if isinstance(x, float) and not math.isfinite(x):
+            return f"float({str(x)!r})"
+        if isinstance(x, torch.device):
+            return f"torch.{x!r}"
+        if isinstance(x, (torch.dtype, int, float, str, bool, type(None), complex, slice)):
+            return repr(x)
+        self.complete = False
+        return "..."
 
 
 def _names(executors: Sequence[Any]) -> list[str]:
     return [getattr(executor, "name", executor) for executor in executors]
 
 
-def _text_of(program: Trace) -> str:
-    return program.python(depth=0, decorators=False)
+def _is_installed(name: str) -> bool:
+    """Check whether thunder or an installed plugin registers an executor."""
+    executor = get_executor(name)
+    return executor.is_fallback or executor.plugin is not None
 
 
-def _source_of(fn: Any) -> str:
-    """Return the source of a function or of the class of a module as `computation`, as far as it is known."""
-    target = type(fn) if isinstance(fn, torch.nn.Module) else getattr(fn, "__func__", fn)
+def _needs_no_arguments(cls: type) -> bool:
     try:
-        source = textwrap.dedent(inspect.getsource(target))
-    except (OSError, TypeError):
-        source = f"# The source of {fn!r:.60} is not available."
-    imports = [
-        f"import {value.__name__} as {name}"
-        for name, value in getattr(getattr(target, "__init__", target), "__globals__", {}).items()
-        if isinstance(value, types.ModuleType) and name in source and not name.startswith("__")
-    ]
-    name = getattr(target, "__name__", "computation")
-    last = f"computation = {name}" + ("(...)  # pass the arguments of your module" if isinstance(target, type) else "")
-    return "\n".join([*imports, "", source, "" if name == "computation" else last])
+        inspect.signature(cls).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
-def _expression(x: Any) -> str:
-    """Return the Python expression of an argument, with random tensors in place of tensors."""
-    if isinstance(x, torch.Tensor):
-        return _tensor(x)
-    if type(x) in (list, tuple):
-        items = ", ".join(map(_expression, x))
-        return f"[{items}]" if type(x) is list else f"({items}{',' if len(x) == 1 else ''})"
-    if type(x) is dict:
-        return "{" + ", ".join(f"{key!r}: {_expression(value)}" for key, value in x.items()) + "}"
-    if isinstance(x, (torch.dtype, torch.device, int, float, str, bool, type(None), complex, slice)):
-        if isinstance(x, float) and not math.isfinite(x):
-            return f"float({str(x)!r})"
-        return f"torch.{x!r}" if isinstance(x, torch.device) else repr(x)
-    leaves, structure = tree_flatten(x)
-    return f"...  # {type(x).__qualname__}" if len(leaves) < 2 else f"...  # {structure}"
+def _text_of(program: Trace) -> str:
+    lines = program.python(depth=0, decorators=False).splitlines()
+    return "\n".join(x for x in lines if not x.startswith("#") and x != "import torch")
 
 
 def _tensor(x: torch.Tensor) -> str:
@@ -131,13 +176,3 @@ def _tensor(x: torch.Tensor) -> str:
         bounds = (int(x.min()), int(x.max())) if x.numel() and x.dtype is not torch.bool else (0, 1)
         options += f", low={bounds[0]}, high={bounds[1]}"
     return f"tensor({options})"
-
-
-def failure_of(script: str) -> str | None:
-    """Run a script here, and return its error, or None. Executors that are registered in this process are known."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    try:
-        exec(compile(script, "<thunder.repro>", "exec"), namespace)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Marks of tensors: what the user knows about the sizes of a tensor before any guard has failed.
 
-The marks of `torch._dynamo` (`mark_dynamic`, `maybe_mark_dynamic`, `mark_unbacked`, `mark_static`) are attributes of the
-tensor, and have the same meaning here.
+The marks of `torch._dynamo` (`mark_dynamic`, `maybe_mark_dynamic`, `mark_unbacked`, `mark_static`) are attributes of
+the tensor, and have the same meaning here.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ class Dynamic:
 
     def __bool__(self) -> bool:
         return self.given_up is None and (
-            self.everything or self.marked or self.overrides_builtins or bool(self.sizes or self.numbers or self.containers)
+            self.everything
+            or self.marked
+            or self.overrides_builtins
+            or bool(self.sizes or self.numbers or self.containers)
         )
 
     def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:

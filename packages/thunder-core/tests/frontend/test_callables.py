@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A jitted function is the function: its parameters, pickles and copies, its results; and what `thunder.jit` rejects."""
+"""A jitted function is the function: its parameters, pickles, copies and results; and what `thunder.jit` rejects."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def test_is_compiling_is_a_boolean() -> None:
     def f(x: Any) -> Any:
         compiling = torch.compiler.is_compiling()
         seen.append(type(compiling))
-        return x + compiling, x * compiling, torch.full((2,), compiling), torch.tensor([compiling]), compiling - x
+        return x + compiling, x * compiling, torch.full((2,), compiling), torch.tensor([compiling])
 
     found = thunder.jit(f)(torch.ones(2))
-    assert [t.tolist() for t in found] == [[2, 2], [1, 1], [True, True], [True], [0, 0]]
+    assert [t.tolist() for t in found] == [[2, 2], [1, 1], [True, True], [True]]
     assert seen == [bool]
     assert torch.compiler.is_compiling() is False
 
@@ -159,7 +159,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "an item and its base": lambda x: (lambda y: (y[0], y))(x * 2),
     "two items": lambda x: (lambda y: (y[0], y[1]))(x * 2),
     "views of views": lambda x: (lambda y: (y.t()[0], y.t(), y[1, 1:]))(x.sin()),
-    "in containers": lambda x: (lambda y: {"a": [y[0]], "b": (y, 3)})(x.exp()),
+    "in containers": lambda x: (lambda y: {"a": [y[0]], "b": (y, 3)})(x * 5),
     "views of an input": lambda x: (x[0], x[1:]),
     "one view": lambda x: (x * 2)[0],
     "detached": lambda x: (lambda y: (y[0], y.detach(), y))(x * 2),

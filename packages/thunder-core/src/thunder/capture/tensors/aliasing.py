@@ -190,8 +190,9 @@ def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
     for key, handles in groups.items():
         views = [x for x in handles.values() if x._views]
         if len(handles) > 1 and views and all(map(_is_repeatable, views)):
-            whole = next((x for x in handles.values() if not x._views), None)
             storage = views[0]._storage
+            inputs = [lifted.handle for lifted in views[0]._tracer.inputs if lifted.handle._storage is storage]
+            whole = next((x for x in (*inputs, *handles.values()) if not x._views), None)
             if whole is None:
                 whole = Handle.make(views[0]._tracer, storage.value, requires_grad=True, storage=storage)
             found[key] = whole

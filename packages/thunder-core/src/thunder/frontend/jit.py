@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,11 +17,13 @@ from thunder.capture.base.modes import mode_around
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
+from thunder.capture.numbers.marks import specialized_mark
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
 from thunder.core import pytree
 from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
+from thunder.core.locations import name_in_module
 from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
@@ -328,11 +329,7 @@ class JitFunction(Generic[P, R]):
     def _check_marks(self, captured: Captured) -> None:
         """Report a size that the user marked as dynamic, but that the program needs as a constant."""
         dynamic = self._cache.dynamic
-        reason = None if not dynamic.marked else dynamic.given_up
-        for description, size in captured.marked:
-            value = size.symbols.constant_of(size)
-            if value is not None:
-                reason = f"the program only works with {description} = {value}"
+        reason = specialized_mark(captured.marked) or (dynamic.given_up if dynamic.marked else None)
         if reason is None or reason == self._stats.constant:
             return
         message = f"{self!r} compiles a program for each size, although sizes are marked as dynamic: {reason}"
@@ -521,7 +518,7 @@ class JitFunction(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         """Pickle and copy a decorated function by its name, as Python does with functions."""
-        name = _name_in_module(self)
+        name = name_in_module(self)
         if name is not None:
             return name
         return (_rebuild, (self._fn, self._options, self._transforms, self._autograd, self._extra_state))
@@ -560,15 +557,6 @@ def _release_frames(error: BaseException | None) -> None:
 def _is_lazy(module: torch.nn.Module) -> bool:
     """Check whether a module has parameters or buffers that its first call initializes."""
     return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
-
-
-def _name_in_module(jitted: Any) -> str | None:
-    """Return the qualified name by which the module of a function refers to `jitted`, or None."""
-    found: Any = sys.modules.get(getattr(jitted, "__module__", None) or "")
-    name: str = getattr(jitted, "__qualname__", "")
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is jitted else None
 
 
 def jitted_of(fn: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a run: results, gradients and inputs that were written to, or an error; and comparisons of outcomes."""
+"""The outcome of a run (results, gradients and inputs after the call, or an error), and comparisons of outcomes."""
 
 from __future__ import annotations
 

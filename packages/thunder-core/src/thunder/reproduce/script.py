@@ -9,6 +9,7 @@ import io
 import math
 import platform
 import re
+import sys
 import textwrap
 import types
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from typing import Any
 
 import torch
 
-import thunder
 from thunder.core.trace import Trace
 from thunder.extend import get_executor
 from thunder.reproduce.bisection import Finding
@@ -68,7 +68,7 @@ class Script:
             "",
             *summary.splitlines(),
             "",
-            f"Python {platform.python_version()}, torch {torch.__version__}, thunder {thunder.__version__}",
+            f"Python {platform.python_version()}, torch {torch.__version__}, thunder {_version()}",
         ]
         args: tuple[Any, ...] = tuple(finding.inputs)
         kwargs: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class Script:
         self.text = "\n".join([*lines, "import torch", "import thunder", "", "", program, "", body, helpers])
 
     def failure(self) -> str | None:
-        """Run the script here, and return its error, or None. It finds executors that are registered in this process."""
+        """Run the script here, and return its error, or None. Executors of this process need no registration."""
         namespace: dict[str, Any] = {"__name__": "__main__"}
         try:
             with contextlib.redirect_stdout(io.StringIO()):
@@ -141,6 +141,10 @@ class Script:
             return repr(x)
         self.complete = False
         return "..."
+
+
+def _version() -> str:
+    return sys.modules["thunder"].__version__  # an import of the package, which imports this module, would be a cycle
 
 
 def _names(executors: Sequence[Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Range", "mark_dynamic", "marked_dynamic", "marked_static"]
+__all__ = ["Range", "mark_dynamic", "marked_dynamic", "marked_static", "specialized_mark"]
 
 _OURS = "_thunder_dynamic_sizes"
 _OF_TORCH = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
@@ -72,3 +72,15 @@ def marked_static(tensor: torch.Tensor) -> frozenset[int]:
     return frozenset(d % tensor.ndim for d in found if -tensor.ndim <= d < tensor.ndim).difference(
         marked_dynamic(tensor)
     )
+
+
+def specialized_mark(sizes: Sequence[tuple[str, Any]]) -> str | None:
+    """Return a description of a marked size that the constraints of the program make a constant, or None.
+
+    `sizes` are descriptions and symbols of marked sizes.
+    """
+    for description, size in sizes:
+        value = size.symbols.constant_of(size)
+        if value is not None:
+            return f"the program only works with {description} = {value}"
+    return None

@@ -52,7 +52,7 @@ class ThunderModule(torch.nn.Module):
     # In the subclasses. The reference to the class of the model is weak, so that thunder keeps no class alive.
     _model_class: weakref.ref[type]
     _thunder_model: torch.nn.Module
-    _thunder_jitted: JitFunction[..., Any]
+    _thunder_jitted: Any  # the `JitFunction`; mypy takes it for a method, because it has `__get__`
 
     def __new__(cls, /, *args: Any, **kwargs: Any) -> Any:
         """Return a new model. Methods of the model call `type(self)(…)` and, in class methods, `cls(…)`."""
@@ -112,9 +112,7 @@ class ThunderModule(torch.nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         model = copy.deepcopy(self._thunder_model, memo)
-        if (
-            id(self) not in memo
-        ):  # else the model refers to its jitted module, e.g. by a method that an attribute stores
+        if id(self) not in memo:  # otherwise an attribute of the model stores a method of the jitted module
             memo[id(self)] = _rebuild(model, *copy.deepcopy(self._thunder_jitted.settings, memo))
         return memo[id(self)]
 

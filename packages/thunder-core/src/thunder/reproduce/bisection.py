@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -137,8 +138,8 @@ class _Search:
         outcomes = []
         for run in (self._compiled(trace, executors), plain):
             copies = [cloned(x) for x in inputs]
-            outcomes.append(outcome_of(lambda run=run, copies=copies: run(*copies), copies))
-        return difference(*outcomes, self.tolerance) is not None
+            outcomes.append(outcome_of(functools.partial(run, *copies), copies))
+        return difference(outcomes[0], outcomes[1], self.tolerance) is not None
 
     def _fewest_executors(self, trace: Trace, inputs: Sequence[Any]) -> list[Executor]:
         """Return no executor if the program fails with torch alone, else one executor, or those that fail together."""
@@ -187,7 +188,7 @@ class _Search:
             for trace in traces:
                 copies = [cloned(x) for x in self.found.inputs]
                 run = trace.python_callable(decorators=False)
-                now = outcome_of(lambda run=run, copies=copies: run(*copies), copies)
+                now = outcome_of(functools.partial(run, *copies), copies)
                 if expected is None:
                     expected = now
                 elif difference(now, expected, self.tolerance) is not None:

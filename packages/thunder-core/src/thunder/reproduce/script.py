@@ -144,7 +144,9 @@ class Script:
 
 
 def _version() -> str:
-    return sys.modules["thunder"].__version__  # an import of the package, which imports this module, would be a cycle
+    return str(
+        sys.modules["thunder"].__version__
+    )  # an import of the package, which imports this module, would be a cycle
 
 
 def _names(executors: Sequence[Any]) -> list[str]:

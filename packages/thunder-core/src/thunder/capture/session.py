@@ -175,6 +175,7 @@ class CaptureSession:
     def release(self) -> None:
         """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
+        self.evaluation.release()
         self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []

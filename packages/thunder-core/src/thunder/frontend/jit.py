@@ -249,10 +249,9 @@ class JitFunction(Generic[P, R]):
             kept = self._cache.kept
             found = self._find(args, kwargs, [], observed)
             if found is None:
-                reason = self._may_run_per_module and unworthy(self._cache.paths, self._lost_calls)
-                if reason:
-                    self._cache.clear()
-                    self._give_up_compiling(reason, None)
+                reason = unworthy(self._cache.paths, self._lost_calls)
+                if reason is not None:
+                    self._limit_paths(reason)
                 return self._first_call(args, kwargs, [], kept, observed)
             specialization, inputs = found
             try:
@@ -275,6 +274,16 @@ class JitFunction(Generic[P, R]):
     ) -> Callable[Rest, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
+
+    def _limit_paths(self, reason: str) -> None:
+        """Run per module a function with too many paths. Warn if it must be compiled for each path."""
+        if self._may_run_per_module:
+            self._cache.clear()
+            self._give_up_compiling(reason, None)
+        elif self._cache.paths[0].hits == 1:
+            warnings.warn(
+                f"{self!r} is compiled for each path, because it is transformed as a whole: {reason}", stacklevel=6
+            )
 
     def _first_call(
         self,
@@ -398,7 +407,9 @@ class JitFunction(Generic[P, R]):
             for way in dynamic.further_ways():
                 if not isinstance(failure, DataDependentError):
                     break
-                if not (way.decides or (failure.derives_scalars if way.derives_scalars else failure.overrides_builtins)):
+                if not (
+                    way.decides or (failure.derives_scalars if way.derives_scalars else failure.overrides_builtins)
+                ):
                     continue
                 dynamic.ways = way
                 try:

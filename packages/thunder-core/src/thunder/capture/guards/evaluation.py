@@ -61,6 +61,11 @@ def draws(op: BoundSymbol) -> bool:
     )
 
 
+def _may_run_twice(op: BoundSymbol) -> bool:
+    """Check whether an operation can run while tracing, too."""
+    return is_pure(op) or draws(op)
+
+
 class Evaluation:
     """The evaluated values of one trace."""
 
@@ -78,7 +83,10 @@ class Evaluation:
         return [op for scope in self._tracer.trace.scopes for op in scope]
 
     def leading_to(
-        self, wanted: Sequence[str], accepts: Callable[[BoundSymbol], bool], accepts_input: Callable[[TensorProxy], bool]
+        self,
+        wanted: Sequence[str],
+        accepts: Callable[[BoundSymbol], bool],
+        accepts_input: Callable[[TensorProxy], bool],
     ) -> list[BoundSymbol] | None:
         """Return the operations that compute the values `wanted`; None if an operation or an input is not accepted."""
         tracer = self._tracer
@@ -131,6 +139,10 @@ class Evaluation:
         run = transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=True)
         return Program(tuple(args), run)
 
+    def release(self) -> None:
+        """Release the values, which may be large tensors."""
+        self._found.clear()
+
     # -- running them -------------------------------------------------------------------------------------------------
     def run(self, operations: Sequence[BoundSymbol]) -> None:
         """Run those of `operations` that have not run yet, and keep their results."""
@@ -172,7 +184,7 @@ class Evaluation:
         return any(map(draws, way or ()))
 
     def _repeatable(self, names: Sequence[str]) -> list[BoundSymbol]:
-        way = self.leading_to(names, lambda op: is_pure(op) or draws(op), lambda p: True)
+        way = self.leading_to(names, _may_run_twice, lambda p: True)
         if way is None:
             raise LookupError(names[0])
         return way

@@ -26,7 +26,7 @@ from thunder.extend import Compilation, Executor, compiling, get_executor, named
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.options import Options
-from thunder.frontend.paths import MAX_RESTARTS, unworthy
+from thunder.frontend.paths import MAX_RESTARTS, is_worth_it, reason_to_give_up
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.runtime.decisions import OtherPath, imposed
@@ -156,7 +156,7 @@ class JitFunction(Generic[P, R]):
         self._cache = Cache(symbolic=options.cache == "symbolic values")
         self._stats.paths = lambda: [line for path in self._cache.paths for line in str(path).split("\n")]
         self._uncacheable_traces = 0  # in a row
-        self._lost_calls = 0  # calls that ran eagerly because they left several paths
+        self._lost_calls = 0  # calls that ran eagerly because no path accepted them
         self._uncacheable_line: SourceLine | None = None
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -249,9 +249,13 @@ class JitFunction(Generic[P, R]):
             kept = self._cache.kept
             found = self._find(args, kwargs, [], observed)
             if found is None:
-                reason = unworthy(self._cache.paths, self._lost_calls)
-                if reason is not None:
-                    self._limit_paths(reason)
+                paths = self._cache.paths
+                reason = reason_to_give_up(paths, self._lost_calls)
+                if reason is not None and self._may_run_per_module:
+                    self._cache.clear()
+                    self._give_up_compiling(reason, None)
+                elif not is_worth_it(paths) and not self._is_transformed:
+                    break
                 return self._first_call(args, kwargs, [], kept, observed)
             specialization, inputs = found
             try:
@@ -274,16 +278,6 @@ class JitFunction(Generic[P, R]):
     ) -> Callable[Rest, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
-
-    def _limit_paths(self, reason: str) -> None:
-        """Run per module a function with too many paths. Warn if it must be compiled for each path."""
-        if self._may_run_per_module:
-            self._cache.clear()
-            self._give_up_compiling(reason, None)
-        elif self._cache.paths[0].hits == 1:
-            warnings.warn(
-                f"{self!r} is compiled for each path, because it is transformed as a whole: {reason}", stacklevel=6
-            )
 
     def _first_call(
         self,

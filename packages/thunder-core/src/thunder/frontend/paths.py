@@ -8,7 +8,7 @@ that is traced with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thunder.capture.guards.decisions import Decision
@@ -20,15 +20,17 @@ from thunder.runtime.decisions import OtherPath, same_answer
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
-__all__ = ["MAX_RANDOM_PATHS", "MAX_RESTARTS", "Path", "unworthy"]
+__all__ = ["MAX_RANDOM_PATHS", "MAX_RESTARTS", "Path", "is_worth_it", "reason_to_give_up"]
 
 # A call starts again at most this many times before it runs eagerly.
 MAX_RESTARTS = 2
 # A function whose decisions depend on random draws has at most this many paths.
 MAX_RANDOM_PATHS = 4
-# From this many paths on, a new path must be paid for by so many hits for each path.
+# Beyond this many paths, a new one must be paid for by so many hits for each path.
 FREE_PATHS = 4
 HITS_PER_PATH = 8
+# After this many calls that no path accepted, there must be more hits than such calls.
+MAX_LOST_CALLS = 16
 
 
 class Path:
@@ -79,23 +81,24 @@ def _decides(op: Any) -> bool:
     return op.sym is prims.decide or any(map(_decides, op.subsymbols))
 
 
-def unworthy(paths: Iterable[Path], lost_calls: int) -> str | None:
-    """Return why a function with these paths is not compiled for another path, or None if it is.
+def is_worth_it(paths: Sequence[Path]) -> bool:
+    """Check whether a function with these paths is compiled for another path."""
+    return len(paths) < FREE_PATHS or sum(path.hits for path in paths) >= HITS_PER_PATH * len(paths)
 
-    `lost_calls` is the number of calls that ran eagerly because they left several paths.
+
+def reason_to_give_up(paths: Sequence[Path], lost_calls: int) -> str | None:
+    """Return why a function with these paths is not compiled as a whole any more, or None.
+
+    `lost_calls` is the number of calls that no path accepted.
     """
-    known = list(paths)
-    if len(known) < FREE_PATHS:
-        return None
-    random = next((d for path in known for d in path.decisions if d.random), None)
-    if random is not None and len(known) >= MAX_RANDOM_PATHS:
-        return f"it branches on random draws, and {len(known)} paths are compiled ({_where(random)})"
-    hits = sum(path.hits for path in known)
-    if hits < HITS_PER_PATH * len(known) or hits < lost_calls:
-        last = known[0].decisions[-1]
-        return f"it branches on values of tensors, and its {len(known)} compiled paths are rarely repeated ({_where(last)})"
+    random = next((d for path in paths for d in path.decisions if d.random), None)
+    if random is not None and len(paths) >= MAX_RANDOM_PATHS:
+        return f"it branches on random draws, and {len(paths)} paths are compiled{_at(random)}"
+    if lost_calls >= MAX_LOST_CALLS and lost_calls > sum(path.hits for path in paths):
+        last = paths[0].decisions[-1]
+        return f"it branches on values of tensors, and its {len(paths)} compiled paths are rarely repeated{_at(last)}"
     return None
 
 
-def _where(decision: Decision) -> str:
-    return decision.question if decision.source is None else f"{decision.question}, at {decision.source}"
+def _at(decision: Decision) -> str:
+    return "" if decision.source is None else f" (at {decision.source})"

@@ -37,9 +37,10 @@ _imposed = _Imposed()
 
 def decide(found: Any, answer: Any, index: int) -> None:
     """Raise `OtherPath` if decision number `index` of a path does not have the answer that the path was traced with."""
-    if found != answer or (answer == 0 and type(answer) is float):
-        if not same_answer(found, answer) and index >= _imposed.count:
-            raise OtherPath(index, found)
+    if found is answer or (found == answer and type(answer) is not float):
+        return
+    if index >= _imposed.count and not same_answer(found, answer):
+        raise OtherPath(index, found)
 
 
 def same_answer(found: Any, answer: Any) -> bool:

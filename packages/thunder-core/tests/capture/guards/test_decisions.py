@@ -95,7 +95,6 @@ def same(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.filterwarnings("ignore:.*compiled paths are rarely repeated")
 @pytest.mark.parametrize("fn", PROGRAMS)
 def test_paths_are_as_in_eager(fn: Callable[[Any], Any]) -> None:
     jitted = thunder.jit(fn)
@@ -242,13 +241,25 @@ def test_many_random_paths_run_in_pieces() -> None:
     assert "partly eager" in thunder.explain(jitted)
 
 
+def test_a_path_is_added_when_the_others_have_paid_for_it() -> None:
+    def f(x: Any) -> Any:
+        return [x * i for i in range(int(x.sum()))]
+
+    jitted = thunder.jit(f)
+    for n in (0, 1, 2, 3, 4, *([0, 1, 2, 3] * 8), 4, 4, 4):
+        x = torch.tensor([float(n)])
+        same(jitted(x), f(x))
+    stats = thunder.compile_stats(jitted)
+    assert (stats.cache_misses, stats.eager) == (5, None)
+
+
 def test_paths_that_are_never_repeated_are_given_up() -> None:
     def f(x: Any) -> Any:
         return [x * i for i in range(int(x.sum()))]
 
     jitted = thunder.jit(f)
     with pytest.warns(UserWarning, match="compiled paths are rarely repeated"):
-        for n in range(12):
+        for n in range(30):
             x = torch.tensor([float(n)])
             same(jitted(x), f(x))
     assert thunder.compile_stats(jitted).cache_misses == FREE_PATHS

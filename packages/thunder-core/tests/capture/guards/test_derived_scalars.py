@@ -14,7 +14,6 @@ from torch import nn
 
 import thunder
 from thunder.capture.session import CaptureSession
-from thunder.core.errors import TracingError
 
 
 def by_branch(x: Any, m: Any) -> Any:

@@ -51,7 +51,7 @@ class SymbolicBool(SymbolicInt):
 
 
 class DeferredBool(SymbolicBool):
-    """The result of comparing unbacked numbers. `torch._check` can assume it is true; branching on it is a decision or an error."""
+    """The result of comparing unbacked numbers. `torch._check` can assume that it is true."""
 
     def __init__(self, symbols: SymbolTable, poly: Poly, constraint: Constraint):
         super().__init__(symbols, poly, None)

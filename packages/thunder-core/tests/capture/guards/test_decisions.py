@@ -420,3 +420,14 @@ def test_random_programs(steps: list[str], seeds: list[int], trains: bool) -> No
                 out.sum().backward()
             found.append((out.detach(), x.grad, torch.get_rng_state()))
         torch.testing.assert_close(found[1], found[0])
+
+
+def test_an_index_in_a_name() -> None:
+    """As of the experts in a ModuleDict."""
+
+    def f(x: Any) -> Any:
+        return {"row_0": x + 1, "row_1": x - 1, "row_2": x * 2}[f"row_{x[:3].argmax()}"]
+
+    jitted = thunder.jit(f)
+    for x in (*INPUTS[:3], *INPUTS[:3]):
+        same(jitted(x), f(x))

@@ -33,5 +33,5 @@ def test_generate(entry: Entry, mode: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*branches on values of tensors")
 @pytest.mark.parametrize("entry", BRANCHING, ids=str)
 def test_branching(entry: Entry) -> None:
-    """A model that branches on values runs paths, and in pieces if these are rarely repeated."""
+    """A model that branches on values runs paths, and is partly eager if these are rarely repeated."""
     check_branching(entry)

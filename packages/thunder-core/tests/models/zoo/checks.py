@@ -149,7 +149,7 @@ def update(model: torch.nn.Module) -> None:
 
 
 def check_branching(entry: Entry) -> None:
-    """Outputs, losses, gradients and states of a model that branches on values, for inputs that take different paths."""
+    """Compare a model that branches on values with eager mode: outputs, losses, gradients and states."""
     eager, twin, jitted = pair(entry)
     for seed in (*range(4), *range(4)):
         eager.train(seed % 2 == 1)

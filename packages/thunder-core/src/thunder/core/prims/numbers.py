@@ -14,6 +14,7 @@ from thunder.core.dtypes import is_boolean_dtype, is_complex_dtype, is_inexact_d
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags
 
@@ -92,3 +93,9 @@ def decide(found: Any, answer: Any, index: int, /) -> None:
 
     `index` is the position among the decisions of the path.
     """
+
+
+@decide.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(True, True, 0)
+    yield SampleInput(2.5, 2.5, 1)

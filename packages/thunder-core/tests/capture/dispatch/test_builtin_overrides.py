@@ -218,7 +218,7 @@ def test_the_names_are_python_s_again() -> None:
     assert set(seen) == {(3, 2.0, False, True, True)}
     assert not {"int", "float", "bool"} & set(globals())
     with pytest.raises(RuntimeError, match=r"thunder\.disable"):
-        thunder.jit(lambda x: x if int(x.sum()) else -x)(X)
+        thunder.trace()(lambda x: x if int(x.sum()) else -x, X)
     assert not {"int", "float", "bool"} & set(globals())
 
 

@@ -49,50 +49,49 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _cells(result: Result) -> list[str]:
-    theirs = "error" if result.dynamo_error else "–"
+    theirs = "error" if result.dynamo_error else "-"
     if result.dynamo is not None and result.eager and result.dynamo_first is not None:
         theirs = f"{result.dynamo_first:.2f} s, {result.dynamo / result.eager:.2f}"
     return [
         result.verdict,
-        "–" if result.share is None else f"{100 * result.share:.0f} %",
+        "-" if result.share is None else f"{100 * result.share:.0f} %",
         str(result.retraces),
-        "–" if result.first is None else f"{result.first:.2f} s",
-        "–" if result.ratio is None else f"{result.ratio:.2f}",
+        "-" if result.first is None else f"{result.first:.2f} s",
+        "-" if result.ratio is None else f"{result.ratio:.2f}",
         theirs,
     ]
+
+
+_INTRODUCTION = """
+# Programs of other projects
+
+`python -m nox -s programs` runs examples of other projects' documentation under `thunder.jit`, and compares results,
+gradients and state with eager PyTorch, call by call. The same command writes this page (`-- --page docs/projects.md`).
+"""
+_METHOD = """
+## Measurement
+
+- **Inside** is the share of the operators of a warm call that a compiled program calls. Operators are those that torch
+  dispatches. The other operators belong to calls of Python code that runs eagerly.
+- **Retraces** are those of ten calls on fresh data after the second call, and of twenty more if there was one.
+- A value may differ from eager's by 1e-4 (float32) or 1e-9 (float64), relative to the largest value of its tensor.
+- Times are CPU times of one thread. Warm calls of eager, `thunder.jit` and `torch.compile(backend="aot_eager")` take
+  turns in ten rounds, and the shortest time counts. Programs that train include the backward pass. Both compilers
+  compile another function before a first call is timed.
+- **Warm/eager** is the time of a warm call over that of eager PyTorch. The last column contains the first call of
+  `torch.compile` and its ratio to eager.
+"""
 
 
 def page(results: Sequence[Result]) -> str:
     """Return the page of the documentation."""
     counts = Counter(result.verdict for result in results)
-    lines = [
-        "# Programs of other projects",
-        "",
-        "`python -m nox -s programs` runs examples of other projects' documentation under `thunder.jit`, and compares "
-        "results, gradients and state with eager PyTorch, call by call. The same command writes this page "
-        "(`-- --page docs/measured_programs.md`).",
-        "",
-        *RULE.strip().splitlines(),
-        "",
-        "| verdict | programs | meaning |",
-        "|---|---|---|",
-        *(f"| {verdict} | {counts[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()),
-        "",
-        "Operators are those that torch dispatches. An operator is inside if a frame of a compiled program calls it. "
-        "Times are CPU times with one thread, the best of up to ten rounds in which eager, `thunder.jit` and "
-        '`torch.compile(backend="aot_eager")` take turns. Both compilers have compiled another function before a '
-        "first call is timed. *Warm/eager* is the time of a warm call over that of eager PyTorch. The last column "
-        "contains the first call and the ratio of `torch.compile`. *Retraces* are those of the ten calls on fresh data "
-        "after the second call, and of twenty more calls if there was one. A value may differ from eager's by "
-        "1e-4 (float32) or 1e-9 (float64), relative to the largest value of its tensor.",
-        "",
-        f"Written on {datetime.date.today().isoformat()} with PyTorch {torch.__version__} and Python "
-        f"{platform.python_version()}, on {_machine()}.",
-        "",
-        "```text",
-        summary(results),
-        "```",
-    ]
+    lines = [*_INTRODUCTION.strip().splitlines(), "", "| verdict | programs | meaning |", "|---|---|---|"]
+    lines += [f"| {verdict} | {counts[verdict]} | {meaning} |" for verdict, meaning in VERDICTS.items()]
+    lines += ["", "```text", summary(results), "```", ""]
+    versions = f"PyTorch {torch.__version__} and Python {platform.python_version()}"
+    lines += [f"Written on {datetime.date.today().isoformat()} with {versions}, on {_machine()}.", ""]
+    lines += [*RULE.strip().splitlines(), "", *_METHOD.strip().splitlines()]
     for module in MODULES:
         project = load(module)
         rows = [result for result in results if result.project == project.name]

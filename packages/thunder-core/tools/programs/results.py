@@ -11,7 +11,7 @@ __all__ = ["VERDICTS", "Result", "append", "read"]
 
 # From best to worst. The last four make the session fail.
 VERDICTS = {
-    "compiled": "at least 95 % of the second call's operators run inside compiled programs, and ten more calls on fresh "
+    "compiled": "at least 95 % of a warm call's operators run inside compiled programs, and ten more calls on fresh "
     "data make no trace",
     "paths": "the same after a few more traces: there is a program for each path or number that occurs",
     "pieces": "compiled in part: the modules that a partly eager function calls",

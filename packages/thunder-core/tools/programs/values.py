@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Difference", "RTOL", "compare", "flatten", "tensors_of"]
+__all__ = ["RTOL", "Difference", "compare", "flatten", "tensors_of"]
 
 # A tensor may differ by this from eager's: |a - b| <= RTOL * (|b| + max |b|). Executors may sum in another order.
 RTOL = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2, torch.complex64: 1e-4}

@@ -8,15 +8,15 @@ __all__ = ["MODULES", "RULE"]
 RULE = """
 ## Selection
 
-Projects are the packages among the 15,000 most downloaded of the Python Package Index (October 2026, in the order of
-their ranks) that depend on torch or have a part for torch, and whose documentation calls models, layers, losses or
-functions on tensors. Packages are left out if they need torchvision, torchaudio, a compiler, a GPU, or downloaded
-weights or data for these calls. nflows is not among the 15,000, and was named in a review.
+The projects are thirty packages among the 15,000 most downloaded of the Python Package Index (October 2026) that
+depend on torch or have a part for torch, and whose documentation calls models, layers, losses or functions on tensors.
+Packages that need torchvision, torchaudio, a compiler, a GPU, or downloaded weights or data for these calls are left
+out. nflows is not among the 15,000, and was named in a review.
 
-Programs are the examples of a project's README in its order and, if there are fewer than sixteen, the entries of the
-lists in its documentation. There are at most sixteen of a project, and forty of Transformers, of which `nox -s models` runs
-150 others. Sizes are smaller, and weights are random. The list was fixed before `thunder.jit` first ran it: a program
-that fails stays in it.
+The programs are the examples of a project's README in its order and, if there are fewer than sixteen, entries of the
+lists in its documentation. There are at most sixteen of a project, and forty of Transformers, of which `nox -s models`
+runs 150 others. Sizes are smaller, and weights are random. The list was fixed before `thunder.jit` first ran it: a
+program that fails stays in it.
 """
 
 # In the order of downloads.

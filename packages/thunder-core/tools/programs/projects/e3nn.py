@@ -33,7 +33,8 @@ def _o3(name: str, *args: Any, **options: Any) -> Any:
 
 _layer("o3.Linear", _o3("Linear", "2x0e + 1x1o", "2x0e + 2x1o"), lambda: (_x(),))
 _layer("o3.FullTensorProduct", _o3("FullTensorProduct", "2x0e + 1x1o", "2x0e + 1x1o"), lambda: (_x(), _x()))
-_layer("o3.FullyConnectedTensorProduct", _o3("FullyConnectedTensorProduct", "2x0e + 1x1o", "1x0e + 1x1o", "2x0e + 1x1o"),
+_layer("o3.FullyConnectedTensorProduct",
+       _o3("FullyConnectedTensorProduct", "2x0e + 1x1o", "1x0e + 1x1o", "2x0e + 1x1o"),
        lambda: (_x(), _x("1x0e + 1x1o")))  # fmt: skip
 _layer("o3.ElementwiseTensorProduct", _o3("ElementwiseTensorProduct", "2x0e + 1x1o", "2x0e + 1x1o"),
        lambda: (_x(), _x()))  # fmt: skip

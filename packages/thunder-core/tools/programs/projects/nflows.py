@@ -18,7 +18,7 @@ def _flow(name: str, make: Any, place: str = "documentation") -> None:
 
         parts = [make(transforms), transforms.RandomPermutation(features=2)]
         flow = flows.Flow(transforms.CompositeTransform(parts), distributions.StandardNormal(shape=[2]))
-        return (lambda x: flow.log_prob(x)), lambda: (torch.rand(8, 2),), flow
+        return flow.log_prob, lambda: (torch.rand(8, 2),), flow
 
     PROJECT.add(name, f"{place}, {name}", build)
 
@@ -41,7 +41,7 @@ def _coupling() -> Any:
 
     coupling = transforms.AffineCouplingTransform([1, 0, 1, 0], lambda i, o: ResidualNet(i, o, hidden_features=8))
     flow = flows.Flow(coupling, distributions.StandardNormal([4]))
-    return (lambda x: flow.log_prob(x)), lambda: (torch.rand(8, 4),), flow
+    return flow.log_prob, lambda: (torch.rand(8, 4),), flow
 
 
 @PROJECT.program("sample", "README, sampling")

@@ -29,7 +29,7 @@ def _cache() -> Any:
     from rotary_embedding_torch import RotaryEmbedding
 
     rotary = RotaryEmbedding(dim=8)
-    return (lambda q, k: rotary.rotate_queries_with_cached_keys(q, k)), lambda: _qk(1), rotary
+    return rotary.rotate_queries_with_cached_keys, lambda: _qk(1), rotary
 
 
 @PROJECT.program("axial", "README, axial rotary embeddings")
@@ -50,4 +50,4 @@ def _xpos() -> Any:
     from rotary_embedding_torch import RotaryEmbedding
 
     rotary = RotaryEmbedding(dim=8, use_xpos=True)
-    return (lambda q, k: rotary.rotate_queries_and_keys(q, k)), _qk, rotary
+    return rotary.rotate_queries_and_keys, _qk, rotary

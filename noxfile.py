@@ -8,6 +8,7 @@ of the packages are read from each package's ``pyproject.toml``, so that they ar
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import os
@@ -321,6 +322,34 @@ def models(session: nox.Session) -> None:
         *session.posargs,
         env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
     )
+
+
+@nox.session
+def programs(session: nox.Session) -> None:
+    """Run programs of other projects through thunder.jit and compare with eager; takes arguments after `--`.
+
+    `-- --how eager` only checks the examples, `-- -k PATTERN` selects programs, and `-- --results FILE` goes on where
+    an interrupted run ended.
+    """
+    options = install_ours(session, [CORE], ["tests"])
+    # Installed one after the other: the requirements of so many projects on each other's libraries would conflict.
+    for module in sorted((TOOLS / "programs" / "projects").glob("[a-z]*.py")):
+        requires, dependencies = requirements_of_programs(module)
+        session.install(*options, *([] if dependencies else ["--no-deps"]), *requires)
+    session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "torchvision", "torchaudio")
+    check_environment(session)
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(TOOLS), "HF_HUB_OFFLINE": "1"}
+    session.run("python", "-m", "programs", *session.posargs, env=environment)
+
+
+def requirements_of_programs(module: Path) -> tuple[list[str], bool]:
+    """Return the requirements of a project of `nox -s programs`, and whether to install its dependencies, too."""
+    found = [
+        node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Project"
+    ]  # fmt: skip
+    keywords = {each.arg: ast.literal_eval(each.value) for each in found[0].keywords}
+    return keywords["requires"], not keywords.get("without_dependencies", False)
 
 
 def prove(session: nox.Session, executor: list[str], arguments: list[str]) -> None:

@@ -101,8 +101,8 @@ def test_graph_breaks() -> None:
     assert any("exp" in part for part in names)
     assert any(part.backward_traces for part in fast.subgraphs)
     assert "run by thunder" in repr(fast.subgraphs[0])
-    with pytest.raises(TracingError):
-        thunder.jit(fn)(torch.ones(2))
+    x = torch.ones(2)
+    torch.testing.assert_close(thunder.jit(fn)(x), fn(x))
 
 
 class Square(torch.autograd.Function):

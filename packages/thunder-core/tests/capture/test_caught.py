@@ -61,7 +61,19 @@ def test_what_the_program_catches_ends_the_trace_all_the_same(fn):
     x = torch.ones(3)
     fn(x)
     with pytest.raises(thunder.core.errors.TracingError, match=r"(?s)not known while tracing.*test_caught\.py"):
-        thunder.jit(fn)(x)
+        thunder.trace()(fn, x)
+
+
+@pytest.mark.parametrize("fn", [_branch, _loop, _suppressed, _compared])
+def test_what_is_decided_raises_nothing(fn):
+    jitted = thunder.jit(fn)
+    for x in (torch.ones(3), -torch.ones(3), torch.ones(3)):
+        torch.testing.assert_close(jitted(x), fn(x))
+
+
+def test_an_error_that_the_program_raises_itself_is_eagers():
+    with pytest.raises(AttributeError):
+        thunder.jit(lambda x: x.no_such_attribute if x.sum() > 0 else x)(torch.ones(3))
 
 
 def test_what_eager_raises_too_may_be_caught():

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from zoo.checks import check_generate, check_refused, common_tests
+from zoo.checks import check_branching, check_generate, common_tests
 from zoo.entry import Entry
-from zoo.transformers_models import MODELS, REFUSED
+from zoo.transformers_models import BRANCHING, MODELS
 
 GENERATING = [(entry, mode) for entry in MODELS for mode in entry.generate]
 
@@ -30,7 +30,8 @@ def test_generate(entry: Entry, mode: str) -> None:
     check_generate(entry, mode)
 
 
-@pytest.mark.parametrize("entry", REFUSED, ids=str)
-def test_refused(entry: Entry) -> None:
-    """What depends on values is refused, and named."""
-    check_refused(entry)
+@pytest.mark.filterwarnings("ignore:.*branches on values of tensors")
+@pytest.mark.parametrize("entry", BRANCHING, ids=str)
+def test_branching(entry: Entry) -> None:
+    """A model that branches on values runs paths, and is partly eager if these are rarely repeated."""
+    check_branching(entry)

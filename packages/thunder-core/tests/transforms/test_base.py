@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 

@@ -13,6 +13,7 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.substitutions import Substitutions, undone
+from thunder.capture.guards.decisions import Decision
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.prologue import Prologue
@@ -43,6 +44,7 @@ class Captured:
         self.epilogue = None if epilogue is None else epilogue.trace
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
         self.prologue: Prologue | None = None
+        self.decisions: tuple[Decision, ...] = ()
         self.uncacheable: str | None = None
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
@@ -65,6 +67,7 @@ def capture(
     around: Iterable[Callable[[], AbstractContextManager[Any]]] = (),
     dynamic: Dynamic | None = None,
     trusted: bool = False,
+    imposed: Sequence[Any] | None = None,
 ) -> Captured:
     """Run `fn` once on handles and return the captured program. The user's objects are restored afterwards.
 
@@ -80,7 +83,7 @@ def capture(
         def on(substitutions: Substitutions) -> Captured:
             session = CaptureSession(
                 substitutions, fn, args, kwargs, name=name, executors=executors, independent=independent,
-                distinct=distinct, around=around, dynamic=dynamic,
+                distinct=distinct, around=around, dynamic=dynamic, imposed=imposed,
             )  # fmt: skip
             return _capture(session, trusted)
 
@@ -110,7 +113,7 @@ def _capture(session: CaptureSession, trusted: bool) -> Captured:
         if session.recorder.output.reads_clocks:
             raise ModuleFallback("the program needs the value of a clock, or formats it as text") from None
         refusal.overrides_builtins = not raised_by_branch(refusal)
-        refusal.derives_scalars = all(map(DerivedScalars(session.tracer).derives, refusal.asked))
+        refusal.derives_scalars = all(map(DerivedScalars(session.tracer, session.evaluation).derives, refusal.asked))
         raise
     session.release()
     _refuse_leftovers(session.tracer)
@@ -135,6 +138,8 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
         or recorder.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
         or (epilogue.unguardable if epilogue is not None else None)
     )
+    if tracer.decisions is not None:
+        captured.decisions = tuple(tracer.decisions.made)
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
         written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]

@@ -19,7 +19,9 @@ from thunder.capture.base.sources import Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import annotate, line_of_user
 from thunder.capture.dispatch.collectives import values_of_collectives
+from thunder.capture.guards.decisions import Decisions
 from thunder.capture.guards.derived_scalars import DerivedScalars
+from thunder.capture.guards.evaluation import Evaluation
 from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
 from thunder.capture.numbers.symbolic import Dynamic, Inputs
@@ -28,6 +30,7 @@ from thunder.capture.torch_patches import replace_torch_functions
 from thunder.core import langctx, pytree
 from thunder.core.errors import ThunderError, TracingError
 from thunder.core.state import SourceLine, state
+from thunder.core.symint.symbols import symbols_of
 from thunder.extend import Executor
 from thunder.extend.compile_state import current_compilation, set_compilation
 from thunder.runtime.lock import runs, tracing_lock
@@ -60,7 +63,8 @@ class CaptureSession:
     With `independent`, each argument is a separate input, even if several arguments are the same tensor. Transforms
     that take gradients need this. Tensors with an id in `distinct` are separate inputs, too, but `IsShared` is raised
     if the program can detect that they are the same tensor. `dynamic` determines which sizes and numbers are symbolic.
-    The contexts that the functions in `around` return are entered for the run.
+    If `imposed` is given, values that Python needs are decided, the first ones by `imposed`. The contexts that the
+    functions in `around` return are entered for the run.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class CaptureSession:
         distinct: frozenset[int],
         around: Iterable[Callable[[], AbstractContextManager[Any]]],
         dynamic: Dynamic | None,
+        imposed: Sequence[Any] | None,
     ):
         keep_thread(substitutions)
         self.substitutions = substitutions
@@ -90,6 +95,7 @@ class CaptureSession:
         recorder.source_of_input = self.source_of
         if distinct:
             recorder.watch_identity()
+        self.evaluation = Evaluation(tracer, substitutions)
         self.numbers: Inputs | None = None
         self.writes: list[Write] = []
         self.effects: list[Effect] = []
@@ -101,7 +107,9 @@ class CaptureSession:
             self.numbers = tracer.symbolic = recorder.symbolic = Inputs(tracer.trace, dynamic)
             self.numbers.source_of = self.source_of
             self.numbers.source_of_list, self.numbers.guarded_number = recorder.source_of_list, recorder.number
-            tracer.derived_scalars = DerivedScalars(tracer) if dynamic.derives_scalars else None
+            tracer.derived_scalars = DerivedScalars(tracer, self.evaluation) if dynamic.ways.derives_scalars else None
+        if imposed is not None:
+            tracer.decisions = symbols_of(tracer.trace).decisions = Decisions(tracer, self.evaluation, imposed)
         substitutions.callback(tracer.release)
         substitutions.callback(self.release)  # runs after the program's assignments have been undone
         self._around = len(substitutions)
@@ -167,6 +175,7 @@ class CaptureSession:
     def release(self) -> None:
         """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
+        self.evaluation.release()
         self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []
@@ -185,7 +194,7 @@ class CaptureSession:
         ])  # fmt: skip
         for original, copy, source in zip(self.call, copies, self.arguments.roots):
             recorder.copied(original, copy, source, self.aliases)
-        converts = self.numbers is not None and self.numbers.dynamic.overrides_builtins
+        converts = self.numbers is not None and self.numbers.dynamic.ways.overrides_builtins
         replace_torch_functions(substitutions, numbers=converts)
         substitutions.assign(active, thread=0)
         _keep_state(substitutions)  # steps pushed earlier run later, and need the state from outside the program

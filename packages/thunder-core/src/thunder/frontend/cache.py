@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from thunder.capture.reads.guard_kinds import Equals, HasContents
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.extend import implementations_epoch
 from thunder.frontend.options import MAX_SPECIALIZATIONS
+from thunder.frontend.paths import Path
 from thunder.frontend.pipeline import Specialization
 from thunder.runtime.guards import GuardFailed, TensorsDiffer
 
@@ -72,15 +73,24 @@ class Cache:
         return iter(self._all)
 
     def find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        refused: list[Refusal],
+        observed: Sequence[Any] | None = None,
     ) -> tuple[Specialization, Any] | None:
-        """Return the specialization for a call, and its inputs. Append the failures of others to `refused`."""
+        """Return the specialization for a call, and its inputs. Append the failures of others to `refused`.
+
+        With `observed`, the specialization must be a path that begins with these answers.
+        """
         epoch = implementations_epoch()
         tried = {id(refusal.specialization) for refusal in refused}
         key = _key(args, kwargs)
         first = self._by_key.get(key)
         for specialization in self._all if first is None else (first, *self._all):
             if id(specialization) in tried or specialization.epoch != epoch:
+                continue
+            if observed and (specialization.path is None or not specialization.path.agrees(observed)):
                 continue
             tried.add(id(specialization))
             try:
@@ -115,6 +125,11 @@ class Cache:
             self._last = None
         self._by_key = {key: s for key, s in self._by_key.items() if s in self._all}
         self._remember(_key(args, kwargs), specialization)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The paths of a function that branches on values of tensors, newest first."""
+        return [s.path for s in self._all if s.path is not None]
 
     def clear(self) -> None:
         """Drop all specializations."""

@@ -30,8 +30,10 @@ from thunder.extend import Compilation, Executor, compiling, get_executor, named
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.options import Options
+from thunder.frontend.paths import MAX_RESTARTS, is_worth_it, reason_to_give_up
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.runtime.decisions import OtherPath, imposed
 from thunder.runtime.lock import runs, tracing_lock
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
@@ -64,6 +66,7 @@ class CompileStats:
         self.compile_time = 0.0  # in seconds, of all compilations
         self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
         self.per_module: PerModule | None = None
+        self.paths: Callable[[], list[str]] = list  # a line for each path and each of its decisions
 
     @property
     def calls(self) -> int:
@@ -114,6 +117,7 @@ class CompileStats:
                 lines.append(
                     f"  {program!r}: {_count(stats.calls, 'call')}, {_count(stats.cache_misses, 'compilation')}"
                 )
+        lines += self.paths()
         if self.last is not None:
             lines += self.last.reports
         return "\n".join(lines)
@@ -155,7 +159,9 @@ class JitFunction(Generic[P, R]):
         self._autograd = autograd
         self._stats = CompileStats()
         self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
+        self._stats.paths = lambda: [line for path in self._cache.paths for line in str(path).split("\n")]
         self._uncacheable_traces = 0  # in a row
+        self._lost_calls = 0  # calls that ran eagerly because no path accepted them
         self._uncacheable_line: SourceLine | None = None
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
@@ -179,7 +185,13 @@ class JitFunction(Generic[P, R]):
                 stats = self._stats
                 stats.cache_hits += 1
                 stats.last = specialization
-                return specialization.run(*inputs) if specialization.epilogue is None else specialization.call(inputs)
+                try:
+                    return (
+                        specialization.run(*inputs) if specialization.epilogue is None else specialization.call(inputs)
+                    )
+                except OtherPath as reason:
+                    left = reason
+                return self._start_again(args, kwargs, specialization, left)
             refused = []
         return self._lookup_other(args, kwargs, refused)
 
@@ -192,14 +204,14 @@ class JitFunction(Generic[P, R]):
         return [Refusal(specialization, failure)]
 
     def _find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], observed: Sequence[Any] = ()
     ) -> tuple[Specialization, Any] | None:
         """Look a call up while no other thread runs a program on handles, which the prologues would find in objects."""
         for _ in range(MAX_LOOKUPS):
             stable = runs.stable
             if stable is not None or runs.is_mine:
                 try:
-                    found = self._cache.find(args, kwargs, refused)
+                    found = self._cache.find(args, kwargs, refused, observed)
                 except Exception:
                     if runs.stable is stable:
                         raise
@@ -209,7 +221,7 @@ class JitFunction(Generic[P, R]):
             refused.clear()
             runs.wait()
         with tracing_lock:  # other threads trace one program after another
-            return self._cache.find(args, kwargs, refused)
+            return self._cache.find(args, kwargs, refused, observed)
 
     def _lookup_other(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal]) -> Any:
         """Run a call that the likeliest specialization does not accept."""
@@ -218,14 +230,51 @@ class JitFunction(Generic[P, R]):
         if found is None:
             return self._first_call(args, kwargs, self._cache.newest_first(refused), kept)
         del refused
-        return self._hit(found)
+        return self._hit(found, args, kwargs)
 
-    def _hit(self, found: tuple[Specialization, Any]) -> Any:
+    def _hit(self, found: tuple[Specialization, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a cached specialization on its prologue's result."""
         specialization, inputs = found
         self._stats.cache_hits += 1
         self._stats.last = specialization
-        return specialization.call(inputs)
+        try:
+            return specialization.call(inputs)
+        except OtherPath as reason:
+            left = reason
+        return self._start_again(args, kwargs, specialization, left)
+
+    def _start_again(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], specialization: Specialization, left: OtherPath
+    ) -> Any:
+        """Run a call on another path than `specialization`, in which a decision has another answer in this call."""
+        stats = self._stats
+        stats.cache_hits -= 1
+        for _ in range(MAX_RESTARTS):
+            assert specialization.path is not None
+            observed = specialization.path.observed(left)
+            kept = self._cache.kept
+            found = self._find(args, kwargs, [], observed)
+            if found is None:
+                paths = self._cache.paths
+                reason = reason_to_give_up(paths, self._lost_calls)
+                if reason is not None and self._may_run_per_module:
+                    self._cache.clear()
+                    self._give_up_compiling(reason, None)
+                elif not is_worth_it(paths) and not self._is_transformed:
+                    break
+                return self._first_call(args, kwargs, [], kept, observed)
+            specialization, inputs = found
+            try:
+                with imposed(len(observed)):
+                    result = specialization.call(inputs)
+            except OtherPath as reason_to_leave:
+                left = reason_to_leave
+            else:
+                stats.cache_hits += 1
+                stats.last = specialization
+                return result
+        self._lost_calls += 1
+        return self._run_eagerly(args, kwargs)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...
@@ -236,7 +285,15 @@ class JitFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def _first_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], kept: int) -> Any:
+    def _first_call(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        refused: list[Refusal],
+        kept: int,
+        observed: Sequence[Any] = (),
+    ) -> Any:
+        """Run a call that no specialization accepts. `observed` are the answers of decisions that are known already."""
         if fx_is_tracing():
             module = self.module()  # torch.fx finds modules by identity, and has to see their calls
             return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
@@ -260,10 +317,11 @@ class JitFunction(Generic[P, R]):
             cached = None
             if self._cache.kept != kept:  # another thread has compiled meanwhile, maybe for such a call
                 refused.clear()
-                cached = self._cache.find(args, kwargs, refused)
-            found = None if cached is not None else undone(functools.partial(self._capture, args, kwargs, refused))
+                cached = self._cache.find(args, kwargs, refused, observed)
+            compiling = functools.partial(self._capture, args, kwargs, refused, observed)
+            found = None if cached is not None else undone(compiling)
         if cached is not None:
-            return self._hit(cached)
+            return self._hit(cached, args, kwargs)
         if found is None:
             per_module = self._stats.per_module
             if per_module is not None:
@@ -274,10 +332,18 @@ class JitFunction(Generic[P, R]):
         self._say_if_uncacheable()
         specialization, inputs = found
         del found
-        return specialization.call(inputs)
+        if specialization.path is None:
+            return specialization.call(inputs)
+        with imposed(len(specialization.path.decisions)):
+            return specialization.call(inputs)
 
     def _capture(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], refused: list[Refusal], substitutions: Substitutions
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        refused: list[Refusal],
+        observed: Sequence[Any],
+        substitutions: Substitutions,
     ) -> tuple[Specialization, Any] | None:
         """Compile a call, cache the specialization, and return it with its inputs. Return None to run eagerly."""
         keep_thread(substitutions)
@@ -289,7 +355,7 @@ class JitFunction(Generic[P, R]):
         self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
         started = time.perf_counter()
         try:
-            captured, specialization = self._compile(args, kwargs)
+            captured, specialization = self._compile(args, kwargs, observed)
         except ModuleFallback as reason:
             _release_frames(reason)
             self._run_per_module(str(reason), warns=reason.warns)
@@ -338,33 +404,38 @@ class JitFunction(Generic[P, R]):
         if self._options.sharp_edges == "warn":
             warnings.warn(message, stacklevel=7)
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Captured, Specialization]:
+    def _compile(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
+    ) -> tuple[Captured, Specialization]:
         """Trace and compile a call.
 
         If tracing with symbolic numbers fails, all numbers are static from then on, because a few programs need plain
         Python numbers. A program that needs data-dependent numbers is traced again with overridden builtins
-        (`builtin_overrides.py`). If it also needs the values of such numbers, it is traced once more with derived
-        scalars (`derived_scalars.py`). A step is skipped if the error says that it would not help.
+        (`builtin_overrides.py`). If it also needs the values of such numbers, it is traced with derived scalars
+        (`derived_scalars.py`), and then with decisions (`decisions.py`). A step is skipped if the error says that it
+        would not help.
         """
         dynamic = self._cache.dynamic
         failure: Exception
         try:
-            return self._compile_with(dynamic, args, kwargs)
+            return self._compile_with(dynamic, args, kwargs, observed)
         except RunsEagerly:
             raise
         except DataDependentError as asked:
             failure = asked
-            before = dynamic.overrides_builtins, dynamic.derives_scalars
-            for way in [(True, False), (True, True)] if dynamic.given_up is None else []:
-                if way <= before or not isinstance(failure, DataDependentError):
+            before = dynamic.ways
+            for way in dynamic.further_ways():
+                if not isinstance(failure, DataDependentError):
+                    break
+                if not (
+                    way.decides or (failure.derives_scalars if way.derives_scalars else failure.overrides_builtins)
+                ):
                     continue
-                if not (failure.derives_scalars if way[1] else failure.overrides_builtins):
-                    continue
-                dynamic.overrides_builtins, dynamic.derives_scalars = way
+                dynamic.ways = way
                 try:
-                    return self._compile_with(dynamic, args, kwargs)
+                    return self._compile_with(dynamic, args, kwargs, observed)
                 except Exception as again:
-                    dynamic.overrides_builtins, dynamic.derives_scalars = before
+                    dynamic.ways = before
                     if isinstance(again, RunsEagerly):
                         raise again from None
                     failure = again
@@ -375,14 +446,14 @@ class JitFunction(Generic[P, R]):
                 raise
             failure = error
         try:
-            found = self._compile_with(None, args, kwargs)
+            found = self._compile_with(None, args, kwargs, observed)
         except DataDependentError:
             raise failure from None
         dynamic.given_up = f"{type(failure).__name__}: {failure}"
         return found
 
     def _compile_with(
-        self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
     ) -> tuple[Captured, Specialization]:
         executors = self._options.resolved_executors()
         try:
@@ -397,6 +468,7 @@ class JitFunction(Generic[P, R]):
                     around=[t.tracing for t in self._transforms],
                     dynamic=dynamic or None,
                     trusted=self._options.cache == "same input",
+                    imposed=observed if self._cache.dynamic.ways.decides else None,
                 )
         except DataDependentFormattingError as error:
             raise ModuleFallback(str(error.args[0])) from None

@@ -20,6 +20,7 @@ from thunder.execution.memory import delete_last_used, hand_over_early
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
+from thunder.frontend.paths import Path
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.detaching import without_detaching
@@ -41,6 +42,7 @@ class Specialization:
         "epilogue_traces",
         "epoch",
         "guarded",
+        "path",
         "prologue",
         "prologue_traces",
         "run",
@@ -57,11 +59,13 @@ class Specialization:
         epilogue_traces: list[Trace],
         differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
+        path: Path | None,
     ):
         self.after = self  # the specialization that ran in the call after the last call of this one
         self.guarded = guarded
+        self.path = path
         self.prologue = prologue
-        self.run = run
+        self.run = run if path is None else path.around(run)
         self.epilogue = epilogue
         self.traces = traces
         self.prologue_traces = prologue_traces
@@ -224,4 +228,5 @@ def _specialization(
         epilogues,
         differentiable,
         None if prologue is None else prologue.guarded,
+        Path(captured.decisions, captured.computation) if captured.decisions else None,
     )

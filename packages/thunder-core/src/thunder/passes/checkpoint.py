@@ -191,7 +191,8 @@ def _backward(
             cotangents = _cotangents(bsym, joint, inner)
         with trace.scope() as gradients:
             found = inner.backward(cotangents, wrt)
-        again, gradients = _needed(inner.trace.bound_symbols, gradients, {g.name for g in found if g is not None})
+        first = [op for op in inner.trace.bound_symbols if op.sym is not prims.decide]  # decided in the forward program
+        again, gradients = _needed(first, gradients, {g.name for g in found if g is not None})
         sources = random_sources(again) if bsym.sym.same_random_numbers else []  # type: ignore[attr-defined]
         with trace.scope() as stand:
             states = states_of(sources)

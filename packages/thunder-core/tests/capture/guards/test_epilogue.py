@@ -542,7 +542,7 @@ def test_a_failed_trace_leaves_context_variables() -> None:
         return x if x.sum() > 0 else -x
 
     with pytest.raises(TracingError):
-        thunder.jit(f)(torch.ones(2))
+        thunder.trace()(f, torch.ones(2))
     assert KEPT.get(None) is None
 
 

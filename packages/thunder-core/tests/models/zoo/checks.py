@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import thunder
-from thunder.core.errors import TracingError
 from zoo.entry import Entry
 
-__all__ = ["check_generate", "check_outputs", "check_refused", "check_training", "common_tests", "tensors_of"]
+__all__ = ["check_branching", "check_generate", "check_outputs", "check_training", "common_tests", "tensors_of"]
 
 
 def tensors_of(x: Any) -> list[torch.Tensor]:
@@ -149,16 +148,24 @@ def update(model: torch.nn.Module) -> None:
             p.grad = None
 
 
-def check_refused(entry: Entry) -> None:
-    """What cannot be traced is refused with the line that asks for a value; the model is as it was."""
+def check_branching(entry: Entry) -> None:
+    """Compare a model that branches on values with eager mode: outputs, losses, gradients and states."""
     eager, twin, jitted = pair(entry)
-    run(eager, entry, 0)
-    for _ in range(2):
-        with pytest.raises(TracingError, match=r"not known while tracing[\s\S]*\n  at .*\.py:\d+: "):
-            run(jitted, entry, 0)
-    run(twin, entry, 0)
-    for a, b in zip(eager.state_dict().values(), twin.state_dict().values()):
-        torch.testing.assert_close(b, a, rtol=0, atol=0)
+    for seed in (*range(4), *range(4)):
+        eager.train(seed % 2 == 1)
+        jitted.train(seed % 2 == 1)
+        results = []
+        for model in (eager, jitted):
+            torch.manual_seed(seed)
+            results.append(model(**entry.inputs(entry.dtype, seed, False)))
+        expected, found = results
+        assert_alike(found, expected, entry.tolerance[0])
+        if eager.training:
+            loss_of(expected).backward()
+            loss_of(found).backward()
+            compare_states(eager, twin, (10 * entry.tolerance[0], 10 * entry.tolerance[1]))  # steps add up
+            for model in (eager, twin):
+                update(model)
 
 
 MODES: dict[str, dict[str, Any]] = {

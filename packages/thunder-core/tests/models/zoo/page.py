@@ -14,7 +14,7 @@ from zoo.entry import Entry
 __all__ = ["Outcomes"]
 
 TABLES = ("zoo.transformers_models", "zoo.litgpt_models", "zoo.own_models")
-CHECKS = ("outputs", "training", "generate", "refused", "key_value_cache", "windows_in_the_cache")
+CHECKS = ("outputs", "training", "generate", "branching", "key_value_cache", "windows_in_the_cache")
 
 TOP = """\
 # Models
@@ -40,17 +40,17 @@ the line, and the model is unchanged.
 
 
 def tables() -> tuple[list[Entry], list[Entry]]:
-    """The entries of all tables whose library is installed, and those that are refused."""
+    """The entries of all tables whose library is installed, and those that branch on values."""
     checked: list[Entry] = []
-    refused: list[Entry] = []
+    branching: list[Entry] = []
     for name in TABLES:
         try:
             module = importlib.import_module(name)
         except ImportError:
             continue
         checked += module.MODELS
-        refused += getattr(module, "REFUSED", [])
-    return checked, refused
+        branching += getattr(module, "BRANCHING", [])
+    return checked, branching
 
 
 class Outcomes:
@@ -77,7 +77,7 @@ class Outcomes:
 
     def page(self) -> str:
         """The whole page."""
-        checked, refused = tables()
+        checked, branching = tables()
         versions = [f"PyTorch {torch.__version__.partition('+')[0]}"]
         for package in ("transformers", "litgpt"):
             try:
@@ -90,6 +90,6 @@ class Outcomes:
             note = entry.note or ("in float32" if entry.dtype is torch.float32 else "")
             cells = [entry.family, entry.name, self._cell("outputs", entry.name), self._cell("training", entry.name)]
             lines.append(f"| {' | '.join([*cells, self._generation(entry), note])} |".replace("|  |", "| |"))
-        lines += ["", "| model with an error | reason and workaround |", "|---|---|"]
-        lines += [f"| {entry.name} | {entry.note} |" for entry in refused]
+        lines += ["", "| model that branches on values | as in eager mode | branch |", "|---|---|---|"]
+        lines += [f"| {entry.name} | {self._cell('branching', entry.name)} | {entry.note} |" for entry in branching]
         return "\n".join(lines) + "\n"

@@ -22,7 +22,7 @@ from zoo.hf import (
     unpadded,
 )
 
-__all__ = ["MODELS", "REFUSED"]
+__all__ = ["BRANCHING", "MODELS"]
 
 ENCODERS: list[Entry] = [
     encoder("bert"),
@@ -316,16 +316,16 @@ AUDIO: list[Entry] = [
     audio("sew", **LISTENING, squeeze_factor=2),
 ]  # fmt: skip
 
-# Those that thunder refuses, and why.
-LOOP = "a Python loop over the selected experts; experts_implementation='grouped_mm' or 'batched_mm' works"
-REFUSED: list[Entry] = [
+# Models that branch on values, and one program for all values where there is one.
+LOOP = "a Python loop over the selected experts; one program with experts_implementation='grouped_mm' or 'batched_mm'"
+BRANCHING: list[Entry] = [
     mixture("mixtral", EXPERTS, "eager", generate=(), note=LOOP),
     mixture("qwen3_moe", {**EXPERTS, "head_dim": 8}, "eager", generate=(), note=LOOP),
     mixture("deepseek_v3", DEEPSEEK, "eager", generate=(), note=LOOP),
     seq2seq(
         "switch_transformers", dtype=torch.float32, **T5, num_experts=4, num_sparse_encoder_layers=1,
         num_sparse_decoder_layers=1,
-        note="a Python loop over the selected experts; thunder.disable(SwitchTransformersExperts) works",
+        note="a Python loop over the selected experts",
     ),
 ]  # fmt: skip
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
@@ -50,7 +50,7 @@ class Substitutions:
     def __init__(self) -> None:
         self.finished = False  # whether the function that runs on the board has returned
         self._steps: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-        self._replaced: dict[tuple[int, str], Any] = {}  # (owner, original value) by (id of the owner, name)
+        self._replaced: dict[int, tuple[Any, dict[str, Any]]] = {}  # owner and original values, by id of the owner
         self.in_objects: list[_InObject] = []
         self.reassigned: set[tuple[int, Any]] = set()  # where the program assigned over a replacement
         self._untouched: dict[tuple[int, Any], Any] = {}  # replacements of values that the program did not reassign
@@ -70,7 +70,7 @@ class Substitutions:
         """
         before = owner.__dict__.get(name, ABSENT)
         self._steps.insert(len(self) if step is None else step, (_put_back, (owner, name, before)))
-        self._replaced[id(owner), name] = owner, before
+        self._replaced.setdefault(id(owner), (owner, {}))[1].setdefault(name, before)
         _setter(owner)(owner, name, new)
 
     def assign(self, owner: Any, **new: Any) -> None:
@@ -99,11 +99,18 @@ class Substitutions:
 
     def replaces(self, owner: Any, name: str) -> bool:
         """Check whether `owner.name` is replaced while the program is traced."""
-        return (id(owner), name) in self._replaced
+        return id(owner) in self._replaced and name in self._replaced[id(owner)][1]
 
     def original(self, owner: Any, name: str, found: Any) -> Any:
         """Return the value that `owner.name` has outside tracing; `found` is its current value."""
-        return self._replaced[id(owner), name][1] if self.replaces(owner, name) else found
+        return self._replaced[id(owner)][1][name] if self.replaces(owner, name) else found
+
+    def originals(self, owner: Any, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the attributes that `owner` has outside tracing; `found` are its current attributes."""
+        if id(owner) not in self._replaced:
+            return found
+        outside = {**found, **self._replaced[id(owner)][1]}
+        return {name: value for name, value in outside.items() if value is not ABSENT}
 
     # -- the user's objects -------------------------------------------------------------------------------------------
     def substitute(self, target: Any, key: Any, before: Any, new: Any) -> None:

@@ -101,9 +101,12 @@ def with_sizes(func: Any) -> Callable[..., Any]:
     For example, `x.reshape(t, -1)` becomes `x.reshape(t.item(), -1)`.
     """
 
-    def handler(tracer: Tracer, x: Any, *sizes: Any, **kwargs: Any) -> Any:
+    def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+        if not args:
+            return NotImplemented
+        x, *sizes = args
         named = {k: plain(tracer, v) for k, v in kwargs.items()}
-        given = plain(tracer, sizes)
+        given = plain(tracer, (*sizes,))
         if not _has_tensor((sizes, (*kwargs.values(),))) or _has_tensor((given, (*named.values(),))):
             return NotImplemented  # torch takes no truth value for a size
         return func(tracer.handle_of(x), *given, **named)
@@ -120,11 +123,17 @@ def _has_tensor(x: Any) -> bool:
     return any(map(_has_tensor, x)) if type(x) in (tuple, list) else isinstance(x, torch.Tensor)
 
 
-_METHODS = ("reshape", "expand", "repeat", "narrow", "unflatten", "new_zeros", "new_ones", "new_empty")
+# Functions of one tensor whose other arguments are sizes, dimensions, positions or counts.
+_WITH_SIZES = (
+    "reshape", "expand", "repeat", "narrow", "unflatten", "new_zeros", "new_ones", "new_empty", "permute", "transpose",
+    "swapaxes", "swapdims", "movedim", "roll", "unsqueeze", "squeeze", "flatten", "chunk", "topk", "kthvalue", "unfold",
+    "tril", "triu", "diagonal", "rot90",
+)  # fmt: skip
 
-
-for _function in (*[getattr(torch.Tensor, name) for name in _METHODS], torch.reshape, torch.narrow, torch.unflatten):
-    handles(_function)(with_sizes(_function))
+for _name in _WITH_SIZES:
+    for _function in (getattr(owner, _name, None) for owner in (torch, torch.Tensor)):
+        if _function is not None:
+            handles(_function)(with_sizes(_function))
 
 
 @handles(torch.arange, traced=True)

@@ -165,8 +165,8 @@ def _written(x: Any, of: Callable[[Any], Any]) -> Any:
 # -- Python's own conversions -----------------------------------------------------------------------------------------
 # Python's conversions of a number that derives from inputs.
 _NATIVE: dict[str, Callable[[Any], Any]] = {
-    "a branch on it": lambda n: bool(n != 0), "in": bool, "int()": int, "float()": float,
-    "its use as an index or a count": int,
+    "a branch on it": bool, "in": bool, "int()": int, "float()": float,
+    "complex()": complex, "its use as an index or a count": int,
 }  # fmt: skip
 
 
@@ -177,9 +177,9 @@ def convert_natively(what: str, tracer: Tracer, x: Any) -> Any:
         return int(number)
     if what == "a branch on it" and _holds_where_it_runs(tracer, x):
         return True
-    if tracer.derived_scalars is not None and what in _NATIVE and x.numel() == 1:
+    if what in _NATIVE and x.numel() == 1 and (tracer.derived_scalars or tracer.decisions) is not None:
         number = number_in(tracer, x)
-        if not is_unbacked(number):  # it derives from inputs
+        if tracer.decisions is not None or not is_unbacked(number):  # it derives from inputs
             return _NATIVE[what](number)
     raise asks_for_value(what, aliasing.read(tracer.handle_of(x)))
 

@@ -53,7 +53,7 @@ def checkpoint_traced(
             return function(*args, **kwargs)
     source = user_line()
     try:
-        with tracer.trace.scope() as operations:
+        with tracer.scope_of_part() as operations:
             return function(*args, **kwargs)
     finally:
         if operations:

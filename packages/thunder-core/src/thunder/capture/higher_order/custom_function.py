@@ -80,7 +80,7 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     inputs = tracer.unwrap(handles)
     ctx = TracedContext(tuple(_needs(a) for a in handles))
     # In a forward, inputs are not views. An input that it returns unchanged is a new tensor.
-    with trace.scope() as forward, tracer.without_gradients():
+    with tracer.scope_of_part() as forward, tracer.without_gradients():
         out = _forward(cls, ctx, handles)
         with tracer.recording():
             output = _anew(tracer.unwrap(out), {p.name for p in proxies_in(inputs)})

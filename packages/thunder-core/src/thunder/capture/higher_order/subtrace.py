@@ -97,7 +97,8 @@ class Subtrace:
         parts = self.tracer.parts
         parts.append(self)
         try:
-            with self.tracer.trace.scope() as self.operations:
+            scope = self.tracer.trace.scope if self.name == "vmap" else self.tracer.scope_of_part
+            with scope() as self.operations:
                 return fn(*args, **kwargs)
         finally:
             parts.pop()

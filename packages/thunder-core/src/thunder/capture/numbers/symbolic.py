@@ -35,6 +35,14 @@ __all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
 FAILURES = 2
 
 
+class Ways(NamedTuple):
+    """How programs are traced that use data-dependent numbers."""
+
+    overrides_builtins: bool  # the program computes with unbacked numbers (`builtin_overrides.py`)
+    derives_scalars: bool  # Python needs values that integer inputs determine (`derived_scalars.py`)
+    decides: bool  # Python needs other values of the program (`decisions.py`)
+
+
 class Dynamic:
     """The sizes and numbers that are symbolic in the programs of one callable."""
 
@@ -44,8 +52,7 @@ class Dynamic:
         self.numbers: set[str] = set()
         self.lengths = False  # whether some of the numbers are lengths of lists
         self.containers: set[str] = set()  # containers of numbers whose items are guarded one by one
-        self.overrides_builtins = False  # the program computes with unbacked numbers (`builtin_overrides.py`)
-        self.derives_scalars = False  # tracing needs values of unbacked numbers (`derived_scalars.py`)
+        self.ways = Ways(False, False, False)
         self.marked = False  # whether the user has marked sizes of arguments (`marks.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more, or None
         self._failures: Counter[tuple[str, Any]] = Counter()
@@ -54,9 +61,17 @@ class Dynamic:
         return self.given_up is None and (
             self.everything
             or self.marked
-            or self.overrides_builtins
+            or self.ways.overrides_builtins
             or bool(self.sizes or self.numbers or self.containers)
         )
+
+    def further_ways(self) -> list[Ways]:
+        """Return the ways to trace a program that needs more data-dependent values than the current way gives it."""
+        if self.given_up is not None:
+            found = [Ways(False, False, True)]
+        else:
+            found = [Ways(True, False, False), Ways(True, True, False), Ways(True, True, True)]
+        return [way for way in found if way > self.ways]
 
     def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:
         """Return the dimensions of a tensor with symbolic sizes. Sizes 0 and 1 stay constant: they may broadcast."""
@@ -175,9 +190,9 @@ class Inputs:
 
     def stands_for(self, name: str) -> Any:
         """Return the replacement of a built-in that may be called with symbolic numbers, or None."""
-        if name == "len" and (self.dynamic.overrides_builtins or self.dynamic.lengths):
+        if name == "len" and (self.dynamic.ways.overrides_builtins or self.dynamic.lengths):
             return self._length
-        return BUILTINS.get(name) if self.dynamic.overrides_builtins else None
+        return BUILTINS.get(name) if self.dynamic.ways.overrides_builtins else None
 
     def _length(self, x: Any) -> Any:
         """Compute `len(x)` for the program.

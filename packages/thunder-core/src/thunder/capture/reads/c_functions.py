@@ -194,8 +194,9 @@ _OF_TORCH: dict[str, str] = {
         "modes and dispatch, which lead to the tracer",
     ),
     **dict.fromkeys(
-        ["is_", "_is_(?!alias_of)", "_get_tracing_state", "_get_default_device", "_get_privateuse1", "_should_allow_numbers",
-         "get_default_dtype", "_get_autocast", "get_autocast", "_get_accelerator", "_cuda_is", "_cuda_getDevice",
+        ["is_", "_is_(?!alias_of)", "_get_tracing_state", "_get_default_device", "_get_privateuse1",
+         "_should_allow_numbers", "get_default_dtype", "_get_autocast", "get_autocast", "_get_accelerator",
+         "_cuda_is", "_cuda_getDevice",
          "_cuda_getCurrent", "_accelerator_"],
         "every prologue guards these modes, or they are fixed in a process",
     ),

@@ -249,7 +249,8 @@ class ClassReads:
     def _attributes_before(self, cls: type) -> Any:
         """Return the attributes that a class had before the run."""
         reached: Reached | None = self._recorder.reached.get(id(cls))
-        return reached.snapshots[0].before if reached is not None and reached.snapshots else cls.__dict__
+        before = reached.snapshots[0].before if reached is not None and reached.snapshots else cls.__dict__
+        return self._recorder.substitutions.originals(cls, before)
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def has_method(self, code: CodeType) -> bool:

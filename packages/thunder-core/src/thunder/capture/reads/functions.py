@@ -311,7 +311,7 @@ class CodeReads:
                         self._leave_plain(before, name, code)
                     self._recorder.value(source, before, holder=(scope, name))
                     override = ANSWERS.get(id(before)) or replacement_of(before) or clock_of(before)
-                    if self.symbolic and self.symbolic.dynamic.overrides_builtins:
+                    if self.symbolic and self.symbolic.dynamic.ways.overrides_builtins:
                         override = override or override_of(before)
                     if override is not None:
                         self._recorder.substitute((scope, name), before, override)

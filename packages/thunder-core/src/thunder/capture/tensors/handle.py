@@ -22,8 +22,9 @@ from thunder.capture.base.tracing_mode import dispatch
 from thunder.capture.numbers.overrides import DISGUISED
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
-from thunder.core.dtypes import to_torch_dtype
+from thunder.core.dtypes import is_boolean_dtype, is_inexact_dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy
+from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace
 
@@ -168,6 +169,9 @@ class Handle(torch.Tensor):
     __str__ = __repr__
 
     def __format__(self, spec: str) -> str:
+        if state.frontend is self._tracer and self.dim() == 0 and not is_inexact_dtype(self._value.dtype):
+            value = bool(self) if is_boolean_dtype(self._value.dtype) else self.__index__()
+            return format(value, spec)  # a decision, e.g. the index in the name of an expert
         return repr(self)
 
 

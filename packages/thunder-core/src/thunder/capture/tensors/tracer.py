@@ -37,7 +37,7 @@ from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
-from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.passes.checkpoint import drop_unused_results
@@ -54,6 +54,18 @@ class DerivedScalars(Protocol):
 
     def resolve(self, number: Any) -> None:
         """Set an unbacked number's value in this call, if the number derives from inputs."""
+
+
+class Decisions(Protocol):
+    """Answers conditions and numbers that Python needs, and records that the path depends on the answers."""
+
+    made: list[Any]
+
+    def condition(self, constraint: Constraint) -> bool:
+        """Return whether a condition on numbers of the program is true, and record the decision."""
+
+    def value(self, number: SymbolicNumber) -> Any:
+        """Return the value of a number of the program, and record the decision that it has this value."""
 
 
 #: Calls a torch function for user code. Parameters: the tracer, the function, and the call's arguments.
@@ -74,6 +86,9 @@ class Tracer:
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # each scope, and how much of it `_producers` covers
         self.leaves = Leaves()
         self.derived_scalars: DerivedScalars | None = None  # set if numbers that derive from inputs are computed
+        self.decisions: Decisions | None = None  # set if values that Python needs are decided (`guards/decisions.py`)
+        self.scope_of_user_code: list[BoundSymbol] = self.trace.scopes[0]
+        self.scopes_of_parts: list[list[BoundSymbol]] = []  # scopes that become a part of the program in each call
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
         self.collective: str | None = None  # the first collective of torch.distributed that the program calls
         self.has_regions = False  # whether backward recomputes a part of the program
@@ -255,6 +270,8 @@ class Tracer:
     def recording(self) -> Iterator[None]:
         """Return a context in which operations on proxies are recorded and no user code runs."""
         before = state.frontend, state.source
+        if before[0] is self:
+            self.scope_of_user_code = self.trace.scopes[-1]
         state.frontend = None
         paused = pause_reads()
         state.source = user_line()
@@ -268,6 +285,16 @@ class Tracer:
         finally:
             state.frontend, state.source = before
             resume_reads(paused)
+
+    @contextmanager
+    def scope_of_part(self) -> Iterator[list[BoundSymbol]]:
+        """Return a context that records into a new scope, which runs once in each call of the program."""
+        with self.trace.scope() as operations:
+            self.scopes_of_parts.append(operations)
+            try:
+                yield operations
+            finally:
+                self.scopes_of_parts.pop()
 
     @contextmanager
     def proxies(self) -> Iterator[None]:

@@ -14,10 +14,11 @@ from thunder.core.dtypes import is_boolean_dtype, is_complex_dtype, is_inexact_d
 from thunder.core.prims.base import prim
 from thunder.core.printer import PrintContext, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["check_number", "item", "items", "number", "size"]
+__all__ = ["check_number", "decide", "item", "items", "number", "size"]
 
 _NUMBERS = (OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE)
 
@@ -84,3 +85,17 @@ def _print_check(bsym: BoundSymbol, context: PrintContext) -> list[str]:
 @prim(tags=_NUMBERS, printer=_print_check)
 def check_number(left: Any, relation: str, right: Any, message: str, kind: str = "RuntimeError", /) -> None:
     """Raise an error of type `kind` unless the comparison `left relation right` is true."""
+
+
+@prim(tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE))
+def decide(found: Any, answer: Any, index: int, /) -> None:
+    """Leave this path of the program unless the condition or number `found` equals `answer`.
+
+    `index` is the position among the decisions of the path.
+    """
+
+
+@decide.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(True, True, 0)
+    yield SampleInput(2.5, 2.5, 1)

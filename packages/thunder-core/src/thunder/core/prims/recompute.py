@@ -14,7 +14,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 
-__all__ = ["barrier", "exchange_rng_state", "rng_state", "state_of_generator"]
+__all__ = ["barrier", "exchange_rng_state", "rng_state", "set_generator", "state_of_generator"]
 
 # Like a draw of random numbers, reading or setting a generator's state must keep its order among the draws.
 _TAGS = (OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.NON_DIFFERENTIABLE)
@@ -58,6 +58,18 @@ def state_of_generator(device: Any, generator: Any) -> Any:
     if generator is not None:
         return generator.get_state()
     return torch.get_rng_state() if device.type == "cpu" else getattr(torch, device.type).get_rng_state(str(device))
+
+
+def set_generator(state: Any, device: Any, generator: Any) -> None:
+    """Set the state of `generator`, or of torch's default generator for `device`."""
+    import torch
+
+    if generator is not None:
+        generator.set_state(state)
+    elif device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        getattr(torch, device.type).set_rng_state(state, str(device))
 
 
 def _state_meta(device: devices.Device, generator: Any) -> TensorProxy:

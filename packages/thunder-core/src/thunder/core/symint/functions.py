@@ -43,9 +43,15 @@ class SymbolicBool(SymbolicInt):
         """The constraint that this boolean is true."""
         return Constraint(self, "==", True)
 
+    def __bool__(self) -> bool:
+        if self.hint is not None:
+            return bool(self != 0)
+        is_false = self.symbols.known_zero(self.poly)
+        return self.symbols.decided(self.constraint) if is_false is None else not is_false
+
 
 class DeferredBool(SymbolicBool):
-    """The result of comparing unbacked numbers. `torch._check` can assume it is true; branching on it is an error."""
+    """The result of comparing unbacked numbers. `torch._check` can assume that it is true."""
 
     def __init__(self, symbols: SymbolTable, poly: Poly, constraint: Constraint):
         super().__init__(symbols, poly, None)
@@ -54,9 +60,6 @@ class DeferredBool(SymbolicBool):
     @property
     def constraint(self) -> Constraint:
         return self._constraint
-
-    def __bool__(self) -> bool:
-        raise self.symbols.data_dependent_error(self._constraint)
 
 
 def _boolean_operator(kind: str, fn: Callable[[Any, Any], Any]) -> tuple[Any, Any]:

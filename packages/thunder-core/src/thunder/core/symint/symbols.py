@@ -62,6 +62,7 @@ class Symbols:
         self._products: dict[tuple[int, ...], Poly] = {}
         self._thread = threading.get_ident()
         self._closed_on: int | None = None  # the thread on which new constraints are errors
+        self.decisions: Any = None  # answers what is not known while tracing (`capture/guards/decisions.py`), or None
         self.closed = False  # True after the guards are generated: comparisons then add no constraints
 
     @property
@@ -319,11 +320,11 @@ class Symbols:
             if known is not None:
                 return known
             if x.hint is None:
-                raise self.data_dependent_error(None, x)
+                return self.decided_value(x)
             self.assume_zero(numbers.add(x.poly, {(): x.hint}, -1))
         else:
             if x.hint is None:
-                raise self.data_dependent_error(None, x)
+                return self.decided_value(x)
             self._add_constraint(("is", key_of(x)), Constraint(x, "==", x.hint))
             if type(x.hint) is float and x.hint == 0.0:  # 0.0 and -0.0 are equal, but not the same number
                 sign = SymbolicFloat(self, "math.copysign", (1.0, x), None)
@@ -372,6 +373,18 @@ class Symbols:
     def deferred(self, left: Any, relation: str, right: Any) -> DeferredBool:
         """Return the result of comparing unbacked numbers."""
         return DeferredBool(self, self.boolean(relation, (left, right)).poly, Constraint(left, relation, right))
+
+    def decided(self, constraint: Constraint) -> bool:
+        """Return whether a data-dependent condition is true in this call, or raise if that cannot be decided."""
+        if self.decisions is None:
+            raise self.data_dependent_error(constraint)
+        return bool(self.decisions.condition(constraint))
+
+    def decided_value(self, x: Any) -> Any:
+        """Return the value of a data-dependent number in this call, or raise if that cannot be decided."""
+        if self.decisions is None:
+            raise self.data_dependent_error(None, x)
+        return self.decisions.value(x)
 
     def data_dependent_error(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
         """Return the error for a program that needs the value of an unbacked number or condition."""

@@ -61,6 +61,9 @@ class SymbolTable(Protocol):
     def deferred(self, left: Any, relation: str, right: Any) -> Any:
         """Return the result of comparing unbacked numbers."""
 
+    def decided(self, constraint: Constraint) -> bool:
+        """Return whether a data-dependent condition is true in this call, or raise if that cannot be decided."""
+
     def data_dependent_error(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
         """Return the error for a program that needs the value of an unbacked number or condition."""
 

@@ -80,12 +80,7 @@ def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
 def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
     """Set the state of the generator. Return the previous state."""
     before = prims.state_of_generator(device, generator)
-    if generator is not None:
-        generator.set_state(state)
-    elif device.type == "cpu":
-        torch.set_rng_state(state)
-    else:
-        getattr(torch, device.type).set_rng_state(state, str(device))
+    prims.set_generator(state, device, generator)
     return before  # type: ignore[no-any-return]
 
 

@@ -85,7 +85,7 @@ IMMUTABLE = (datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, 
 _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
              types.MethodWrapperType,
              types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ModuleType,
-             types.CodeType, types.GenericAlias, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
+             types.CodeType, types.GenericAlias, types.UnionType, re.Pattern, *IMMUTABLE, torch.Generator, torch.Stream,
              type(threading.Lock()), type(threading.RLock()), inspect.Signature,
              inspect.Parameter, Symbol, operator.attrgetter, operator.itemgetter, operator.methodcaller,
              type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip

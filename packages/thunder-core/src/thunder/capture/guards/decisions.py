@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decisions: answers to a program that needs the value of a tensor while it is traced, e.g. for a branch.
+
+The operations that lead to the value run on this call's inputs (`evaluation.py`). The program then continues with the
+answer, and the trace gets a line `decide(u0 > 3, True, 0)`, which checks the answer in each call. All writes to memory
+and all other effects come after the last decision, so a call can start again on another path (`frontend/paths.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from thunder.capture.base.user_lines import user_line
+from thunder.capture.guards.evaluation import Evaluation, draws, is_pure
+from thunder.core import prims
+from thunder.core.state import SourceLine
+from thunder.core.symbol import BoundSymbol
+from thunder.core.symint.numbers import Constraint, SymbolicNumber
+
+if TYPE_CHECKING:
+    from thunder.capture.tensors.tracer import Tracer
+
+__all__ = ["Decision", "Decisions"]
+
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
+
+
+class Decision(NamedTuple):
+    """One decision of a path."""
+
+    question: str  # the condition or the number, as text of the trace
+    answer: Any
+    source: SourceLine | None
+    random: bool  # whether it depends on a random draw of the program
+
+
+class Decisions:
+    """The decisions of one trace.
+
+    `imposed` are the answers to the first decisions, which a run of another path has found.
+    """
+
+    def __init__(self, tracer: Tracer, evaluation: Evaluation, imposed: Sequence[Any] = ()):
+        self._tracer = tracer
+        self._evaluation = evaluation
+        self._imposed = imposed
+        self._known: dict[tuple[int, str], Any] = {}  # answers by scope and question
+        self.made: list[Decision] = []
+
+    def condition(self, constraint: Constraint) -> bool:
+        """Return whether a condition on numbers of the program is true, and record the decision."""
+        truth = constraint.left
+        if constraint.relation != "==" or constraint.right is not True:
+            truth = self._symbols.deferred(*constraint)
+        known = len(self.made)
+        answer = bool(self._answer(truth))
+        whole = all(issubclass(x.__class__, int) for x in (constraint.left, constraint.right))
+        relation = constraint.relation if answer else _OPPOSITE[constraint.relation]
+        if len(self.made) > known and whole and relation != "!=":
+            self._symbols.assume(constraint.left, relation, constraint.right)
+        return answer
+
+    def value(self, number: SymbolicNumber) -> Any:
+        """Return the value of a number of the program, and record the decision that it has this value."""
+        known = len(self.made)
+        answer = self._answer(number)
+        if len(self.made) > known and type(answer) is int:
+            self._symbols.assume(number, "==", answer)
+        return answer
+
+    @property
+    def _symbols(self) -> Any:
+        return self._tracer.trace.info["symbols"]
+
+    def _answer(self, asked: Any) -> Any:
+        scope = self._scope(asked)
+        if scope is None:
+            raise self._symbols.data_dependent_error(None, asked)
+        question = asked.text()
+        if (id(scope), question) not in self._known:
+            index = len(self.made)
+            found = self._imposed[index] if index < len(self._imposed) else self._evaluated(asked)
+            answer = asked.__class__(found)
+            scope.append(BoundSymbol(prims.decide, (asked, answer, index), {}, None, (), user_line()))
+            self.made.append(Decision(question, answer, user_line(), self._evaluation.is_random(asked.leaves)))
+            self._known[id(scope), question] = answer
+        return self._known[id(scope), question]
+
+    def _evaluated(self, asked: Any) -> Any:
+        try:
+            return self._evaluation.number(asked)
+        except LookupError:
+            raise self._symbols.data_dependent_error(None, asked) from None
+
+    def _scope(self, asked: Any) -> list[BoundSymbol] | None:
+        """Return the scope of user code to record a decision in, or None if no path can start again after it."""
+        scopes = self._tracer.trace.scopes
+        made_in = {name: scope for scope in scopes for op in scope for name in op.out_names}
+        scope = self._tracer.scope_of_user_code
+        allowed = [scopes[0], *self._tracer.scopes_of_parts]
+        around = scopes[: 1 + next(i for i, s in enumerate(scopes) if s is scope)]
+        if not all(any(s is a for a in allowed) for s in around):
+            return None
+        if any(not any(made_in[p.name] is s for s in around) for p in asked.leaves if p.name in made_in):
+            return None
+        if any(not (is_pure(op) or draws(op) or _only_checks(op)) for s in around for op in s):
+            return None  # an effect that would be repeated
+        return scope
+
+
+def _only_checks(op: BoundSymbol) -> bool:
+    return op.sym in (prims.decide, prims.check_number)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Paths: the programs of a function that branches on values of tensors, one for each combination of answers.
+
+A path runs until one of its decisions has another answer than in its trace. Nothing has been written by then, so the
+generators' states are put back, and the call starts again: on a path with the answers found so far, or on a new path
+that is traced with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from thunder.capture.guards.decisions import Decision
+from thunder.capture.guards.evaluation import draws
+from thunder.core import prims
+from thunder.passes.checkpoint import random_sources
+from thunder.runtime.decisions import OtherPath, same_answer
+
+if TYPE_CHECKING:
+    from thunder.core.trace import Trace
+
+__all__ = ["MAX_RANDOM_PATHS", "MAX_RESTARTS", "Path", "is_worth_it", "reason_to_give_up"]
+
+# A call starts again at most this many times before it runs eagerly.
+MAX_RESTARTS = 2
+# A function whose decisions depend on random draws has at most this many paths.
+MAX_RANDOM_PATHS = 4
+# Beyond this many paths, a new one must be paid for by so many hits for each path.
+FREE_PATHS = 4
+HITS_PER_PATH = 8
+# After this many calls that no path accepted, there must be more hits than such calls.
+MAX_LOST_CALLS = 16
+
+
+class Path:
+    """The decisions of one specialization."""
+
+    def __init__(self, decisions: Sequence[Decision], trace: Trace):
+        self.decisions = tuple(decisions)
+        self.hits = 0
+        operations = trace.bound_symbols
+        last = max((i for i, op in enumerate(operations) if _decides(op)), default=-1)
+        self._sources = random_sources([op for op in operations[:last] if draws(op)])
+
+    def observed(self, left: OtherPath) -> list[Any]:
+        """Return the answers of a call that has left this path: those up to the decision with another answer."""
+        return [*[d.answer for d in self.decisions[: left.index]], left.answer]
+
+    def agrees(self, observed: Sequence[Any]) -> bool:
+        """Check whether the first decisions of this path have the answers `observed`."""
+        answers = [d.answer for d in self.decisions[: len(observed)]]
+        return len(answers) == len(observed) and all(map(same_answer, observed, answers))
+
+    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `run`, which puts the generators' states back if the call leaves this path."""
+        sources = self._sources
+
+        def run_path(*inputs: Any) -> Any:
+            states = [prims.state_of_generator(*source) for source in sources]
+            try:
+                result = run(*inputs)
+            except OtherPath:
+                for state, source in zip(states, sources):
+                    prims.set_generator(state, *source)
+                raise
+            self.hits += 1
+            return result
+
+        return run_path
+
+    def __str__(self) -> str:
+        lines = [f"path with {self.hits} {'call' if self.hits == 1 else 'calls'}"]
+        for d in self.decisions:
+            at = "" if d.source is None else f", at {d.source}"
+            lines.append(f"  {d.question} is {d.answer}{' (random)' if d.random else ''}{at}")
+        return "\n".join(lines)
+
+
+def _decides(op: Any) -> bool:
+    return op.sym is prims.decide or any(map(_decides, op.subsymbols))
+
+
+def is_worth_it(paths: Sequence[Path]) -> bool:
+    """Check whether a function with these paths is compiled for another path."""
+    return len(paths) < FREE_PATHS or sum(path.hits for path in paths) >= HITS_PER_PATH * len(paths)
+
+
+def reason_to_give_up(paths: Sequence[Path], lost_calls: int) -> str | None:
+    """Return why a function with these paths is not compiled as a whole any more, or None.
+
+    `lost_calls` is the number of calls that no path accepted.
+    """
+    random = next((d for path in paths for d in path.decisions if d.random), None)
+    if random is not None and len(paths) >= MAX_RANDOM_PATHS:
+        return f"it branches on random draws, and {len(paths)} paths are compiled{_at(random)}"
+    if lost_calls >= MAX_LOST_CALLS and lost_calls > sum(path.hits for path in paths):
+        last = paths[0].decisions[-1]
+        return f"it branches on values of tensors, and its {len(paths)} compiled paths are rarely repeated{_at(last)}"
+    return None
+
+
+def _at(decision: Decision) -> str:
+    return "" if decision.source is None else f" (at {decision.source})"

@@ -32,6 +32,8 @@ _ATTRIBUTES = {
     ),
     "assume_pure": "thunder.capture.reads.c_functions",
     "disable": "thunder.frontend.per_module",
+    "mark_dynamic": "thunder.capture.numbers.marks",
+    "repro": "thunder.reproduce",
     "Transform": "thunder.transforms.base",
     "RewritePass": "thunder.transforms.rewrite",
     "diff_traces": "thunder.core.provenance",
@@ -81,8 +83,10 @@ __all__ = [
     "last_epilogue_traces",
     "last_prologue_traces",
     "last_traces",
+    "mark_dynamic",
     "pattern",
     "provenance",
+    "repro",
     "reset",
     "trace",
     "value_and_grad",
@@ -108,6 +112,7 @@ if TYPE_CHECKING:
         reset,
         trace,
     )
+    from thunder.capture.numbers.marks import mark_dynamic
     from thunder.capture.reads.c_functions import assume_pure
     from thunder.core import devices, dtypes
     from thunder.core.provenance import diff_traces, provenance
@@ -124,6 +129,7 @@ if TYPE_CHECKING:
         vmap,
     )
     from thunder.frontend.per_module import disable
+    from thunder.reproduce import repro
     from thunder.transforms.base import Transform
     from thunder.transforms.patterns import pattern
     from thunder.transforms.rewrite import RewritePass

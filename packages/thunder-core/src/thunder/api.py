@@ -14,9 +14,9 @@ import torch
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
-from thunder.frontend.module import ThunderModule
-from thunder.frontend.options import CacheOption, Options, Remat, SharpEdges
+from thunder.frontend.jit import CompileStats, JitFunction, compile_function, jitted_of, statistics, trace
+from thunder.frontend.module import ThunderModule, jitted_module
+from thunder.frontend.options import MAX_SPECIALIZATIONS, CacheOption, Options, Remat, SharpEdges
 from thunder.plugins import check_options
 from thunder.torch.private import SCRIPTED
 from thunder.transforms.base import Transform, as_transforms
@@ -64,6 +64,8 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cache: CacheOption = ...,
     sharp_edges: SharpEdges = ...,
     remat: Remat = ...,
+    max_programs: int = ...,
+    max_compile_time: float | None = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -75,6 +77,8 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cache: CacheOption = ...,
     sharp_edges: SharpEdges = ...,
     remat: Remat = ...,
+    max_programs: int = ...,
+    max_compile_time: float | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -86,6 +90,8 @@ def jit(
     cache: CacheOption = ...,
     sharp_edges: SharpEdges = ...,
     remat: Remat = ...,
+    max_programs: int = ...,
+    max_compile_time: float | None = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -96,6 +102,8 @@ def jit(
     cache: CacheOption = "constant values",
     sharp_edges: SharpEdges = "allow",
     remat: Remat = "auto",
+    max_programs: int = MAX_SPECIALIZATIONS,
+    max_compile_time: float | None = None,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -114,6 +122,9 @@ def jit(
     - `sharp_edges`: the reaction to a program that cannot be cached: "allow", "warn" or "error".
     - `remat`: the values that the backward program recomputes instead of saving. "auto": values that cost no time.
       "none": no values. "all": every elementwise operation.
+    - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
+    - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
+      accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
     - Executors declare further options.
     """
     if fn is None:
@@ -124,32 +135,42 @@ def jit(
             cache=cache,
             sharp_edges=sharp_edges,
             remat=remat,
+            max_programs=max_programs,
+            max_compile_time=max_compile_time,
             **options,
         )
     if not callable(fn):
         raise TypeError(f"thunder.jit expects a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_kind(fn)
     _check_options(options)
-    chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, extra=options)
+    chosen = Options(
+        executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, max_programs=max_programs,
+        max_compile_time=max_compile_time, extra=options,
+    )  # fmt: skip
     transforms = as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, remat, options) == (
-            None, (), "constant values", "allow", "auto", {},
+        if (executors, transforms, cache, sharp_edges, remat, max_programs, max_compile_time, options) == (
+            None, (), "constant values", "allow", "auto", MAX_SPECIALIZATIONS, None, {},
         ):  # fmt: skip
             return fn
-        known: JitFunction[..., Any] = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
+        known: JitFunction[..., Any] = jitted_of(fn)
         before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps its transforms
     if any(t.changes_module for t in transforms):
         fn = _with_changed_module(fn, transforms)
     jitted = JitFunction(fn, chosen, transforms=(*before, *transforms), autograd=autograd)
     _jitted.add(jitted)
-    return ThunderModule(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
+    return jitted_module(fn, jitted) if isinstance(fn, torch.nn.Module) else jitted
 
 
 def _check_kind(fn: Any) -> None:
-    """Reject callables that do not run Python when they are called."""
+    """Reject callables that do not run Python when they are called, and classes of modules."""
+    if isinstance(fn, type) and issubclass(fn, torch.nn.Module):
+        raise TypeError(
+            f"thunder.jit expects a module, not the class {fn.__qualname__}: pass an instance, e.g. "
+            f"thunder.jit({fn.__name__}(…)). To compile all instances, decorate the method `forward` of the class"
+        )
     if isinstance(fn, (torch.jit.ScriptModule, *SCRIPTED)):
         raise TypeError(f"{fn!r:.80} is compiled by torch.jit: pass the original Python function to thunder.jit")
     if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
@@ -165,9 +186,12 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
     return transformed_module(fn, changing)
 
 
+OPTIONS = ("executors", "transforms", "cache", "sharp_edges", "remat", "max_programs", "max_compile_time")
+
+
 def _check_options(options: dict[str, Any]) -> None:
     if options:
-        check_options(options, others=("executors", "transforms", "cache", "sharp_edges", "remat"))
+        check_options(options, others=OPTIONS)
 
 
 def compile(fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction[P, R]:
@@ -223,7 +247,9 @@ def cache_misses(fn: Any) -> int:
     return statistics(fn).cache_misses
 
 
-def reset() -> None:
-    """Drop the compiled programs of all jitted callables."""
-    for jitted in list(_jitted):
+def reset(fn: Any = None) -> None:
+    """Drop the compiled programs of a jitted callable or, without an argument, of all jitted callables."""
+    for jitted in list(_jitted) if fn is None else [jitted_of(fn)]:
+        if not isinstance(jitted, JitFunction):
+            raise TypeError(f"{fn!r:.80} is not a jitted function or module. Pass the object that thunder.jit returned")
         jitted.reset()

@@ -25,7 +25,7 @@ from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.differentiable import DifferentiableProgram
-from thunder.frontend.jit import JitFunction, statistics
+from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.passes.dce import dce
@@ -59,7 +59,7 @@ def examine(
     fn: Callable[..., Any], *args: Any, executors: Sequence[Executor | str] | None = None, **kwargs: Any
 ) -> Report:
     """Trace `fn` for these arguments and report which executor would run each operation. `fn` may be jitted."""
-    jitted = getattr(fn, "_jitted", fn)
+    jitted = jitted_of(fn)
     around = []
     compilation = Compilation()
     if isinstance(jitted, JitFunction):
@@ -114,7 +114,7 @@ def _specialization(
     fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], executors: Sequence[Executor | str] | None
 ) -> Specialization:
     """Return the specialization of `fn` for these arguments, or the specialization of its last call."""
-    jitted = getattr(fn, "_jitted", fn)
+    jitted = jitted_of(fn)
     if not isinstance(jitted, JitFunction):
         jitted = JitFunction(fn, Options(executors=executors))
     elif not args and not kwargs and jitted._stats.last is not None:

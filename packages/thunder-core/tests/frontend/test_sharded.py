@@ -95,3 +95,61 @@ def test_steps_of_training(share: Callable[[nn.Module], nn.Module], called_by: s
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+
+
+def of_jitted_blocks(share: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
+    """Return a function that shares a model whose blocks are jitted."""
+
+    def shared(model: nn.Module) -> nn.Module:
+        return share(nn.Sequential(*[thunder.jit(block) for block in model.children()]))
+
+    return shared
+
+
+def a_jitted_model(share: Callable[[nn.Module], nn.Module]) -> Callable[[nn.Module], nn.Module]:
+    """Return a function that shares a jitted model."""
+    return lambda model: share(thunder.jit(model))
+
+
+def sharded_whole(model: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+
+
+@pytest.mark.parametrize("jitted", [of_jitted_blocks, a_jitted_model])
+@pytest.mark.parametrize("share", [replicated, sharded, sharded_whole, sharded_in_one, parallel])
+def test_jitted_modules_are_shared(share: Callable[[nn.Module], nn.Module], jitted: Any) -> None:
+    """Modules that are jitted before they are replicated or sharded are trained as in eager mode."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(Block(), Block())
+    model = jitted(share)(copy.deepcopy(plain))
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, plain)]
+    for step in range(3):
+        x = torch.randn(3, 4)
+        found, expected = model(x), plain(x)
+        torch.testing.assert_close(whole(found), expected)
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        for a, b in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(whole(a.grad).reshape(b.shape), b.grad, msg=f"step {step}")
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_sharded_jitted_module_keeps_its_interface() -> None:
+    """The methods that FSDP adds work, and the class of the model changes with the class of its jitted module."""
+    from torch.distributed.fsdp import FSDPModule
+
+    block = Block()
+    jitted = thunder.jit(block)
+    found = sharded_whole(jitted)
+    assert found is jitted
+    assert isinstance(jitted, FSDPModule) and isinstance(block, FSDPModule) and isinstance(jitted, Block)
+    jitted.set_requires_gradient_sync(True)
+    jitted(torch.ones(2, 4)).sum().backward()
+    jitted.reshard()
+    assert jitted.inner[0].weight.grad is not None
+    jitted.unshard()

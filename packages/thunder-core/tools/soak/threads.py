@@ -116,7 +116,7 @@ def _jobs(model: Model, jitted: Any, watch: Watch, forks: bool) -> dict[str, Cal
 
     def retrace() -> None:
         if shapes.random() < 0.3:
-            jitted.__dict__["_jitted"].reset()
+            thunder.reset(jitted)
         is_tensor(jitted(torch.ones(shapes.randrange(2, 9), WIDTH)))
         time.sleep(0.02)
 
@@ -217,7 +217,7 @@ def steps(count: int, *, training: bool) -> tuple[collections.Counter[str], list
             results.append((y.detach(), net.mean, net.calls, net.cache["last"]))
         if not all(torch.allclose(torch.as_tensor(a), torch.as_tensor(b), atol=1e-3) for a, b in zip(*results)):
             errors[f"step {i} differs"] += 1
-        programs.append(len(jitted.__dict__["_jitted"]._cache))
+        programs.append(len(jitted._jitted._cache))
     return errors, latencies, programs
 
 

@@ -21,6 +21,7 @@ from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.numbers.symbolic import Dynamic, Number
 from thunder.capture.reads.bytecode import raised_by_branch
 from thunder.capture.session import CaptureSession, parameter_names
+from thunder.capture.tensors.aliasing import shared_memory
 from thunder.capture.tensors.leaks import describe_referrer
 from thunder.capture.tensors.tracer import Lifted, Tracer, tensors_in
 from thunder.core import pytree
@@ -45,6 +46,7 @@ class Captured:
         self.prologue: Prologue | None = None
         self.decisions: tuple[Decision, ...] = ()
         self.uncacheable: str | None = None
+        self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
 
 
@@ -128,6 +130,7 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
     session.leave_contexts()
     numbers = [] if session.numbers is None else session.numbers.numbers
     captured = Captured(tracer.trace, tracer.inputs, numbers, epilogue)
+    captured.marked = [] if session.numbers is None else session.numbers.marked
     given = {id(leaf) for leaf in arguments.leaves}
     captured.uncacheable = (
         tracer.uncacheable
@@ -149,8 +152,10 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
     """End the trace. It returns the program's result or, if there are side effects, the tensors for the epilogue."""
     tracer, writes, independent = session.tracer, session.writes, session.independent
     epilogue, values = None, result
-    if session.effects or Epilogue.needed(result, writes):
+    shared = {} if independent else shared_memory(tensors_in(result))
+    if session.effects or shared or Epilogue.needed(result, writes):
         epilogue = Epilogue(session.recorder.reached, writes, session.aliases, session.effects)
+        epilogue.shared = shared
         # A transform such as grad changes the result, but not the values that the program stores.
         epilogue.build(result, whole=independent)
         values = tuple(epilogue.tensors)

@@ -58,29 +58,10 @@ class _CompilingHere:
     def __bool__(self) -> bool:
         return threading.get_ident() == self.thread or bool(self.before)
 
-    # Programs use the result of `torch.compiler.is_compiling()` as a boolean, so the operators of booleans must work.
-    def __or__(self, other: Any) -> Any:
-        return bool(self) | other
 
-    def __and__(self, other: Any) -> Any:
-        return bool(self) & other
-
-    def __xor__(self, other: Any) -> Any:
-        return bool(self) ^ other
-
-    __ror__, __rand__, __rxor__ = __or__, __and__, __xor__
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self) == other
-
-    def __hash__(self) -> int:
-        return hash(bool(self))
-
-    def __index__(self) -> int:
-        return int(bool(self))
-
-    def __repr__(self) -> str:
-        return repr(bool(self))
+def _is_compiling() -> bool:
+    """Replace the code of `torch.compiler.is_compiling`, whose globals contain the flag: return a plain boolean."""
+    return bool(_is_compiling_flag)  # type: ignore[name-defined]  # noqa: F821
 
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
@@ -240,6 +221,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     owners: list[tuple[Any, str, Any]] = [
         (torch.autograd.Function, "apply", _custom_apply()),
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
+        (torch.compiler.is_compiling, "__code__", _is_compiling.__code__),
         (torch, "compile", _here(_uncompiled, torch.compile)),
         (torch.nn.modules.module, "BackwardHook", module_hook_class()),
         # The cumulative average of batch norm converts the number of batches with `float`.

@@ -28,7 +28,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
 from thunder.extend import get_always_executors
 
-__all__ = ["with_checks"]
+__all__ = ["difference_of_values", "with_checks"]
 
 # The largest difference from torch's result, relative to the largest value of that result.
 _TOLERANCES = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-4, torch.complex64: 1e-4,
@@ -113,7 +113,7 @@ class _Check:
             return
         with torch.no_grad():
             for p, x, expected in zip(self.outputs, results, self.reference(*inputs)):
-                problem = _difference_of_values(x, expected)
+                problem = difference_of_values(x, expected)
                 if problem is not None:
                     raise ResultVerificationError(self._message(f"{p.name} differs from torch's result: {problem}"))
 
@@ -163,8 +163,11 @@ def _is_promised_contiguous(bsym: BoundSymbol, p: Proxy) -> bool:
     return layout == "contiguous" or (layout == "contiguous on gpu" and p.device.type != "cpu")
 
 
-def _difference_of_values(found: Any, expected: Any) -> str | None:
-    """Return how a result differs from torch's result, or None."""
+def difference_of_values(found: Any, expected: Any, tolerance: float | None = None) -> str | None:
+    """Return how a result differs from torch's result, or None.
+
+    `tolerance` is relative to the largest value of torch's result. By default it depends on the dtype.
+    """
     if not isinstance(found, torch.Tensor):
         return None if found == expected else f"{found} instead of {expected}"
     if not (found.is_floating_point() or found.is_complex()):
@@ -179,5 +182,6 @@ def _difference_of_values(found: Any, expected: Any) -> str | None:
     scale = float(b[finite].abs().max()) if bool(finite.any()) else 0.0
     difference = torch.where(finite & ~same, (a - b).abs(), torch.zeros((), dtype=torch.float64, device=a.device))
     largest = float(difference.max()) if difference.numel() else 0.0
-    allowed = _TOLERANCES.get(found.dtype, _OF_SMALL_FLOATS) * max(scale, torch.finfo(torch.float32).tiny)
+    relative = _TOLERANCES.get(found.dtype, _OF_SMALL_FLOATS) if tolerance is None else tolerance
+    allowed = relative * max(scale, torch.finfo(torch.float32).tiny)
     return None if largest <= allowed else f"by {largest:.3g}, and {allowed:.3g} is allowed"

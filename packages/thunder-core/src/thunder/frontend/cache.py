@@ -24,6 +24,7 @@ from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.reads.guard_kinds import Equals, HasContents
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.extend import implementations_epoch
+from thunder.frontend.options import MAX_SPECIALIZATIONS
 from thunder.frontend.paths import Path
 from thunder.frontend.pipeline import Specialization
 from thunder.runtime.guards import GuardFailed, TensorsDiffer
@@ -32,9 +33,6 @@ __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 
 # The exceptions of a prologue that does not accept a call: a guard failed, or a source does not exist in this call.
 NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)
-
-# With this many specializations, a call that no specialization accepts runs eagerly.
-MAX_SPECIALIZATIONS = 16
 
 _MAX_KEYS = 64
 _BY_VALUE = frozenset({bool, int, float, type(None)})
@@ -57,9 +55,10 @@ class Refusal:
 
 
 class Cache:
-    """The specializations of one callable."""
+    """The specializations of one callable, at most `size` of them."""
 
-    def __init__(self, *, symbolic: bool = False):
+    def __init__(self, *, symbolic: bool = False, size: int = MAX_SPECIALIZATIONS):
+        self.size = size
         self.dynamic = Dynamic(symbolic)
         self.kept = 0  # counts specializations that were added
         self.likeliest: Specialization | None = None
@@ -121,7 +120,7 @@ class Cache:
         """Add a specialization, and drop those that were compiled with other registered implementations."""
         epoch = implementations_epoch()
         self.kept += 1
-        self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][:MAX_SPECIALIZATIONS]
+        self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][: self.size]
         if self._last not in self._all:
             self._last = None
         self._by_key = {key: s for key, s in self._by_key.items() if s in self._all}
@@ -134,7 +133,7 @@ class Cache:
 
     def clear(self) -> None:
         """Drop all specializations."""
-        self.__init__(symbolic=self.dynamic.everything)  # type: ignore[misc]
+        self.__init__(symbolic=self.dynamic.everything, size=self.size)  # type: ignore[misc]
 
     def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
         """Return refusals in the order of their specializations, newest first."""

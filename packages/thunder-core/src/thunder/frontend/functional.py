@@ -18,7 +18,7 @@ import torch
 from thunder.capture.higher_order import derivatives, function_transforms
 from thunder.capture.higher_order import vmap as batching
 from thunder.core.state import state
-from thunder.frontend.jit import JitFunction
+from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options
 from thunder.torch.private import pytree
@@ -65,7 +65,7 @@ def _unwrap(fn: Any) -> tuple[Any, Options]:
     """Return the function inside `fn` if it is jitted, else `fn`, and the options for compiling its transform."""
     if not callable(fn):
         raise TypeError(f"expected a function or a module, not {type(fn).__name__}: {fn!r}")
-    jitted = fn.__dict__["_jitted"] if isinstance(fn, ThunderModule) else fn
+    jitted = jitted_of(fn)
     if not isinstance(jitted, JitFunction):
         return fn, Options()
     return (jitted if jitted._transforms else jitted._fn), jitted._options

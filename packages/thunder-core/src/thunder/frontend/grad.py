@@ -8,7 +8,7 @@ from typing import Any
 
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.jit import JitFunction
+from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.frontend.options import Options
 from thunder.passes.autodiff import differentiate
 
@@ -26,7 +26,7 @@ def grad(fn: Callable[..., Any]) -> JitFunction:
 
     The cotangent of an output that is not a scalar is a tensor of ones. `fn` is a jitted function or a plain function.
     """
-    jitted = getattr(fn, "_jitted", fn)
+    jitted = jitted_of(fn)
     if not isinstance(jitted, JitFunction):
         jitted = JitFunction(fn, Options())
     return jitted.with_transform(_gradients)

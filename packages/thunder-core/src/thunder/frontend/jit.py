@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -16,25 +17,28 @@ from thunder.capture.base.modes import mode_around
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
+from thunder.capture.numbers.marks import specialized_mark
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
+from thunder.core import pytree
 from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
+from thunder.core.locations import name_in_module
 from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
-from thunder.frontend.cache import MAX_SPECIALIZATIONS, NOT_FOR_THIS_CALL, Cache, Refusal
+from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.options import Options
 from thunder.frontend.paths import MAX_RESTARTS, is_worth_it, reason_to_give_up
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.runtime.decisions import OtherPath, imposed
 from thunder.runtime.lock import runs, tracing_lock
-from thunder.torch.private import hidden_from_dynamo
+from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
-__all__ = ["CompileStats", "JitFunction", "compile_function", "statistics", "trace"]
+__all__ = ["CompileStats", "JitFunction", "compile_function", "jitted_of", "statistics", "trace"]
 
 # So many traces in a row that serve one call each, and the function is not traced again.
 MAX_UNCACHEABLE_TRACES = 2
@@ -59,6 +63,7 @@ class CompileStats:
         self.refused: list[str] = []
         self.eager: str | None = None  # why it falls back to eager
         self.constant: str | None = None  # why numbers that change are static although thunder tried symbolic ones
+        self.compile_time = 0.0  # in seconds, of all compilations
         self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
         self.per_module: PerModule | None = None
         self.paths: Callable[[], list[str]] = list  # a line for each path and each of its decisions
@@ -153,16 +158,17 @@ class JitFunction(Generic[P, R]):
         self._transforms = tuple(transforms)
         self._autograd = autograd
         self._stats = CompileStats()
-        self._cache = Cache(symbolic=options.cache == "symbolic values")
+        self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
         self._stats.paths = lambda: [line for path in self._cache.paths for line in str(path).split("\n")]
         self._uncacheable_traces = 0  # in a row
         self._lost_calls = 0  # calls that ran eagerly because no path accepted them
         self._uncacheable_line: SourceLine | None = None
+        self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
 
     @hidden_from_dynamo
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if state.frontend is not None:
             return self._inline(args, kwargs)  # called by a program that is being traced
         specialization = self._cache.likeliest
@@ -288,9 +294,12 @@ class JitFunction(Generic[P, R]):
         observed: Sequence[Any] = (),
     ) -> Any:
         """Run a call that no specialization accepts. `observed` are the answers of decisions that are known already."""
+        if fx_is_tracing():
+            module = self.module()  # torch.fx finds modules by identity, and has to see their calls
+            return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
         if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
-            if len(refused) >= MAX_SPECIALIZATIONS and self._stats.eager is None:
-                self._fall_back_to_eager(str(refused[0]))
+            if self._stats.eager is None:
+                self._stop_at_limits(refused)
             if self._stats.eager is not None:
                 return self._run_eagerly(args, kwargs)
         mode = mode_around()
@@ -343,6 +352,8 @@ class JitFunction(Generic[P, R]):
         if refused and self._options.cache != "no caching":
             self._cache.learn(refused, args, kwargs)
         refused.clear()  # they refer to values of the call
+        self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
+        started = time.perf_counter()
         try:
             captured, specialization = self._compile(args, kwargs, observed)
         except ModuleFallback as reason:
@@ -364,6 +375,9 @@ class JitFunction(Generic[P, R]):
                 self._give_up_compiling(f"{once}, at every call", once.where)
             self._stats.uncacheable = str(once)
             return None
+        finally:
+            self._stats.compile_time += time.perf_counter() - started
+        self._check_marks(captured)
         self._stats.last = specialization
         self._stats.uncacheable = captured.uncacheable
         self._uncacheable_line = captured.where
@@ -377,6 +391,18 @@ class JitFunction(Generic[P, R]):
         if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
             inputs = specialization.prologue(*args, **kwargs)  # a transform may have changed the inputs
         return specialization, inputs
+
+    def _check_marks(self, captured: Captured) -> None:
+        """Report a size that the user marked as dynamic, but that the program needs as a constant."""
+        dynamic = self._cache.dynamic
+        reason = specialized_mark(captured.marked) or (dynamic.given_up if dynamic.marked else None)
+        if reason is None or reason == self._stats.constant:
+            return
+        message = f"{self!r} compiles a program for each size, although sizes are marked as dynamic: {reason}"
+        if self._options.sharp_edges == "error":
+            raise TracingError(message)
+        if self._options.sharp_edges == "warn":
+            warnings.warn(message, stacklevel=7)
 
     def _compile(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
@@ -532,8 +558,17 @@ class JitFunction(Generic[P, R]):
         self._stats.uncacheable = reason
         return self._run_eagerly(args, kwargs)
 
+    def _stop_at_limits(self, refused: list[Refusal]) -> None:
+        """Compile no more programs if the number of programs or the time for compilations has reached its limit."""
+        most, seconds = self._options.max_compile_time, self._stats.compile_time
+        if len(refused) >= self._options.max_programs:
+            cached = f"{_count(len(refused), 'program')} {'is' if len(refused) == 1 else 'are'} cached"
+            self._fall_back_to_eager(f"{cached}, and their guards refuse this call ({refused[0]})")
+        elif most is not None and seconds >= most:
+            self._fall_back_to_eager(f"compilations have taken {seconds:.3g} s, and max_compile_time is {most:g}")
+
     def _fall_back_to_eager(self, reason: str) -> None:
-        self._stats.eager = f"{MAX_SPECIALIZATIONS} programs are cached, and their guards refuse this call ({reason})"
+        self._stats.eager = reason
         warnings.warn(
             f"{self!r} falls back to eager if no cached program accepts a call: {self._stats.eager}. Pass the changing "
             "value as a tensor, or clear the cache with thunder.reset()",
@@ -548,13 +583,23 @@ class JitFunction(Generic[P, R]):
                 raise TracingError(message)
             warnings.warn(message, stacklevel=4)
 
+    @property
+    def settings(self) -> tuple[Options, tuple[Transform, ...], dict[str, Any]]:
+        """The options, the transforms and the state of executors, which another program may share."""
+        return self._options, self._transforms, self._extra_state
+
     def __reduce__(self) -> Any:
+        """Pickle and copy a decorated function by its name, as Python does with functions."""
+        name = name_in_module(self)
+        if name is not None:
+            return name
         return (_rebuild, (self._fn, self._options, self._transforms, self._autograd, self._extra_state))
 
     def reset(self) -> None:
         """Drop all compiled programs."""
         self._cache.clear()
         self._stats.eager = self._stats.partly_eager = self._stats.per_module = None
+        self._stats.compile_time = 0.0
         self._uncacheable_traces = 0
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
@@ -586,6 +631,11 @@ def _is_lazy(module: torch.nn.Module) -> bool:
     return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
 
 
+def jitted_of(fn: Any) -> Any:
+    """Return the `JitFunction` of a jitted module or callable, else `fn`."""
+    return getattr(fn, "_thunder_jitted", fn)
+
+
 def _rebuild(fn: Any, options: Options, transforms: Any, autograd: bool, extra_state: Any = None) -> JitFunction:
     return JitFunction(fn, options, transforms=transforms, autograd=autograd, extra_state=extra_state)
 
@@ -611,7 +661,7 @@ def trace() -> Callable[..., Trace]:
 
 def statistics(fn: Any) -> CompileStats:
     """Return the statistics of a jitted callable."""
-    stats = getattr(fn, "_stats", None)
+    stats = getattr(jitted_of(fn), "_stats", None)
     if not isinstance(stats, CompileStats):
         raise TypeError(f"{fn!r} is not a jitted function or module. Pass the object that thunder.jit returned")
     return stats

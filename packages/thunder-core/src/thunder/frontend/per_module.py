@@ -117,7 +117,7 @@ class PerModule:
 
     def piece(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the piece of a module, or the module itself if it is not compiled separately."""
-        if "_jitted" in module.__dict__ or isinstance(module, torch.jit.ScriptModule) or _is_single(module):
+        if hasattr(type(module), "_thunder_model") or isinstance(module, torch.jit.ScriptModule) or _is_single(module):
             return module
         piece = object.__new__(_class_of_pieces(type(module)))
         object.__setattr__(piece, "__dict__", module.__dict__)

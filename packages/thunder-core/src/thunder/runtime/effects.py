@@ -114,4 +114,11 @@ ASSIGNMENTS = (
     set_cell,
     set_variable,
 )
-CONSTRUCTORS = (new_object, new_container, new_mask, new_plain, new_tuple)
+
+
+def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a view of a result. Unlike a view that the program returns itself, user code may write to it."""
+    return function(base, *args, **kwargs)
+
+
+CONSTRUCTORS = (repeat_view, new_object, new_container, new_mask, new_plain, new_tuple)

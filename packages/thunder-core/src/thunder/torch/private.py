@@ -46,7 +46,9 @@ __all__ = [
     "compile_stance",
     "distribution_that_checks",
     "forward_not_begun",
+    "fx_is_tracing",
     "hidden_from_dynamo",
+    "jit_tracing_state",
     "l1_loss_weight",
     "mask_detectors",
     "mode_stacks",
@@ -234,6 +236,15 @@ HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 OpOverload: Any = torch._ops.OpOverload
 OpOverloadPacket: Any = torch._ops.OpOverloadPacket
 """The classes of `torch.ops`: an operator for certain argument types, and all operators of the same name."""
+
+
+# Returns the state of `torch.jit.trace`, or None if it is not running.
+jit_tracing_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: None)
+
+
+def fx_is_tracing() -> bool:
+    """Check whether `torch.fx.symbolic_trace` is running."""
+    return bool(getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False))
 
 
 def hidden_from_dynamo(fn: F) -> F:

@@ -7,13 +7,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_mask", "is_mask_class", "is_tensor", "module_of"]
+__all__ = ["is_mask", "is_mask_class", "is_tensor", "model_of", "module_of"]
 
 
 def module_of(cls: type) -> str:
     """Return the name of a class's module, or "" if `__module__` is a descriptor (as for Cython functions)."""
     name: Any = cls.__module__
     return name if isinstance(name, str) else ""
+
+
+def model_of(x: Any) -> Any:
+    """Return the model that a jitted module runs. They have the same `__dict__`. Return other values themselves."""
+    slot = type(x).__dict__.get("_thunder_model")
+    return x if slot is None else slot.__get__(x)
 
 
 def is_mask_class(cls: type) -> bool:

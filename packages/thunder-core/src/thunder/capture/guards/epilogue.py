@@ -29,6 +29,7 @@ from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.tensors.handle import is_handle, shows_handle
+from thunder.capture.tensors.layout import function_of
 from thunder.core import prims
 from thunder.core.printer import printable
 from thunder.core.proxies import AnyProxy, Proxy, TupleProxy
@@ -93,6 +94,7 @@ class Epilogue:
         self._aliases = aliases  # the program got copies of the call's containers; maps each to the caller's original
         self._writes = writes
         self._effects = effects
+        self.shared: dict[int, Any] = {}  # handles of memory of which the results are views, by the ids of the storages
 
     @staticmethod
     def needed(result: Any, writes: Sequence[Write]) -> bool:
@@ -127,6 +129,7 @@ class Epilogue:
         self.tensors.clear()
         self._alive.clear()
         self._made.clear()
+        self.shared.clear()
 
     def _write(self, write: Write) -> None:
         target = self._target(write.source, write.target)
@@ -204,8 +207,12 @@ class Epilogue:
         for tensor, proxy in zip(self.tensors, self._values):
             if tensor is x:
                 return proxy
-        self.tensors.append(x)
         out = AnyProxy(name=self.trace.make_name("t"))
+        base = self.shared.get(id(x._storage)) if is_handle(x) and x._views else None
+        if base is not None:
+            self._repeat_views(x, self._tensor(base), out)
+            return out
+        self.tensors.append(x)
         self._values.append(out)
         if is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
             if "_is_param" in x.given_attributes:
@@ -213,6 +220,13 @@ class Epilogue:
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
         return out
+
+    def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
+        for i, view in enumerate(x._views):
+            found = out if i + 1 == len(x._views) else AnyProxy(name=self.trace.make_name("t"))
+            args = function_of(view), base, specialized(view.args), specialized(view.kwargs)
+            self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], args, {}, found))
+            base = found
 
     def _make(self, x: Any, operator: str, *args: Any) -> Proxy:
         out = AnyProxy(name=self.trace.make_name("x"))

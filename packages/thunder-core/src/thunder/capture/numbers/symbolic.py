@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from thunder.capture.base.sources import Argument, Length, Source
+from thunder.capture.numbers.marks import Range, marked_dynamic, marked_static
 from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
 from thunder.core.symint.numbers import is_unbacked
@@ -52,12 +53,16 @@ class Dynamic:
         self.lengths = False  # whether some of the numbers are lengths of lists
         self.containers: set[str] = set()  # containers of numbers whose items are guarded one by one
         self.ways = Ways(False, False, False)
+        self.marked = False  # whether the user has marked sizes of arguments (`marks.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more, or None
         self._failures: Counter[tuple[str, Any]] = Counter()
 
     def __bool__(self) -> bool:
         return self.given_up is None and (
-            self.everything or self.ways.overrides_builtins or bool(self.sizes or self.numbers or self.containers)
+            self.everything
+            or self.marked
+            or self.ways.overrides_builtins
+            or bool(self.sizes or self.numbers or self.containers)
         )
 
     def further_ways(self) -> list[Ways]:
@@ -76,7 +81,12 @@ class Dynamic:
             wanted: Iterable[int] = range(tensor.ndim)
         else:
             wanted = self.sizes.get(str(source), ())
+        wanted = {*wanted, *marked_dynamic(tensor)} - marked_static(tensor)
         return frozenset(d for d in wanted if d < tensor.ndim and tensor.shape[d] > 1)
+
+    def look_for_marks(self, leaves: Iterable[Any]) -> None:
+        """Record whether a size of an argument is marked as dynamic."""
+        self.marked = self.marked or any(isinstance(x, torch.Tensor) and marked_dynamic(x) for x in leaves)
 
     def takes(self, source: Source, value: Any) -> bool:
         """Check whether a number is symbolic."""
@@ -137,6 +147,7 @@ class Inputs:
         self.source_of_list: Callable[[Any], tuple[int, Source] | None] = lambda x: None
         self.sizes: list[Size] = []
         self.numbers: list[Number] = []
+        self.marked: list[tuple[str, Any]] = []  # descriptions of marked sizes, with their symbols
         self.dims: dict[int, frozenset[int]] = {}  # by the ids of tensors
         self._known: dict[Source, Any] = {}
 
@@ -150,10 +161,21 @@ class Inputs:
     def shape(self, name: str, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Return the shape of a new input, with symbols for its symbolic sizes."""
         shape: list[Any] = list(tensor.shape)
+        marks = marked_dynamic(tensor)
         for dim in sorted(self.dims_of(tensor)):
-            shape[dim] = symbols_of(self._trace).size(shape[dim])
-            self.sizes.append(Size(shape[dim].proxy, name, dim))
+            shape[dim] = size = symbols_of(self._trace).size(shape[dim])
+            self.sizes.append(Size(size.proxy, name, dim))
+            if dim in marks:
+                self._use_mark(f"size {dim} of {name}", size, tensor.shape[dim], marks[dim])
         return tuple(shape)
+
+    def _use_mark(self, description: str, size: Any, hint: int, bounds: Range) -> None:
+        """Add the bounds of a marked size to the constraints of the program."""
+        if hint not in bounds:
+            return  # the bounds hold for the first program only
+        self.marked.append((description, size))
+        _ = bounds.min is None or bool(size >= bounds.min)
+        _ = bounds.max is None or bool(size <= bounds.max)
 
     def number(self, source: Source, value: Any) -> Any:
         """Return the symbol of a number that is an input."""

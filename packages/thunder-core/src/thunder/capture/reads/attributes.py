@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.predicates import model_of
 from thunder.capture.base.snapshots import TABLES, AttributesSnapshot, variables
 from thunder.capture.base.sources import Item, Variables
 from thunder.capture.reads.class_attributes import is_user_descriptor
@@ -85,10 +86,15 @@ class AttributeReads:
 
     def holds(self, obj: Any) -> bool:
         """Check whether a read has found `obj`, so that it may contain handles and symbols."""
-        return id(obj) in self._recorder.reached
+        return id(model_of(obj)) in self._recorder.reached
 
     def before_read(self, obj: Any, name: str, *, assigned: bool = False) -> None:
         """Record a descriptor before a read or an assignment of `obj.name` runs its code."""
+        model = model_of(obj)
+        if model is not obj:
+            obj = model
+            if assigned:
+                self.assigned.add((id(obj), name))
         if assigned and name == "__class__":
             self._recorder.deny(f"the program assigns the class of a {type(obj).__name__}")
         if issubclass(type(obj), enum.Enum):
@@ -129,6 +135,12 @@ class AttributeReads:
         return self._recorder.substituted != before
 
     def _read(self, obj: Any, name: str) -> None:
+        model = model_of(obj)
+        if model is not obj:
+            self.seen[(id(obj), name)] = None
+            if name.startswith("_thunder_") or (id(model), name) in self.seen:
+                return
+            obj = model
         reached = self._recorder.reached.get(id(obj))
         cls = type(obj)
         raw = self._classes.lookup(cls, name)
@@ -177,6 +189,7 @@ class AttributeReads:
 
     def missing(self, obj: Any, name: str) -> Any:
         """Record that the lookup of `obj.name` failed; return the entry in a module's tables, or `ABSENT`."""
+        obj = model_of(obj)
         cls = type(obj)
         found: Any = ABSENT
         table = ""

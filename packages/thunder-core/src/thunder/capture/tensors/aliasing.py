@@ -25,7 +25,7 @@ from thunder.core.symbol import proxies_in
 from thunder.core.symint.numbers import specialized
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["read", "twin", "write"]
+__all__ = ["read", "shared_memory", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
@@ -172,6 +172,39 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
             )
         new = prims.clone(expand(new, old.shape))  # a copy, so that no two elements share memory
     return new  # type: ignore[no-any-return]
+
+
+def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
+    """Return handles of the memory of which several results are differentiable views, by the ids of the storages.
+
+    If the program returned such views itself, torch would forbid writes to them: they would be views among several
+    outputs of a node. The epilogue repeats these views instead.
+    """
+    if not torch.is_grad_enabled():
+        return {}
+    groups: dict[int, dict[int, Handle]] = {}
+    for x in results:
+        if isinstance(x, Handle) and x._needs_grad and not x._storage.written:
+            groups.setdefault(id(x._storage), {})[id(x)] = x
+    found: dict[int, Handle] = {}
+    for key, handles in groups.items():
+        views = [x for x in handles.values() if x._views]
+        if len(handles) > 1 and views and all(map(_is_repeatable, views)):
+            storage = views[0]._storage
+            inputs = [lifted.handle for lifted in views[0]._tracer.inputs if lifted.handle._storage is storage]
+            whole = next((x for x in (*inputs, *handles.values()) if not x._views), None)
+            if whole is None:
+                whole = Handle.make(views[0]._tracer, storage.value, requires_grad=True, storage=storage)
+            found[key] = whole
+    return found
+
+
+def _is_repeatable(handle: Handle) -> bool:
+    """Check whether an epilogue can repeat the views from a storage to a handle."""
+    return all(
+        view.certain and view.part is None and not view.hides_writes and not any(proxies_in((view.args, view.kwargs)))
+        for view in handle._views
+    )
 
 
 def twin(handle: Handle) -> Handle:

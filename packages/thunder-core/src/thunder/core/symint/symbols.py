@@ -331,6 +331,12 @@ class Symbols:
                 self._add_constraint(("sign", key_of(x)), Constraint(sign, "==", math.copysign(1.0, x.hint)))
         return x.hint
 
+    def constant_of(self, x: Any) -> int | None:
+        """Return the value of a symbolic integer if the constraints allow one value only, else None."""
+        poly = self._reduced(x.poly)
+        low, high = self._bounds(poly)
+        return numbers.constant(poly) if low is None or low != high else low
+
     def _add_constraint(self, key: Any, constraint: Constraint) -> None:
         thread = threading.get_ident()
         if self._closed_on == thread and key not in self._constraints:

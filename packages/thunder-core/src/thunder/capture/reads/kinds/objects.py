@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.absent import ABSENT
-from thunder.capture.base.predicates import is_mask, is_mask_class, module_of
+from thunder.capture.base.predicates import is_mask, is_mask_class, model_of, module_of
 from thunder.capture.base.snapshots import (
     CONTAINERS,
     TABLES,
@@ -137,7 +137,7 @@ class Jitted(Kind):
 
     def match(self, cls: type) -> bool:
         """Match the results of `thunder.jit`."""
-        return module_of(cls) in ("thunder.frontend.jit", "thunder.frontend.module")
+        return hasattr(cls, "_thunder_model") or module_of(cls) == "thunder.frontend.jit"
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard that the value is the same object."""
@@ -150,8 +150,10 @@ class Jitted(Kind):
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Read the wrapped callable."""
-        name = "_model" if isinstance(value, _MODULE) else "_fn"
-        recorder.value(source.variable(name), value.__dict__[name])
+        if isinstance(value, _MODULE):
+            recorder.value(source.attr("_thunder_model"), model_of(value))
+        else:
+            recorder.value(source.variable("_fn"), value.__dict__["_fn"])
 
 
 def read_whole(source: Source, obj: Any, recorder: Recorder) -> None:

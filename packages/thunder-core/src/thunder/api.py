@@ -14,9 +14,10 @@ import torch
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.jit import CompileStats, JitFunction, compile_function, statistics, trace
+from thunder.frontend.jit import JitFunction, compile_function, statistics, trace
 from thunder.frontend.module import ThunderModule
-from thunder.frontend.options import CacheOption, Options, Remat, SharpEdges
+from thunder.frontend.options import CacheOption, Options, Remat, SharpEdges, translate_torch_compile
+from thunder.frontend.stats import CompileStats
 from thunder.plugins import check_options
 from thunder.torch.private import SCRIPTED
 from thunder.transforms.base import Transform, as_transforms
@@ -114,6 +115,8 @@ def jit(
     - `sharp_edges`: the reaction to a program that cannot be cached: "allow", "warn" or "error".
     - `remat`: the values that the backward program recomputes instead of saving. "auto": values that cost no time.
       "none": no values. "all": every elementwise operation.
+    - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
+      `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
     """
     if fn is None:
@@ -129,6 +132,7 @@ def jit(
     if not callable(fn):
         raise TypeError(f"thunder.jit expects a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_kind(fn)
+    cache, sharp_edges = translate_torch_compile(options, cache, sharp_edges)  # type: ignore[assignment]
     _check_options(options)
     chosen = Options(executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, extra=options)
     transforms = as_transforms(transforms)
@@ -204,7 +208,7 @@ def last_epilogue_traces(fn: Any) -> list[Trace]:
 
 
 def explain(fn: Any) -> str:
-    """Explain why the last compilation was needed, and which programs cannot be cached."""
+    """Explain in plain English what ran how often, what was recompiled or ran eagerly and why, and what to do."""
     return statistics(fn).explain()
 
 

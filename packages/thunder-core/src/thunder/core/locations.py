@@ -1,15 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distinction between thunder's own files and other files, by folder."""
+"""The distinction between user code and other files: those of thunder, torch and Python's standard library."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 
-__all__ = ["OWN_FOLDER", "is_ours"]
+__all__ = ["OWN_FOLDER", "is_ours", "is_user_code"]
 
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD_FOLDER = os.path.dirname(contextlib.__file__) + os.sep
+_PACKAGES = os.sep + "site-packages" + os.sep
+_torch_folder: list[str] = []  # found when torch is imported, which this module must not import
 
 
 def is_ours(filename: str) -> bool:
     """Check whether a file is part of thunder."""
     return filename.startswith(OWN_FOLDER)
+
+
+def is_user_code(filename: str) -> bool:
+    """Check whether a file belongs neither to thunder, nor to torch, nor to the standard library."""
+    if filename.startswith(("<", OWN_FOLDER)):
+        return False
+    if not _torch_folder and "torch" in sys.modules:
+        _torch_folder.append(os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "torch")) + os.sep)
+    if _torch_folder and filename.startswith(_torch_folder[0]):
+        return False
+    return not filename.startswith(_STANDARD_FOLDER) or _PACKAGES in filename

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
-from thunder.frontend.jit import CompileStats, JitFunction
+from thunder.core.state import state
+from thunder.core.tracebacks import present
+from thunder.frontend.jit import JitFunction
+from thunder.frontend.stats import CompileStats
 from thunder.torch.private import hidden_from_dynamo
 
 __all__ = ["ThunderModule"]
@@ -85,7 +88,12 @@ class ThunderModule(torch.nn.Module):
 
     @hidden_from_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["_jitted"](*args, **kwargs)
+        try:
+            return self.__dict__["_jitted"](*args, **kwargs)
+        except Exception as error:
+            if state.frontend is None:
+                present(error)
+            raise
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""

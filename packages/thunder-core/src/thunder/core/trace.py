@@ -223,10 +223,10 @@ class Trace:
         source = source_with_faults(trace, text, namespace)
         exec(compile(source, filename, "exec"), namespace)
         function = namespace[self.name]
-        sources[filename] = functools.partial(_source_at, trace, text)
         # Tracebacks can show the source until the function is deleted.
         weakref.finalize(function, _forget, filename).atexit = False
-        if self.decorated:  # prologues and epilogues have no ranges
+        if self.decorated:  # prologues and epilogues have no lines of user code, and refer to objects of the user
+            sources[filename] = functools.partial(_source_at, trace, text)
             title = current_log().program + ("" if self.name == "computation" else f" {self.name}")
             add_program(function, title, lambda: _parsed(source), sources[filename])
         return function  # type: ignore[no-any-return]

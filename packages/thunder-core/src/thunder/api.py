@@ -14,9 +14,17 @@ import torch
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.core.trace import Trace
 from thunder.extend import Executor
-from thunder.frontend.jit import CompileStats, JitFunction, compile_function, jitted_of, statistics, trace
+from thunder.frontend.jit import JitFunction, compile_function, jitted_of, statistics, trace
 from thunder.frontend.module import ThunderModule, jitted_module
-from thunder.frontend.options import MAX_SPECIALIZATIONS, CacheOption, Options, Remat, SharpEdges
+from thunder.frontend.options import (
+    MAX_SPECIALIZATIONS,
+    CacheOption,
+    Options,
+    Remat,
+    SharpEdges,
+    translate_torch_compile,
+)
+from thunder.frontend.stats import CompileStats
 from thunder.plugins import check_options
 from thunder.torch.private import SCRIPTED
 from thunder.transforms.base import Transform, as_transforms
@@ -125,6 +133,8 @@ def jit(
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
+    - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
+      `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
     """
     if fn is None:
@@ -142,6 +152,7 @@ def jit(
     if not callable(fn):
         raise TypeError(f"thunder.jit expects a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_kind(fn)
+    cache, sharp_edges = translate_torch_compile(options, cache, sharp_edges)  # type: ignore[assignment]
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, max_programs=max_programs,
@@ -228,7 +239,7 @@ def last_epilogue_traces(fn: Any) -> list[Trace]:
 
 
 def explain(fn: Any) -> str:
-    """Explain why the last compilation was needed, and which programs cannot be cached."""
+    """Explain in plain English what ran how often, what was recompiled or ran eagerly and why, and what to do."""
     return statistics(fn).explain()
 
 

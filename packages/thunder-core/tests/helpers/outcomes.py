@@ -25,6 +25,11 @@ def result_or_error(fn: Callable[..., Any], *args: Any) -> Any:
         return type(error)
 
 
+def message_and_notes(error: BaseException) -> str:
+    """Return an error's message, and its notes, which name the line of user code and the module."""
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
 def rand(*shape: int) -> torch.Tensor:
     """Return float64 numbers of the normal distribution."""
     return torch.randn(*shape, dtype=torch.float64)

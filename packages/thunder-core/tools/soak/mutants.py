@@ -148,7 +148,16 @@ def _tested(mutant: Mutant, package: Path) -> Outcome:
 
 def _test(tests: Sequence[str], sources: Path) -> str:
     """Run tests with the sources in a folder, and return the first that fails."""
-    arguments = ["--import-mode=importlib", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--rootdir={TESTS}"]
+    arguments = [
+        "--import-mode=importlib",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "-rfE",
+        f"--rootdir={TESTS}",
+    ]
     try:
         found = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments, *(str(TESTS / test) for test in tests)],

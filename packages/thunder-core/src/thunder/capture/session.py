@@ -102,6 +102,7 @@ class CaptureSession:
         self.aliases: dict[int, Any] = {}
         tracer.name_lifted(recorder.name_of)
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
+        tracer.read_class = recorder.classes.read_whole
         tracer.guarded_of = lambda tensor, *step: recorder.tensor_is(self.source_of(tensor), tensor, *step)
         if dynamic:
             self.numbers = tracer.symbolic = recorder.symbolic = Inputs(tracer.trace, dynamic)

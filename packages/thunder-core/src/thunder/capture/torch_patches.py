@@ -22,6 +22,7 @@ from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.override_queries import override_queries
 from thunder.capture.dispatch.scalars import number_checks
+from thunder.capture.dispatch.subclasses import as_subclass
 from thunder.capture.higher_order import function_transforms
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
@@ -222,6 +223,8 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (torch.autograd.Function, "apply", _custom_apply()),
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
         (torch.compiler.is_compiling, "__code__", _is_compiling.__code__),
+        # torch does not pass this method to overrides.
+        (torch.Tensor, "as_subclass", _here(lambda *args: as_subclass(_tracer(), *args), torch.Tensor.as_subclass)),
         (torch, "compile", _here(_uncompiled, torch.compile)),
         (torch.nn.modules.module, "BackwardHook", module_hook_class()),
         # The cumulative average of batch norm converts the number of batches with `float`.

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where code belongs: thunder's own files, by folder, and the names by which modules refer to functions."""
+"""Where code belongs: files of thunder, torch, Python's standard library and the user, and the names of functions."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
 
-__all__ = ["OWN_FOLDER", "is_ours", "name_in_module"]
+__all__ = ["OWN_FOLDER", "is_ours", "is_user_code", "name_in_module"]
 
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD_FOLDER = os.path.dirname(contextlib.__file__) + os.sep
+_PACKAGES = os.sep + "site-packages" + os.sep
+_torch_folder: list[str] = []  # found when torch is imported, which this module must not import
 
 
 def is_ours(filename: str) -> bool:
@@ -24,3 +28,14 @@ def name_in_module(jitted: Any) -> str | None:
     for part in name.split("."):
         found = getattr(found, part, None)
     return name if found is jitted else None
+
+
+def is_user_code(filename: str) -> bool:
+    """Check whether a file belongs neither to thunder, nor to torch, nor to the standard library."""
+    if filename.startswith(("<", OWN_FOLDER)):
+        return False
+    if not _torch_folder and "torch" in sys.modules:
+        _torch_folder.append(os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "torch")) + os.sep)
+    if _torch_folder and filename.startswith(_torch_folder[0]):
+        return False
+    return not filename.startswith(_STANDARD_FOLDER) or _PACKAGES in filename

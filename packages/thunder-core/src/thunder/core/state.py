@@ -16,10 +16,11 @@ registrations = [0]
 
 
 class SourceLine(NamedTuple):
-    """A line of the user's program."""
+    """A line of the user's program, and the path of the module that ran it, e.g. `layers.2 (Linear)`."""
 
     filename: str
     line: int
+    module: str = ""
 
     def text(self) -> str:
         """Return the line's source, or an empty string if the file cannot be read."""

@@ -8,6 +8,9 @@ nest.
 
 from __future__ import annotations
 
+import ast
+import copy
+import functools
 import importlib
 import itertools
 import keyword
@@ -20,10 +23,15 @@ from time import perf_counter_ns
 from typing import Any
 
 from thunder.core.errors import TraceVerificationError
+from thunder.core.events import current_log
 from thunder.core.faults import source_with_faults
-from thunder.core.printer import RESERVED_NAMES, PrintContext, trace_text
+from thunder.core.printer import RESERVED_NAMES, PrintContext, bound_symbol_lines, trace_text
+from thunder.core.profiling import add_program
 from thunder.core.proxies import Proxy
+from thunder.core.state import SourceLine
+from thunder.core.summary import html_of, summary_of
 from thunder.core.symbol import BoundSymbol, proxies_in
+from thunder.core.tracebacks import PROGRAM_PREFIX, sources
 
 __all__ = ["Provenance", "Trace", "construct", "verification_level"]
 
@@ -194,6 +202,13 @@ class Trace:
         """
         return trace_text(self, depth=depth, kernels=kernels, decorators=decorators)
 
+    def summary(self) -> str:
+        """Return a short form of the program: its operations by name and executor, and its first and last lines."""
+        return summary_of(self)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
+
     def python_callable(self, *, decorators: bool = True) -> Callable[..., Any]:
         """Return the function that the trace's source defines."""
         trace, level = self, verification_level()
@@ -203,12 +218,17 @@ class Trace:
         context = PrintContext()
         text = trace_text(trace, depth=0, decorators=decorators, context=context)
         namespace = dict(context.objects)
-        filename = f"<thunder.{self.name} {next(_counter)}>"
+        filename = f"{PROGRAM_PREFIX}{self.name} {next(_counter)}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-        exec(compile(source_with_faults(trace, text, namespace), filename, "exec"), namespace)
+        source = source_with_faults(trace, text, namespace)
+        exec(compile(source, filename, "exec"), namespace)
         function = namespace[self.name]
         # Tracebacks can show the source until the function is deleted.
-        weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
+        weakref.finalize(function, _forget, filename).atexit = False
+        if self.decorated:  # prologues and epilogues have no lines of user code, and refer to objects of the user
+            sources[filename] = functools.partial(_source_at, trace, text)
+            title = current_log().program + ("" if self.name == "computation" else f" {self.name}")
+            add_program(function, title, lambda: _parsed(source), sources[filename])
         return function  # type: ignore[no-any-return]
 
     def python_ctx(self) -> dict[str, Any]:
@@ -225,6 +245,34 @@ class Trace:
 
     def __repr__(self) -> str:
         return self.python()
+
+
+def _forget(filename: str) -> None:
+    linecache.cache.pop(filename, None)
+    sources.pop(filename, None)
+
+
+def _parsed(source: Any) -> ast.Module:
+    """Return a new syntax tree of a program's text or tree."""
+    return ast.parse(source) if isinstance(source, str) else copy.deepcopy(source)
+
+
+def _source_at(trace: Trace, text: str, line: int) -> SourceLine | None:
+    """Return the line of user code for a line of the trace's `text`, which has no decompositions."""
+    lines = text.split("\n")
+    at = next(i for i, content in enumerate(lines, start=1) if content.startswith("def "))
+    for op in trace.bound_symbols:
+        at += len(bound_symbol_lines(op, depth=0))
+        if at >= line:
+            return _source_of(op)
+    return None
+
+
+def _source_of(op: BoundSymbol) -> SourceLine | None:
+    """Return the line of user code of an operation, or of the first operation in it that has one, e.g. in a fusion."""
+    if op.source is not None:
+        return op.source
+    return next(filter(None, map(_source_of, op.subsymbols)), None)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from thunder.capture.guards.prologue import Guarded
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.reads.guard_kinds import Equals, HasContents
 from thunder.capture.reads.kinds.containers import item_source
+from thunder.core.events import current_log
 from thunder.extend import implementations_epoch
 from thunder.frontend.options import MAX_SPECIALIZATIONS
 from thunder.frontend.paths import Path
@@ -48,6 +49,12 @@ class Refusal:
         self.specialization = specialization
         self.failure = failure
 
+    @property
+    def is_about_numbers(self) -> bool:
+        """Whether the guard failed because a number or a size has changed."""
+        guarded = self.specialization.guarded
+        return guarded is not None and _is_about_numbers(self.failure, guarded)
+
     def __str__(self) -> str:
         if isinstance(self.failure, GuardFailed):
             return str(self.failure)
@@ -61,6 +68,7 @@ class Cache:
         self.size = size
         self.dynamic = Dynamic(symbolic)
         self.kept = 0  # counts specializations that were added
+        self._hits_of_dropped = 0
         self.likeliest: Specialization | None = None
         self._last: Specialization | None = None
         self._all: list[Specialization] = []  # newest first
@@ -71,6 +79,11 @@ class Cache:
 
     def __iter__(self) -> Iterator[Specialization]:
         return iter(self._all)
+
+    @property
+    def hits(self) -> int:
+        """The number of calls that specializations of this cache served."""
+        return self._hits_of_dropped + sum(s.hits for s in self._all)
 
     def find(
         self,
@@ -120,7 +133,13 @@ class Cache:
         """Add a specialization, and drop those that were compiled with other registered implementations."""
         epoch = implementations_epoch()
         self.kept += 1
+        stale = sum(s.epoch != epoch for s in self._all)
+        if stale:
+            reason = "an executor, an implementation or a gradient rule was registered"
+            current_log().add("cache", reason, details={"dropped": stale})
+        hits = self.hits
         self._all = [specialization, *[s for s in self._all if s.epoch == epoch]][: self.size]
+        self._hits_of_dropped += hits - self.hits
         if self._last not in self._all:
             self._last = None
         self._by_key = {key: s for key, s in self._by_key.items() if s in self._all}
@@ -133,7 +152,9 @@ class Cache:
 
     def clear(self) -> None:
         """Drop all specializations."""
+        hits = self.hits
         self.__init__(symbolic=self.dynamic.everything, size=self.size)  # type: ignore[misc]
+        self._hits_of_dropped = hits
 
     def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
         """Return refusals in the order of their specializations, newest first."""
@@ -144,7 +165,7 @@ class Cache:
         """Record the numbers and sizes that made guards fail, for the newest specialization with such a failure."""
         for refusal in refused:
             guarded = refusal.specialization.guarded
-            if guarded is not None and _is_about_numbers(refusal.failure, guarded):
+            if guarded is not None and refusal.is_about_numbers:
                 self._learn_from(guarded, args, kwargs)
                 return
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
+from time import perf_counter
 from typing import Any
 
 from thunder.core.devices import to_torch_device
 from thunder.core.errors import ThunderError
+from thunder.core.events import current_log
 from thunder.core.nbytes import bytes_of
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import tree_flatten
@@ -23,6 +25,8 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.memory import delete_last_used
 from thunder.extend import get_always_executors
+from thunder.frontend.progress import progress
+from thunder.frontend.record import record_program
 from thunder.passes.dce import dce
 from thunder.passes.split import Split
 from thunder.runtime.autocast import no_autocast
@@ -61,6 +65,7 @@ class DifferentiableProgram:
         self.remat = remat
         self.traces = [split.forward, *compile(split.forward)]
         self._lock = program_lock()
+        self._log = current_log()
         self._backward: dict[Key, Callable[..., Any]] = {}
         self._backward_traces: dict[Key, list[Trace]] = {}
         self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
@@ -132,13 +137,17 @@ class DifferentiableProgram:
         with self._lock:
             found = self._backward.get(key)
             if found is None:
-                with self._constraints_closed(), collection_paused():
+                with self._constraints_closed(), collection_paused(), self._log.active(), progress(self._log.program):
+                    start = perf_counter()
                     trace = self.split.backward(*key)
                     stages = self.layout.stages
                     if stages is not None and len(stages.stages) > 1:
                         trace.info["stages"] = stages.stages
                     traces = self._backward_traces[key] = [trace, *self.compile(trace)]
                     found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
+                    again = "another combination of " if len(self._backward) > 1 else ""
+                    reason = f"{again}gradients arrived for the first time"
+                    record_program(self._log, reason, perf_counter() - start, traces, part="backward")
         return found
 
     def _constraints_closed(self) -> AbstractContextManager[None]:
@@ -152,7 +161,7 @@ class DifferentiableProgram:
             found = self._recorded.get(key)
             if found is None:
                 try:
-                    with self._constraints_closed():
+                    with self._constraints_closed(), self._log.active():
                         found = self._differentiated(key)
                 except ThunderError as error:
                     found = error

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 import warnings
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -26,13 +26,17 @@ from thunder.core.errors import DataDependentError, DataDependentFormattingError
 from thunder.core.locations import name_in_module
 from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
+from thunder.core.tracebacks import find_source, present
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
+from thunder.frontend.environment import is_disabled, read_environment
+from thunder.frontend.explain import counted
 from thunder.frontend.options import Options
 from thunder.frontend.paths import MAX_RESTARTS, is_worth_it, reason_to_give_up
 from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath, imposed
 from thunder.runtime.lock import runs, tracing_lock
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
@@ -51,93 +55,8 @@ Rest = ParamSpec("Rest")  # the parameters of a method after `self`
 Instance = TypeVar("Instance")
 
 
-class CompileStats:
-    """The statistics of a jitted callable: cache hits, compilations, and the specialization of the last call."""
-
-    def __init__(self) -> None:
-        self.cache_hits = 0
-        self.cache_misses = 0
-        self.last: Specialization | None = None
-        self.uncacheable: str | None = None
-        # The failed guards of the cached specializations, newest first, in the last call that compiled.
-        self.refused: list[str] = []
-        self.eager: str | None = None  # why it falls back to eager
-        self.constant: str | None = None  # why numbers that change are static although thunder tried symbolic ones
-        self.compile_time = 0.0  # in seconds, of all compilations
-        self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
-        self.per_module: PerModule | None = None
-        self.paths: Callable[[], list[str]] = list  # a line for each path and each of its decisions
-
-    @property
-    def calls(self) -> int:
-        """The number of calls."""
-        return self.cache_hits + self.cache_misses
-
-    @property
-    def last_traces(self) -> list[Trace]:
-        """The traces of the computation, from the captured trace to the trace that ran."""
-        return list(self._last().traces)
-
-    @property
-    def last_prologue_traces(self) -> list[Trace]:
-        """The prologue's traces."""
-        return list(self._last().prologue_traces)
-
-    @property
-    def last_backward_traces(self) -> list[Trace]:
-        """The traces of the backward program. The list is empty if no input required grad."""
-        return list(self._last().backward_traces)
-
-    @property
-    def last_epilogue_traces(self) -> list[Trace]:
-        """The traces of the epilogue. The list is empty if the program has no side effects and needs no epilogue."""
-        return list(self._last().epilogue_traces)
-
-    def explain(self) -> str:
-        """Return a report of why the last compilation was needed, and what prevents caching."""
-        hits, misses = _count(self.cache_hits, "cache hit"), _count(self.cache_misses, "compilation")
-        lines = [f"{_count(self.calls, 'call')}: {hits}, {misses}"]
-        if self.per_module is not None:
-            lines[0] += f" ({self.per_module.calls} partly eager)"
-        if self.refused:
-            lines.append("recompiled because")
-            lines += [f"  {reason}" for reason in dict.fromkeys(self.refused)]
-        elif self.cache_misses:
-            lines.append("compiled because no program was cached")
-        if self.uncacheable is not None:
-            lines.append(f"not cached: {self.uncacheable}")
-        if self.constant is not None:
-            lines.append(f"static sizes and numbers: tracing with symbolic ones failed ({self.constant})")
-        if self.eager is not None:
-            lines.append(f"falls back to eager: {self.eager}")
-        if self.per_module is not None:
-            lines.append(f"partly eager: {self.partly_eager}; the modules that it calls are compiled one by one")
-            for program in self.per_module.programs:
-                stats = program._stats
-                lines.append(
-                    f"  {program!r}: {_count(stats.calls, 'call')}, {_count(stats.cache_misses, 'compilation')}"
-                )
-        lines += self.paths()
-        if self.last is not None:
-            lines += self.last.reports
-        return "\n".join(lines)
-
-    def _last(self) -> Specialization:
-        if self.last is None:
-            if self.partly_eager is not None:
-                raise RuntimeError(
-                    f"no traces are available, because the function is partly eager: {self.partly_eager}"
-                )
-            raise RuntimeError("no traces are available, because the function has not been called yet. Call it once")
-        return self.last
-
-
 class _Raised(str):
     """Why a call was not cached: its program raised an error, which needs no warning."""
-
-
-def _count(n: int, thing: str) -> str:
-    return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 class JitFunction(Generic[P, R]):
@@ -157,9 +76,13 @@ class JitFunction(Generic[P, R]):
         self._kept: dict[str, Any] = {} if extra_state is None else extra_state
         self._transforms = tuple(transforms)
         self._autograd = autograd
-        self._stats = CompileStats()
         self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
-        self._stats.paths = lambda: [line for path in self._cache.paths for line in str(path).split("\n")]
+        self._stats = CompileStats(repr(self), self._cache)
+        read_environment()
+        # A function that is transformed as a whole computes results that eager mode does not.
+        self._disabled = is_disabled() and not self._is_transformed
+        if self._disabled:
+            self._stats.eager = "THUNDER_DISABLE is set"
         self._uncacheable_traces = 0  # in a row
         self._lost_calls = 0  # calls that ran eagerly because no path accepted them
         self._uncacheable_line: SourceLine | None = None
@@ -169,31 +92,35 @@ class JitFunction(Generic[P, R]):
 
     @hidden_from_dynamo
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if state.frontend is not None:
-            return self._inline(args, kwargs)  # called by a program that is being traced
-        specialization = self._cache.likeliest
-        if specialization is None or specialization.epoch != registrations[0]:
-            return self._lookup_other(args, kwargs, [])
-        stable = runs.stable
         try:
-            inputs = specialization.prologue(*args, **kwargs) if kwargs else specialization.prologue(*args)  # type: ignore[misc]
-        except Exception as failure:
-            refused = self._refused(specialization, failure, stable)
-        else:
-            if runs.stable is stable is not None:  # otherwise the prologue may have found handles of another thread
-                self._cache.used(specialization)
-                stats = self._stats
-                stats.cache_hits += 1
-                stats.last = specialization
-                try:
-                    return (
-                        specialization.run(*inputs) if specialization.epilogue is None else specialization.call(inputs)
-                    )
-                except OtherPath as reason:
-                    left = reason
-                return self._start_again(args, kwargs, specialization, left)
-            refused = []
-        return self._lookup_other(args, kwargs, refused)
+            if state.frontend is not None:
+                return self._inline(args, kwargs)  # called by a program that is being traced
+            specialization = self._cache.likeliest
+            if specialization is None or specialization.epoch != registrations[0]:
+                return self._lookup_other(args, kwargs, [])
+            stable = runs.stable
+            try:
+                inputs = specialization.prologue(*args, **kwargs) if kwargs else specialization.prologue(*args)  # type: ignore[misc]
+            except Exception as failure:
+                refused = self._refused(specialization, failure, stable)
+            else:
+                if runs.stable is stable is not None:  # otherwise the prologue may have found handles of another thread
+                    self._cache.used(specialization)
+                    specialization.hits += 1
+                    self._stats.last = specialization
+                    try:
+                        if specialization.epilogue is None:
+                            return specialization.run(*inputs)
+                        return specialization.call(inputs)
+                    except OtherPath as reason:
+                        left = reason
+                    return self._start_again(args, kwargs, specialization, left)
+                refused = []
+            return self._lookup_other(args, kwargs, refused)
+        except Exception as error:
+            if state.frontend is None:
+                present(error)
+            raise
 
     def _refused(self, specialization: Specialization, failure: Exception, stable: object | None) -> list[Refusal]:
         """Return the refusal of the likeliest specialization, unless its prologue ran beside another program."""
@@ -235,7 +162,7 @@ class JitFunction(Generic[P, R]):
     def _hit(self, found: tuple[Specialization, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a cached specialization on its prologue's result."""
         specialization, inputs = found
-        self._stats.cache_hits += 1
+        specialization.hits += 1
         self._stats.last = specialization
         try:
             return specialization.call(inputs)
@@ -247,8 +174,7 @@ class JitFunction(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], specialization: Specialization, left: OtherPath
     ) -> Any:
         """Run a call on another path than `specialization`, in which a decision has another answer in this call."""
-        stats = self._stats
-        stats.cache_hits -= 1
+        specialization.hits -= 1
         for _ in range(MAX_RESTARTS):
             assert specialization.path is not None
             observed = specialization.path.observed(left)
@@ -270,10 +196,12 @@ class JitFunction(Generic[P, R]):
             except OtherPath as reason_to_leave:
                 left = reason_to_leave
             else:
-                stats.cache_hits += 1
-                stats.last = specialization
+                specialization.hits += 1
+                self._stats.last = specialization
                 return result
         self._lost_calls += 1
+        self._stats.slow_calls += 1
+        self._stats.fell_back("its branches on values of tensors took a path that is not compiled")
         return self._run_eagerly(args, kwargs)
 
     @overload
@@ -297,6 +225,9 @@ class JitFunction(Generic[P, R]):
         if fx_is_tracing():
             module = self.module()  # torch.fx finds modules by identity, and has to see their calls
             return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
+        self._stats.slow_calls += 1
+        if self._disabled:
+            return self._run_eagerly(args, kwargs)
         if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
             if self._stats.eager is None:
                 self._stop_at_limits(refused)
@@ -312,8 +243,9 @@ class JitFunction(Generic[P, R]):
             return self._stats.per_module(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
             self._stats.uncacheable = "its first call creates its parameters"
+            self._stats.fell_back(self._stats.uncacheable)
             return self._run_eagerly(args, kwargs)
-        with tracing_lock:
+        with tracing_lock, self._stats.compiling():
             cached = None
             if self._cache.kept != kept:  # another thread has compiled meanwhile, maybe for such a call
                 refused.clear()
@@ -321,6 +253,7 @@ class JitFunction(Generic[P, R]):
             compiling = functools.partial(self._capture, args, kwargs, refused, observed)
             found = None if cached is not None else undone(compiling)
         if cached is not None:
+            self._stats.slow_calls -= 1
             return self._hit(cached, args, kwargs)
         if found is None:
             per_module = self._stats.per_module
@@ -348,24 +281,27 @@ class JitFunction(Generic[P, R]):
         """Compile a call, cache the specialization, and return it with its inputs. Return None to run eagerly."""
         keep_thread(substitutions)
         self._stats.cache_misses += 1
-        self._stats.refused = [str(refusal) for refusal in refused]
+        self._stats.guards_failed(refused)
+        start = perf_counter()
         if refused and self._options.cache != "no caching":
             self._cache.learn(refused, args, kwargs)
         refused.clear()  # they refer to values of the call
         self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
-        started = time.perf_counter()
         try:
             captured, specialization = self._compile(args, kwargs, observed)
         except ModuleFallback as reason:
+            where = reason.where or find_source(reason.__traceback__)
             _release_frames(reason)
-            self._run_per_module(str(reason), warns=reason.warns)
+            self._run_per_module(str(reason), where, warns=reason.warns)
             return None
         except ProgramRaised as raised:
             if self._is_transformed and raised.__cause__ is not None:
                 raise raised.__cause__ from None
             self._stats.uncacheable = _Raised(raised)
+            self._stats.fell_back(str(raised), find_source(raised.__traceback__))
             return None
         except RunsEagerly as once:
+            self._stats.fell_back(str(once), once.where or find_source(once.__traceback__))
             _release_frames(once)
             if self._is_transformed:
                 raise TracingError(
@@ -376,8 +312,9 @@ class JitFunction(Generic[P, R]):
             self._stats.uncacheable = str(once)
             return None
         finally:
-            self._stats.compile_time += time.perf_counter() - started
+            self._stats.compile_time += perf_counter() - start
         self._check_marks(captured)
+        self._stats.compiled(specialization, perf_counter() - start)
         self._stats.last = specialization
         self._stats.uncacheable = captured.uncacheable
         self._uncacheable_line = captured.where
@@ -509,7 +446,7 @@ class JitFunction(Generic[P, R]):
                 around.enter_context(transform.tracing())
             return self._fn(*args, **kwargs)
 
-    def _run_per_module(self, reason: str, *, warns: bool = False) -> None:
+    def _run_per_module(self, reason: str, where: SourceLine | None = None, *, warns: bool = False) -> None:
         """Run the function eagerly from now on, and compile each module that it calls."""
         if not self._may_run_per_module:
             raise TracingError(f"{self!r} is transformed as a whole, but {reason}. Move that call out of the function")
@@ -518,6 +455,7 @@ class JitFunction(Generic[P, R]):
             if self._options.sharp_edges == "error":
                 raise TracingError(message)
             warnings.warn(message, stacklevel=6)
+        self._stats.fell_back(reason, where, scope="modules")
         self._stats.partly_eager = reason
         self._stats.per_module = PerModule(self)
 
@@ -525,7 +463,7 @@ class JitFunction(Generic[P, R]):
         """Run per module a function that was traced again and again, and warn once."""
         if self._options.sharp_edges == "error":
             raise TracingError(f"{self!r} cannot be compiled as a whole: {reason}")
-        self._run_per_module(reason)
+        self._run_per_module(reason, where)
         warnings.warn(
             f"{self!r} runs eagerly from now on, and the modules that it calls are compiled one by one: {reason}"
             f"{'' if where is None else f' (at {where})'}. Move this code out of the jitted function",
@@ -556,19 +494,21 @@ class JitFunction(Generic[P, R]):
         if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
             raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
         self._stats.uncacheable = reason
+        self._stats.fell_back(reason)
         return self._run_eagerly(args, kwargs)
 
     def _stop_at_limits(self, refused: list[Refusal]) -> None:
         """Compile no more programs if the number of programs or the time for compilations has reached its limit."""
         most, seconds = self._options.max_compile_time, self._stats.compile_time
         if len(refused) >= self._options.max_programs:
-            cached = f"{_count(len(refused), 'program')} {'is' if len(refused) == 1 else 'are'} cached"
+            cached = f"{counted(len(refused), 'program')} {'is' if len(refused) == 1 else 'are'} cached"
             self._fall_back_to_eager(f"{cached}, and their guards refuse this call ({refused[0]})")
         elif most is not None and seconds >= most:
             self._fall_back_to_eager(f"compilations have taken {seconds:.3g} s, and max_compile_time is {most:g}")
 
     def _fall_back_to_eager(self, reason: str) -> None:
         self._stats.eager = reason
+        self._stats.fell_back(reason, scope="function")
         warnings.warn(
             f"{self!r} falls back to eager if no cached program accepts a call: {self._stats.eager}. Pass the changing "
             "value as a tensor, or clear the cache with thunder.reset()",
@@ -597,8 +537,12 @@ class JitFunction(Generic[P, R]):
 
     def reset(self) -> None:
         """Drop all compiled programs."""
+        if len(self._cache):
+            self._stats.events.add("cache", "thunder.reset() was called", details={"dropped": len(self._cache)})
         self._cache.clear()
-        self._stats.eager = self._stats.partly_eager = self._stats.per_module = None
+        self._stats.partly_eager = self._stats.per_module = None
+        if not self._disabled:
+            self._stats.eager = None
         self._stats.compile_time = 0.0
         self._uncacheable_traces = 0
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from thunder.core.state import state
+from thunder.core.tracebacks import present
 from thunder.frontend.jit import JitFunction
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo, jit_tracing_state
 
@@ -65,7 +66,12 @@ class ThunderModule(torch.nn.Module):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if jit_tracing_state() is not None:  # torch.jit.trace has to see the operations of torch
             return super().__call__(*args, **kwargs)
-        return self._thunder_jitted(*args, **kwargs)
+        try:
+            return self._thunder_jitted(*args, **kwargs)
+        except Exception as error:
+            if state.frontend is None:
+                present(error)
+            raise
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

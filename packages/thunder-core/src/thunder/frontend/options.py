@@ -72,3 +72,50 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
     if found not in known:
         raise ValueError(f"thunder.jit(…, {option}={value!r}): {option} is one of {', '.join(map(repr, known))}")
     return found
+
+
+# -- options of torch.compile -----------------------------------------------------------------------------------------
+_MODES = {
+    "reduce-overhead": "transforms=[thunder.transforms.CUDAGraphTransform()] launches programs as CUDA graphs",
+    "max-autotune": "executors that are installed, e.g. thunder-ex-triton, tune their kernels by themselves",
+    "max-autotune-no-cudagraphs": "executors that are installed, e.g. thunder-ex-triton, tune their kernels themselves",
+}
+_BACKENDS = {
+    "inductor": 'executors=["torch_compile"] compiles regions with Inductor',
+    "eager": 'executors=["torch"] runs PyTorch\'s own kernels',
+    "aot_eager": 'executors=["torch"] runs PyTorch\'s own kernels',
+    "cudagraphs": "transforms=[thunder.transforms.CUDAGraphTransform()] launches programs as CUDA graphs",
+}
+
+
+def translate_torch_compile(options: dict[str, Any], cache: str, sharp_edges: str) -> tuple[str, str]:
+    """Remove options of `torch.compile` from `options`, and return the `cache` and `sharp_edges` that they stand for.
+
+    Raise a TypeError for an option without a counterpart that names the option of thunder.
+    """
+    fullgraph, dynamic = options.pop("fullgraph", None), options.pop("dynamic", None)
+    for name, value in (("fullgraph", fullgraph), ("dynamic", dynamic)):
+        if value not in (None, True, False):
+            raise TypeError(f"thunder.jit(…, {name}={value!r}): {name} is True, False or None")
+    mode, backend = options.pop("mode", None), options.pop("backend", None)
+    if mode not in (None, "default"):
+        raise TypeError(f"thunder.jit has no mode {mode!r}: {_MODES.get(mode, 'see executors= and transforms=')}")
+    if backend not in (None, "thunder"):
+        way = _BACKENDS.get(backend, "executors=[…] selects executors") if isinstance(backend, str) else (
+            "thunder.jit is a compiler itself; executors=[…] selects what runs the operations"
+        )  # fmt: skip
+        raise TypeError(f"thunder.jit has no backend {backend!r}: {way}")
+    if dynamic is True:
+        cache = _agreed("dynamic=True", "cache", cache, "constant values", "symbolic values")
+    if dynamic is False and cache == "symbolic values":
+        raise TypeError('thunder.jit(…, dynamic=False, cache="symbolic values"): the two options contradict each other')
+    if fullgraph is True:
+        sharp_edges = "error"
+    return cache, sharp_edges
+
+
+def _agreed(given: str, option: str, value: str, default: str, wanted: str) -> str:
+    """Return `wanted`, unless the user has set the option to a third value."""
+    if value not in (default, wanted):
+        raise TypeError(f"thunder.jit(…, {given}, {option}={value!r}): {given} stands for {option}={wanted!r}")
+    return wanted

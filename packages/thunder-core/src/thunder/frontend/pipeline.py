@@ -12,6 +12,8 @@ from thunder.capture.capture import Captured
 from thunder.capture.guards.prologue import Guarded
 from thunder.capture.trace_into import trace_into
 from thunder.core.errors import ThunderError
+from thunder.core.events import Event
+from thunder.core.profiling import profiler_started, profiler_stopped
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
@@ -27,9 +29,12 @@ from thunder.passes.detaching import without_detaching
 from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.lock import collection_paused, runs
+from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
 
 __all__ = ["Specialization", "compile_trace"]
+
+on_profiling(profiler_started, profiler_stopped)
 
 
 class Specialization:
@@ -41,7 +46,9 @@ class Specialization:
         "epilogue",
         "epilogue_traces",
         "epoch",
+        "event",
         "guarded",
+        "hits",
         "path",
         "prologue",
         "prologue_traces",
@@ -61,6 +68,8 @@ class Specialization:
         guarded: Guarded | None,
         path: Path | None,
     ):
+        self.hits = 0  # the number of calls that found it in the cache
+        self.event: Event | None = None  # the event of its compilation
         self.after = self  # the specialization that ran in the call after the last call of this one
         self.guarded = guarded
         self.path = path

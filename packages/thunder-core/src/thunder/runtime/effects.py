@@ -98,6 +98,14 @@ def new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
     return cls(variant, rows, columns)
 
 
+def as_subclass(cls: type, tensor: torch.Tensor) -> Any:
+    """Return a tensor with a class that inherits from `torch.Tensor`, as an alias."""
+    if type(tensor) is cls:
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(cls)  # type: ignore[type-var]
+
+
 def new_tuple(cls: type, items: Any) -> Any:
     if cls is torch.Size:
         return cls(items)
@@ -121,4 +129,4 @@ def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[st
     return function(base, *args, **kwargs)
 
 
-CONSTRUCTORS = (repeat_view, new_object, new_container, new_mask, new_plain, new_tuple)
+CONSTRUCTORS = (as_subclass, repeat_view, new_object, new_container, new_mask, new_plain, new_tuple)

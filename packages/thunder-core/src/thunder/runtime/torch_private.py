@@ -6,6 +6,7 @@ The private interfaces that tracing and compilation use are in `torch/private.py
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ __all__ = [
     "matmul_precision",
     "new_tensor",
     "no_device",
+    "on_profiling",
     "tensor_guards",
 ]
 
@@ -172,3 +174,24 @@ def tensor_guards(
         return check, not twice.check(one, one)
     except Exception:  # the caller compares in Python instead
         return None, False
+
+
+def on_profiling(started: Callable[[], None], stopped: Callable[[], None]) -> None:
+    """Call these functions when a profiler of torch starts and stops.
+
+    torch calls two private functions then, which are wrapped. Versions without them never call `started`.
+    """
+    profiler: Any = torch.autograd.profiler
+    for name, ours in (("_run_on_profiler_start", started), ("_run_on_profiler_stop", stopped)):
+        original = getattr(profiler, name, None)
+        if original is not None:
+            setattr(profiler, name, _both(original, ours))
+
+
+def _both(original: Callable[[], Any], ours: Callable[[], None]) -> Callable[[], Any]:
+    @functools.wraps(original)
+    def call() -> Any:
+        ours()
+        return original()
+
+    return call

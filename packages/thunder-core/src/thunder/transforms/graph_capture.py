@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.events import current_log
 from thunder.runtime.torch_private import current_stream
 
 __all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
@@ -117,6 +118,7 @@ class CapturedRegion:
         self.sizes = sizes  # indices of inputs that are sizes or have symbolic sizes
         self.strides = strides  # indices of inputs whose strides may differ between calls
         self.captures = 0
+        self._log = current_log()  # of the program that contains the stretch
         self.failed: str | None = None  # the reason if capturing failed
         self._sizes: dict[Hashable, _Sized] = {}
         self._full = False
@@ -183,10 +185,12 @@ class CapturedRegion:
         except Exception as error:
             self.failed = _summary(error)
             self._sizes.clear()
+            self._log.add("graph", f"{self.name} runs uncaptured: {self.failed}")
             warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=4)
             return False
         found.launch.static = _by_kind(static, dict(enumerate(inputs)))
         self.captures += 1
+        self._log.add("graph", f"{self.name} was captured", details={"captures": self.captures})
         return True
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.func
-from outcomes import rand, same
+from outcomes import message_and_notes, rand, same
 from torch.func import functional_call
 
 import thunder
@@ -103,9 +103,9 @@ def test_randomness():
 
 def test_an_error_names_a_line_once():
     """Where the function is written where it is called."""
-    with pytest.raises(RuntimeError, match=r"randomness error mode.*\n  at ") as caught:
+    with pytest.raises(RuntimeError, match="randomness error mode") as caught:
         thunder.vmap(lambda a: a + torch.rand(3))(torch.ones(2, 3))
-    assert str(caught.value).count("test_vmap.py") == 1
+    assert message_and_notes(caught.value).count("test_vmap.py") == 1
 
 
 def test_what_depends_on_values_is_refused_in_vmap():

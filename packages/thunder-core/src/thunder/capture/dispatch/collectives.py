@@ -23,6 +23,8 @@ from thunder.capture.base.sources import Root, Source
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
 from thunder.capture.dispatch.writing import assign, mutating_overload
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
+from thunder.core.events import current_log
+from thunder.core.state import state
 
 __all__ = ["call_collective", "replaced_collectives", "values_of_collectives"]
 
@@ -38,6 +40,8 @@ def call_collective(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: di
     if torch.is_grad_enabled() and any(map(needs_grad, tensors_in(args, kwargs))):
         fall_back(f"the program calls {name}, a collective, on a tensor that requires grad")
     tracer.collective = tracer.collective or name
+    with tracer.recording():  # the program does not see the logger
+        current_log().add("collective", name, where=state.source)
     if name.endswith(".wait_tensor"):
         return _wait(tracer, sym, *args, **kwargs)
     return tracer.call_symbol(sym, args, kwargs)

@@ -36,6 +36,7 @@ from thunder.capture.dispatch.metadata import (
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
 from thunder.capture.dispatch.opaque_operations import is_collective
 from thunder.capture.dispatch.registry import handler_of, property_handler
+from thunder.capture.dispatch.subclasses import with_subclass
 from thunder.capture.dispatch.torch_errors import Answer, check_write, torchs_answer
 from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
 from thunder.capture.tensors.handle import Handle
@@ -74,7 +75,8 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
         if kwargs.get("requires_grad"):  # e.g. of a factory
             made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
             return made.requires_grad_()
-        return _dispatch(tracer, func, args, dict(kwargs))
+        result = _dispatch(tracer, func, args, dict(kwargs))
+        return with_subclass(tracer, func, args, kwargs, result) if tracer.subclasses else result
     except Exception as error:
         if any(executor.lookaside(func) is not None for executor in tracer.executors):
             annotate(error, user_line())
@@ -82,7 +84,7 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
         answer = torchs_answer(func, args, kwargs, error)
         if isinstance(answer, Exception):
             annotate(answer, user_line())
-            raise answer from error
+            raise answer from None
         if answer in (Answer.ACCEPTS, Answer.ALIASES) or isinstance(error, UnsupportedError):
             tracer.refusal = before
             return _by_torch(tracer, func, args, kwargs, error, opaque=answer is Answer.ACCEPTS)

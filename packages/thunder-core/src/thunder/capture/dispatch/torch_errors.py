@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repeat in torch a call that an operation rejects, on zeros of the same shapes and dtypes.
 
-The meta functions of operations check their arguments in their own order and with their own messages. User code may
-catch torch's exception types, so if the types differ, torch's exception is raised. If torch accepts the call, torch
-computes it, as an opaque operation or eagerly (`dispatch.py`).
+The meta functions of operations check their arguments in their own order and with their own messages. Users expect
+torch's exception types and messages, so torch's exception is raised. If torch accepts the call, torch computes it, as
+an opaque operation or eagerly (`dispatch.py`).
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _REFUSALS = (
 
 
 class Answer(enum.Enum):
-    """The outcome of a repeated call, other than an exception of another type."""
+    """The outcome of a repeated call, other than torch's exception."""
 
-    SAME_ERROR = "raises the same"
+    SAME_ERROR = "raises thunder's own error"
     UNKNOWN = "cannot be repeated"
     ACCEPTS = "computes a result"
     ALIASES = "returns a tensor that shares memory with an argument"
 
 
 def torchs_answer(func: Any, args: Any, kwargs: Any, error: Exception) -> Exception | Answer:
-    """Repeat in torch a call that failed with `error`; return torch's exception if it is of another type."""
+    """Repeat in torch a call that failed with `error`, and return torch's exception if torch rejects the call, too."""
     if not _may_be_made_again(func, args, kwargs, error):
         return Answer.UNKNOWN
     try:
@@ -63,8 +63,7 @@ def torchs_answer(func: Any, args: Any, kwargs: Any, error: Exception) -> Except
         given = _real(args, 0, made), _real(kwargs, 0, made)
         result = _call(func, given)
     except Exception as theirs:  # torch may raise any type
-        same = isinstance(error, type(theirs)) or type(theirs).__module__.startswith("thunder")
-        return Answer.SAME_ERROR if same else theirs
+        return Answer.SAME_ERROR if type(theirs).__module__.startswith("thunder") else theirs
     memory = {x.untyped_storage().data_ptr() for x in tensors_in(given)}
     shared = any(x.untyped_storage().data_ptr() in memory for x in tensors_in((result,)) if x.numel())
     return Answer.ALIASES if shared else Answer.ACCEPTS

@@ -206,7 +206,7 @@ class Epilogue:
     def _tensor(self, x: Any) -> Proxy:
         for tensor, proxy in zip(self.tensors, self._values):
             if tensor is x:
-                return proxy
+                return self._made.get(id(x), proxy)  # type: ignore[no-any-return]
         out = AnyProxy(name=self.trace.make_name("t"))
         base = self.shared.get(id(x._storage)) if is_handle(x) and x._views else None
         if base is not None:
@@ -217,6 +217,11 @@ class Epilogue:
         if is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
             if "_is_param" in x.given_attributes:
                 raise RunsEagerly("the program creates a parameter and stores it")
+            if x._tracer.subclasses and not issubclass(x.__class__, torch.nn.Parameter):
+                found, out = out, AnyProxy(name=self.trace.make_name("x"))
+                self._made[id(x)] = out
+                operator = _OPERATORS["as_subclass"]
+                self.trace.record(BoundSymbol(operator, (x.__class__, found), {}, out))
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
         return out
@@ -315,7 +320,7 @@ def _is_plain(x: Any) -> bool:
         return all(_is_plain(i) for i in x)
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
-    if is_handle(x) and x.given_attributes:
+    if is_handle(x) and (x.given_attributes or x._tracer.subclasses):
         return False
     if kind is str and shows_handle(x):
         return False

@@ -8,6 +8,7 @@ that share memory share a `Storage`, and each handle stores the view steps from 
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -134,7 +135,7 @@ class Handle(torch.Tensor):
             if answer is not None:
                 return answer(args[0]._value.shape)
         if func is torch.ops.aten.alias.default:  # as_subclass
-            fall_back("the program creates a tensor of a subclass with its own __torch_function__")
+            fall_back("the program creates a tensor of a subclass of torch.Tensor")
         return fall_back(f"the program calls {func} in a way that no trace can record")
 
     @property
@@ -152,6 +153,10 @@ class Handle(torch.Tensor):
             found = own["_tracer"].attribute_of(self, name)
             if found is not ABSENT:
                 return found
+            cls = own.get("_class")
+            if cls is not None and hasattr(cls, name):  # an attribute of a plain subclass, guarded as a whole
+                found = inspect.getattr_static(cls, name)
+                return found.__get__(self, cls) if hasattr(type(found), "__get__") else found
         raise AttributeError(f"'Tensor' object has no attribute {name!r}")
 
     @property
@@ -200,6 +205,7 @@ class HandleOwner(Protocol):
 
     trace: Trace
     handles: WeakSet[Handle]
+    subclasses: set[type]
     inputs: list[Lifted]
     parts: list[WriteObserver]
     detaching: bool

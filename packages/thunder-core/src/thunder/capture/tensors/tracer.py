@@ -22,6 +22,7 @@ from thunder.capture.base.fallback import ModuleFallback, fall_back, refuse_kind
 from thunder.capture.base.phase import Reader, active, begin_reads, end_reads, pause_reads, resume_reads
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.sources import Attr
+from thunder.capture.base.subclasses import is_plain_subclass, why_not_plain
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.numbers.symbolic import Inputs
@@ -41,7 +42,7 @@ from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.passes.checkpoint import drop_unused_results
-from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION, DisableTorchFunction
+from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["Lifted", "Tracer", "needs_grad", "tensors_in"]
 
@@ -102,8 +103,11 @@ class Tracer:
         self.detaching = True  # whether gradients stop at operations under no_grad
         self.parts: list[WriteObserver] = []  # the subtraces that are being traced, for transforms
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # subtrace inputs: outer value, batch dimension
+        self.module_names: dict[int, str] = {}  # the names of modules that have run, by their ids (`user_lines.py`)
         self._known: dict[int, Lifted] = {}
         self._lift = lift
+        self.subclasses: set[type] = set()  # the plain subclasses of torch.Tensor that the program uses
+        self.read_class: Callable[[type], None] = lambda cls: None
         self.reader: Reader | None = None  # records the program's reads
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
@@ -126,6 +130,7 @@ class Tracer:
         if known is not None and not independent:
             return known.handle
         _check_kind(tensor)
+        self.class_used(type(tensor))
         trace = self.trace
         name = trace.add_name(name) if name else trace.make_name("t_")
         proxy = TensorProxy(
@@ -151,6 +156,12 @@ class Tracer:
         self.inputs.append(lifted)
         self._known[id(tensor)] = lifted
         return handle
+
+    def class_used(self, cls: type) -> None:
+        """Record that the program has tensors of a class. The attributes of a user class are guarded."""
+        if is_plain_subclass(cls) and cls not in self.subclasses:
+            self.subclasses.add(cls)
+            self.read_class(cls)
 
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
         """Return the operation that computed a value, or None for an input."""
@@ -274,7 +285,7 @@ class Tracer:
             self.scope_of_user_code = self.trace.scopes[-1]
         state.frontend = None
         paused = pause_reads()
-        state.source = user_line()
+        state.source = user_line(self.module_names)
         try:
             yield
         except Exception as error:
@@ -517,16 +528,8 @@ def tensors_in(*containers: Any) -> list[torch.Tensor]:
     return found
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
 def _check_kind(tensor: torch.Tensor) -> None:
-    kind = type(tensor)
-    overrides = kind not in _PLAIN and kind.__torch_function__ is not DISABLED_FUNCTION
-    dispatches = kind.__torch_dispatch__ is not DISABLED_DISPATCH
-    if dispatches or (overrides and not isinstance(tensor, torch.nn.Parameter)):
-        fall_back(
-            f"the program gets a tensor of class {kind.__qualname__}, which defines its own __torch_function__ or "
-            "__torch_dispatch__"
-        )
+    reason = why_not_plain(type(tensor))
+    if reason is not None:
+        fall_back(f"the program gets a tensor of class {reason}")
     refuse_kinds_of_memory(tensor)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from thunder.core.tracebacks import present
 from thunder.runtime.autocast import no_autocast
 from thunder.runtime.torch_private import direct_apply, direct_backward, function_transform_active
 
@@ -35,9 +36,17 @@ def as_node(
 
     Under transforms of torch.func and in forward mode, the returned function calls `fallback`.
     """
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+
+    def presented(ctx: Any, *grads: Any) -> Any:
+        try:
+            return backward(ctx, *grads)
+        except Exception as error:  # autograd passes it to the user's call of `backward()`
+            present(error)
+            raise
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(presented)}
     function: Any = type(name, (torch.autograd.Function,), members)
-    direct_backward(function, backward)
+    direct_backward(function, presented)
     return direct_apply(function, fallback)
 
 

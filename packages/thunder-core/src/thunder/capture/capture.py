@@ -113,11 +113,12 @@ def _capture(session: CaptureSession, trusted: bool) -> Captured:
         refusal.overrides_builtins = not raised_by_branch(refusal)
         refusal.derives_scalars = all(map(DerivedScalars(session.tracer, session.evaluation).derives, refusal.asked))
         raise
+    _refuse_changed_arrays(session.tracer)
+    _refuse_overlaps(session.tracer, arrays=bool(session.recorder.arrays))
     session.release()
     _refuse_leftovers(session.tracer)
     if session.independent:
         _refuse_shared_writes(session.tracer)
-    _refuse_overlaps(session.tracer)
     return captured
 
 
@@ -165,10 +166,20 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
     return epilogue
 
 
-def _refuse_overlaps(tracer: Tracer) -> None:
+def _refuse_changed_arrays(tracer: Tracer) -> None:
+    """Run eagerly if the program changes an array that is a constant in the trace, or a view that is a copy in it."""
+    for array, before, storage in tracer.constant_arrays:
+        if array.tobytes() != before or storage.written:
+            raise RunsEagerly("the program changes a NumPy array that it has made and that is also a tensor")
+    for bases, copies in tracer.copied_views:
+        if any(base.version != version for base, version in bases) or any(copy.written for copy in copies):
+            raise RunsEagerly("the program writes to the memory of a view of a NumPy array")
+
+
+def _refuse_overlaps(tracer: Tracer, *, arrays: bool = False) -> None:
     """Run eagerly if the program writes to an input that shares memory with another input."""
     written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
-    found = overlap([x.tensor for x in tracer.inputs], written) if written else None
+    found = overlap([x.tensor for x in tracer.inputs], written, arrays=arrays) if written else None
     if found is not None:
         one, other = (tracer.inputs[i].proxy.name for i in found)
         raise RunsEagerly(

@@ -151,7 +151,8 @@ class CaptureSession:
         except Exception as error:
             refusal = tracer.refusal
             if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
-                if self.effects and self.numbers is None and not _is_thunders(error):
+                uses_arrays = bool(tracer.uses_arrays or self.recorder.arrays)  # C code may reject their handles
+                if (uses_arrays or (self.effects and self.numbers is None)) and not _is_thunders(error):
                     raise ProgramRaised(f"the program raised {type(error).__name__}: {error}") from error
                 raise
             if self.recorder.denied is not None:

@@ -20,6 +20,7 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
+from thunder.capture.dispatch.numpy_calls import replaced_functions
 from thunder.capture.dispatch.override_queries import override_queries
 from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.higher_order import function_transforms
@@ -254,7 +255,10 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         + _initializers()
         + _masks_of_unknown_size()
     )
-    owners += [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in replaced_collectives()]
+    owners += [
+        (owner, name, _here(ours, getattr(owner, name)))
+        for owner, name, ours in (*replaced_collectives(), *replaced_functions())
+    ]
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

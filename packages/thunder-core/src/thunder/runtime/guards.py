@@ -150,9 +150,12 @@ def check_different(objects: Sequence[Any]) -> None:
         )
 
 
-def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Raise if an input that the program writes to overlaps another input in memory."""
-    if overlap(tensors, written) is not None:
+def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int], arrays: bool = False) -> None:
+    """Raise if an input that the program writes to overlaps another input in memory.
+
+    With `arrays`, some inputs are NumPy arrays.
+    """
+    if overlap(tensors, written, arrays=arrays) is not None:
         raise GuardFailed("an input that is written in place overlaps another input in memory")
 
 

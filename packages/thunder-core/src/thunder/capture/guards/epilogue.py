@@ -28,6 +28,7 @@ from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
+from thunder.capture.tensors.arrays import ArrayHandle, is_array_handle
 from thunder.capture.tensors.handle import is_handle, shows_handle
 from thunder.core import prims
 from thunder.core.printer import printable
@@ -157,6 +158,8 @@ class Epilogue:
         """Return the trace's expression for a value. Values known only at run time are proxies in it."""
         if isinstance(x, SymbolicNumber) or is_tensor(x):
             return self._tensor(x)
+        if is_array_handle(x):
+            return self._array(x)
         if type(x) is torch.Size:  # printing would turn it into a plain tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
         x = type if x is TypeOf else x
@@ -213,6 +216,20 @@ class Epilogue:
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
         return out
+
+    def _array(self, x: ArrayHandle) -> Any:
+        """Write an array from outside as it is, and a new array with the memory of its tensor."""
+        if x._thunder_origin is not None:
+            return self._target(*x._thunder_origin)
+        if id(x) not in self._made:
+            storage = getattr(x._thunder_tensor, "_storage", None)
+            if storage is not None and any(storage in copies for _, copies in x._thunder_tensor._tracer.copied_views):
+                raise RunsEagerly("the program returns or stores a view of a NumPy array that a tensor cannot express")
+            self._alive.append(x)
+            out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("a"))
+            constructor = _OPERATORS["number_of" if x._thunder_scalar else "array_of"]
+            self.trace.record(BoundSymbol(constructor, (self._tensor(x._thunder_tensor),), {}, out))
+        return self._made[id(x)]
 
     def _make(self, x: Any, operator: str, *args: Any) -> Proxy:
         out = AnyProxy(name=self.trace.make_name("x"))

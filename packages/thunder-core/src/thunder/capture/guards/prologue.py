@@ -204,7 +204,8 @@ class Prologue:
                 operands = self.guarded.tensors, tuple(looked_at.proxies)
                 trace.record(BoundSymbol(guards.check_tensors, operands, {}, tensors))
             if len(written) > 0 and len(inputs) > 1 and not trusted:
-                guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written))
+                arrays = (True,) if recorder.arrays else ()
+                guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written), *arrays)
             values = self._inputs(writer, inputs, looked_at)
             prims.python_return(
                 values if targets is None else (values, tuple(writer.fetch(source) for source in targets))

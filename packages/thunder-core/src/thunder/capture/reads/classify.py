@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from thunder.capture.reads.kinds.arrays import Array
 from thunder.capture.reads.kinds.base import Kind
 from thunder.capture.reads.kinds.callables import Function, Memoized, Method, Partial
 from thunder.capture.reads.kinds.containers import Container
@@ -20,7 +21,7 @@ __all__ = ["UNGUARDABLE", "classify"]
 IDENTITY, UNGUARDABLE = Identity(), Unguardable()
 # The first kind that matches a value's class is used.
 _KINDS: tuple[Kind, ...] = (
-    PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), ClassKind(),
+    PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), Array(), ClassKind(),
     EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(), Trusted(),
     UNGUARDABLE,
 )  # fmt: skip

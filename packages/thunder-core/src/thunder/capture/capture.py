@@ -87,7 +87,7 @@ def capture(
 
         return undone(on)
 
-    repeated = frozenset() if independent or dynamic else _repeated(pytree.tree_leaves((args, kwargs)))
+    repeated = frozenset() if independent or dynamic else _repeated(args, kwargs)
     if repeated:
         try:
             return run(repeated)
@@ -98,8 +98,12 @@ def capture(
     return run(frozenset())
 
 
-def _repeated(leaves: Sequence[Any]) -> frozenset[int]:
+def _repeated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
     """Return the ids of tensors that are passed more than once and do not require grad."""
+    try:
+        leaves = pytree.tree_leaves((args, kwargs))
+    except RecursionError:
+        return frozenset()  # an argument contains itself
     counts = Counter(id(x) for x in leaves if type(x) is torch.Tensor and not x.requires_grad)
     return frozenset(key for key, count in counts.items() if count > 1)
 
@@ -158,12 +162,25 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
         if independent:
             tracer.trace.info["effects"] = len(values)
             values = (result, *values)
+    if not independent:
+        _refuse_gradients_of_writes(tracer)
     tracer.finish(values)
     if not independent:
         tracer.leaves.stay_inside(tracer, tensors_in(values), hooked)
     if epilogue is not None:
         epilogue.release()
     return epilogue
+
+
+def _refuse_gradients_of_writes(tracer: Tracer) -> None:
+    """Run as Python if the program writes a value that requires grad to an input: the write changes autograd's graph."""
+    for lifted in tracer.inputs:
+        storage = lifted.handle._storage
+        if storage.written and storage.visible and storage.needs_grad and storage.value is not lifted.proxy:
+            raise ModuleFallback(
+                f"the program writes a value that requires grad into its input {lifted.proxy.name}: gradients cannot "
+                "flow back through that write. Write under torch.no_grad(), or write a detached value"
+            )
 
 
 def _refuse_changed_arrays(tracer: Tracer) -> None:

@@ -151,8 +151,10 @@ class CaptureSession:
         except Exception as error:
             refusal = tracer.refusal
             if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
-                uses_arrays = bool(tracer.uses_arrays or self.recorder.arrays)  # C code may reject their handles
-                if (uses_arrays or (self.effects and self.numbers is None)) and not _is_thunders(error):
+                if not _is_thunders(error) and not self.independent and (tracer.uses_arrays or self.recorder.arrays):
+                    # C code may have rejected an array handle, which is no array.
+                    raise RunsEagerly(f"the program uses NumPy arrays and raised {type(error).__name__}") from error
+                if self.effects and self.numbers is None and not _is_thunders(error):
                     raise ProgramRaised(f"the program raised {type(error).__name__}: {error}") from error
                 raise
             if self.recorder.denied is not None:
@@ -177,6 +179,8 @@ class CaptureSession:
         """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
         self.evaluation.release()
+        for lifted in self.tracer.inputs:
+            lifted.handle.forget_attributes()
         self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []

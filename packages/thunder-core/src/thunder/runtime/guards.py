@@ -161,7 +161,10 @@ def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int], arra
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
     """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
-    leaves, spec = pytree.tree_flatten((args, kwargs))
+    try:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+    except RecursionError:
+        raise GuardFailed("an argument contains itself") from None
     if spec != structure:
         raise GuardFailed(f"the structure of the arguments was {structure} and is {spec}")
     return leaves

@@ -64,7 +64,7 @@ CLAIMED: list[tuple[Any, str]] = [
     (Color.RED, "EnumMember"), (datetime.date(2020, 1, 1), "Identity"), (fractions.Fraction(1), "Identity"),
     (sys.modules, "Identity"), (torch.ops.aten.relu, "Trusted"), (pathlib.Path(), "Plain"), (LOGGER, "Object"),
     (LOCAL, "Unguardable"), (RANDOM, "Object"), (RANDOM.random, "Identity"), (time.time, "Identity"),
-    (QUEUE, "Object"), (ITERATOR, "Unguardable"), (np.ones(2), "Unguardable"),
+    (QUEUE, "Object"), (ITERATOR, "Unguardable"), (np.ones(2), "Array"), (np.dtype("f4"), "Identity"),
     (array.array("d"), "Unguardable"), (torch.distributions.Normal(0.0, 1.0), "Object"),
     (sys.__stdout__, "TextStream"), (operator.itemgetter(1), "Identity"), (TREE, "Trusted"),
 ]  # fmt: skip

@@ -92,6 +92,8 @@ def _stacked(x: Any) -> Any:
         found = [p for p in parts if isinstance(p, torch.Tensor)]
         if not found:
             return x
+        with TracingMode():
+            parts = [torch.tensor(p) if isinstance(p, (tuple, list)) else p for p in parts]
         dtype = functools.reduce(torch.promote_types, [_dtype_of(p) for p in parts])
         parts = [p.to(dtype) if isinstance(p, torch.Tensor) else _full(found[0].shape, p, dtype=dtype) for p in parts]
         return torch.stack(parts)

@@ -21,16 +21,16 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.capture.base.fallback import RunsEagerly, fall_back, torch_error
 from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles
-from thunder.capture.tensors import aliasing
+from thunder.capture.numbers.overrides import ANSWERS
 from thunder.capture.tensors.arrays import ArrayHandle, call_numpy, is_array_handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.devices import cpu
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy
+from thunder.core.state import state
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags, Symbol, map_proxies
 from thunder.core.symint.numbers import specialized
 from thunder.executors.torchex.base import ex as torch_executor
@@ -97,7 +97,14 @@ def replaced_functions() -> list[tuple[Any, str, Any]]:
 
 
 def _from_numpy(x: Any) -> Any:
-    return call_numpy(torch.from_numpy, (x,), {})
+    return call_numpy(from_numpy, (x,), {})
+
+
+def _from_numpy_anywhere(x: Any) -> Any:
+    return from_numpy(x) if state.frontend is None else _from_numpy(x)
+
+
+ANSWERS[id(from_numpy)] = _from_numpy_anywhere  # programs may have it under other names
 
 
 def _converter(name: str) -> Callable[..., Any]:
@@ -129,7 +136,7 @@ def _np() -> Any:
 # -- calls ------------------------------------------------------------------------------------------------------------
 @handles(call_numpy, traced=True)
 def _call(tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if function is torch.from_numpy:
+    if function is from_numpy:
         return tensor_of_array(tracer, *args)
     name = getattr(function, "__name__", "")
     try:
@@ -158,10 +165,10 @@ def _traced(tracer: Tracer, function: Any, name: str, args: tuple[Any, ...], kwa
         result = _in_arrays(view(tracer, args[0]._thunder_tensor, *args[1:], **kwargs), on_ones)
     elif is_view or name in _BY_SHAPE or isinstance(getattr(function, "__self__", function), _np().ufunc):
         result = _computed(tracer, function, name, args, kwargs, on_ones)
-    else:
-        raise _NotTraced("its result may depend on values in a way that thunder does not know")
         if is_view:
             _note_copies(tracer, args, result)
+    else:
+        raise _NotTraced("its result may depend on values in a way that thunder does not know")
     return result if out is None else _written(out[0] if type(out) is tuple else out, result)
 
 
@@ -433,15 +440,17 @@ _OF_METADATA = frozenset({"shape", "ndim", "size", "result_type", "iscomplexobj"
 # Names of functions that thunder's NumPy language has under another name.
 _LANGUAGE = {"amax": "max", "amin": "min", "true_divide": "divide", "bitwise_not": "invert", "abs": "absolute"}
 # Functions whose result has a type that depends on the types of the arrays and on the other arguments only.
-_BY_SHAPE = frozenset(
-    """
-    sum prod mean std var max min amax amin ptp argmax argmin all any median average quantile percentile nanmean nansum
-    nanprod nanstd nanvar nanmax nanmin nanmedian nanargmax nanargmin count_nonzero cumsum cumprod nancumsum nancumprod
-    sort argsort clip round around where concatenate stack vstack hstack dstack column_stack dot vdot inner outer matmul
-    tensordot einsum kron cross trace diag diagflat tril triu repeat tile roll pad take take_along_axis diff
-    ediff1d gradient interp convolve correlate searchsorted digitize isclose allclose array_equal nan_to_num angle sinc
-    zeros_like ones_like full_like polyval vander trapezoid norm det inv solve pinv svd qr eigh eigvalsh cholesky
-    slogdet matrix_power matrix_rank multi_dot fft ifft rfft irfft fft2 ifft2 fftn ifftn fftshift ifftshift histogram
-    isin i0 conj conjugate append
-""".split()
-)
+_BY_SHAPE = frozenset({
+    "sum", "prod", "mean", "std", "var", "max", "min", "amax", "amin", "ptp", "argmax", "argmin", "all", "any",
+    "median", "average", "quantile", "percentile", "nanmean", "nansum", "nanprod", "nanstd", "nanvar", "nanmax",
+    "nanmin", "nanmedian", "nanargmax", "nanargmin", "count_nonzero", "cumsum", "cumprod", "nancumsum",
+    "nancumprod", "sort", "argsort", "clip", "round", "around", "where", "concatenate", "stack", "vstack",
+    "hstack", "dstack", "column_stack", "dot", "vdot", "inner", "outer", "matmul", "tensordot", "einsum", "kron",
+    "cross", "trace", "diag", "diagflat", "tril", "triu", "repeat", "tile", "roll", "pad", "take",
+    "take_along_axis", "diff", "ediff1d", "gradient", "interp", "convolve", "correlate", "searchsorted",
+    "digitize", "isclose", "allclose", "array_equal", "nan_to_num", "angle", "sinc", "zeros_like", "ones_like",
+    "full_like", "polyval", "vander", "trapezoid", "norm", "det", "inv", "solve", "pinv", "svd", "qr", "eigh",
+    "eigvalsh", "cholesky", "slogdet", "matrix_power", "matrix_rank", "multi_dot", "fft", "ifft", "rfft", "irfft",
+    "fft2", "ifft2", "fftn", "ifftn", "fftshift", "ifftshift", "histogram", "isin", "i0", "conj", "conjugate",
+    "append",
+})  # fmt: skip

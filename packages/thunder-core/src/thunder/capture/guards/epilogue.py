@@ -242,7 +242,7 @@ class Epilogue:
         kind = type(x)
         if kind is tuple:
             return tuple([self.expression(i) for i in x])
-        if kind in (list, dict, set, frozenset):
+        if kind in (list, dict, set, frozenset) and not _contains_itself(x):
             if kind is frozenset:
                 return frozenset(map(specialized, x))
             out = AnyProxy(name=self.trace.make_name("x"))
@@ -311,13 +311,32 @@ def _return() -> Symbol:
     return prims.python_return  # type: ignore[no-any-return]
 
 
-def _is_plain(x: Any) -> bool:
-    """Check whether a trace can return `x` directly: tensors, numbers, strings and None in tuples, lists and dicts."""
+def _contains_itself(x: Any) -> bool:
+    """Check whether a list, dict or tuple contains itself, directly or in its items."""
+
+    def reaches_itself(x: Any, around: tuple[int, ...]) -> bool:
+        if type(x) not in (list, dict, tuple):
+            return False
+        items = x.values() if type(x) is dict else x
+        return id(x) in around or any(reaches_itself(i, (*around, id(x))) for i in items)
+
+    return reaches_itself(x, ())
+
+
+def _is_plain(x: Any, around: tuple[int, ...] = ()) -> bool:
+    """Check whether a trace can return `x` directly: tensors, numbers, strings and None in tuples, lists and dicts.
+
+    `around` contains the ids of the containers of `x`. A container that contains itself is not plain.
+    """
     kind = type(x)
+    if kind in (tuple, list, dict):
+        if id(x) in around:
+            return False
+        around = (*around, id(x))
     if kind in (tuple, list):
-        return all(_is_plain(i) for i in x)
+        return all(_is_plain(i, around) for i in x)
     if kind is dict:
-        return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
+        return all(type(k) in (str, int) and _is_plain(v, around) for k, v in x.items())
     if is_handle(x) and x.given_attributes:
         return False
     if kind is str and shows_handle(x):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.fallback import ModuleFallback
 from thunder.capture.base.messages import Message
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.sources import Argument, Size, Source
@@ -36,7 +37,10 @@ class Arguments:
     """The arguments of a call, flattened to leaves."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]):
-        self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        try:
+            self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        except RecursionError:
+            raise ModuleFallback("an argument contains itself") from None
         self.count = len(args)
         self.flat = not kwargs and len(args) == len(self.leaves) and all(a is b for a, b in zip(args, self.leaves))
         self.names = _leaf_names(args, kwargs, names, len(self.leaves))

@@ -21,9 +21,9 @@ __all__ = ["UNGUARDABLE", "classify"]
 IDENTITY, UNGUARDABLE = Identity(), Unguardable()
 # The first kind that matches a value's class is used.
 _KINDS: tuple[Kind, ...] = (
-    PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), Array(), ClassKind(),
-    EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(), Trusted(),
-    UNGUARDABLE,
+    PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), Array(),
+    ClassKind(), EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(),
+    Trusted(), UNGUARDABLE,
 )  # fmt: skip
 _by_class: ClassCache[Kind] = ClassCache()
 

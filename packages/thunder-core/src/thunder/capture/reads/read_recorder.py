@@ -56,6 +56,7 @@ from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.output import Output
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
+from thunder.capture.tensors.arrays import ArrayHandle
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
 

@@ -61,7 +61,7 @@ class ArrayHandle:
     """
 
     dtype: Any
-    __slots__ = ("__weakref__", "dtype", "_thunder_origin", "_thunder_scalar", "_thunder_tensor")
+    __slots__ = ("__weakref__", "_thunder_origin", "_thunder_scalar", "_thunder_tensor", "dtype")
     __array_priority__ = 10_000.0
 
     def __init__(self, tensor: torch.Tensor, *, scalar: bool = False, origin: tuple[Source, Any] | None = None):
@@ -173,9 +173,9 @@ class ArrayHandle:
         return self._thunder_tensor.__index__()
 
     def __repr__(self) -> str:
-        if state.frontend is None:
-            return f"<traced array {self._thunder_tensor!r}>"
-        fall_back("the program formats a NumPy array as text")
+        if state.frontend is not None:
+            fall_back("the program formats a NumPy array as text")
+        return f"<traced array {self._thunder_tensor!r}>"
 
     def __str__(self) -> str:
         return self.__repr__()
@@ -184,9 +184,9 @@ class ArrayHandle:
         return self.__repr__()
 
     def __hash__(self) -> int:
-        if not self._thunder_scalar:
-            raise TypeError("unhashable type: 'numpy.ndarray'")
-        fall_back("the program hashes a NumPy number")
+        if self._thunder_scalar:
+            fall_back("the program hashes a NumPy number")
+        raise TypeError("unhashable type: 'numpy.ndarray'")
 
     def __copy__(self) -> Any:
         return call_numpy(_numpy().copy, (self,), {})

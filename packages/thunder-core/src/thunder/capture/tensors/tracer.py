@@ -100,7 +100,7 @@ class Tracer:
         self.symbolic: Inputs | None = None  # set if sizes or numbers of inputs are symbolic
         # Arrays that the program made and used as tensors: the array, its bytes at that time, and the tensor's memory.
         self.constant_arrays: list[tuple[Any, bytes, Storage]] = []
-        # Results that are copies in the trace and views in NumPy: the memory of the bases with its version, and the copies.
+        # Results that are copies in the trace and views in NumPy: the bases' memory with its version, and the copies'.
         self.copied_views: list[tuple[list[tuple[Storage, int]], list[Storage]]] = []
         self.uses_arrays = False  # whether the program uses NumPy arrays of tensors
         self.generators: list[torch.Generator] = []  # generators passed to operations of the program

@@ -11,7 +11,7 @@ from thunder.capture.reads.kinds.base import Kind
 from thunder.capture.reads.kinds.callables import Function, Memoized, Method, Partial
 from thunder.capture.reads.kinds.containers import Container
 from thunder.capture.reads.kinds.leaves import PLAIN, EnumMember, Generator, Identity, TensorKind, TextStream
-from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object
+from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object, ThreadLocal
 from thunder.capture.reads.kinds.references import ClassKind, ContextVariable, WeakReference
 from thunder.capture.reads.kinds.unguardable import Trusted, Unguardable
 from thunder.core.classes import ClassCache
@@ -23,7 +23,7 @@ IDENTITY, UNGUARDABLE = Identity(), Unguardable()
 _KINDS: tuple[Kind, ...] = (
     PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), Array(),
     ClassKind(), EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(),
-    Trusted(), UNGUARDABLE,
+    ThreadLocal(), Trusted(), UNGUARDABLE,
 )  # fmt: skip
 _by_class: ClassCache[Kind] = ClassCache()
 

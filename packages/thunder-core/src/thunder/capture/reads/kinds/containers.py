@@ -112,6 +112,8 @@ def has_plain_lookup(cls: type) -> bool:
 
 def _is_key(x: Any) -> bool:
     """Check whether a guard can compare a dict's key."""
+    if type(x) is tuple:
+        return all(map(_is_key, x))
     return is_plain(x) or isinstance(x, type) or Identity().match(type(x))
 
 

@@ -173,7 +173,7 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
 
 
 def _refuse_gradients_of_writes(tracer: Tracer) -> None:
-    """Run as Python if the program writes a value that requires grad to an input, because autograd records the write."""
+    """Run as Python if the program writes a value that requires grad to an input: autograd records the write."""
     for lifted in tracer.inputs:
         storage = lifted.handle._storage
         if storage.written and storage.visible and storage.needs_grad and storage.value is not lifted.proxy:

@@ -118,6 +118,11 @@ class CaptureSession:
             substitutions.enter(context())
 
     @property
+    def uses_arrays(self) -> bool:
+        """Whether the program uses NumPy arrays from outside or of tensors."""
+        return self.tracer.uses_arrays or bool(self.recorder.arrays)
+
+    @property
     def phase(self) -> Phase:
         """Whether the program's code or thunder's code is running."""
         return active.phase if active.reader is self.recorder.reader else Phase.OFF
@@ -151,7 +156,7 @@ class CaptureSession:
         except Exception as error:
             refusal = tracer.refusal
             if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
-                if not _is_thunders(error) and not self.independent and (tracer.uses_arrays or self.recorder.arrays):
+                if not _is_thunders(error) and not self.independent and self.uses_arrays:
                     # C code may have rejected an array handle, which is no array.
                     raise RunsEagerly(f"the program uses NumPy arrays and raised {type(error).__name__}") from error
                 if self.effects and self.numbers is None and not _is_thunders(error):

@@ -13,7 +13,7 @@ from thunder.runtime.guards import GuardFailed
 # Programs that are traced see replacements of this function.
 from_numpy = torch.from_numpy
 
-__all__ = ["array_of", "array_tensor", "dtype_of", "from_numpy", "number_of", "shared_tensor"]
+__all__ = ["array_of", "array_tensor", "dtype_of", "from_numpy", "new_array", "number_of", "shared_tensor"]
 
 
 @functools.cache
@@ -44,6 +44,11 @@ def array_tensor(x: Any) -> torch.Tensor:
 def array_of(t: torch.Tensor) -> Any:
     """Return the array of a tensor's memory."""
     return t.detach().numpy()
+
+
+def new_array(x: Any) -> Any:
+    """Return a copy of an array."""
+    return x.copy()
 
 
 def number_of(t: torch.Tensor) -> Any:

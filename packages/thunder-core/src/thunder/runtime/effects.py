@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from thunder.runtime.arrays import array_of, number_of
+from thunder.runtime.arrays import array_of, new_array, number_of
 from thunder.runtime.containers import base_of, dict_type
 
 __all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "fill_object"]
@@ -115,4 +115,4 @@ ASSIGNMENTS = (
     set_cell,
     set_variable,
 )
-CONSTRUCTORS = (new_object, new_container, new_mask, new_plain, new_tuple, array_of, number_of)
+CONSTRUCTORS = (new_object, new_container, new_mask, new_plain, new_tuple, array_of, number_of, new_array)

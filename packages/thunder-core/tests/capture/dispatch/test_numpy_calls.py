@@ -91,6 +91,8 @@ ON_ARRAYS: dict[str, Callable[..., Any]] = {
     "loops": loops,
     "writes": writes,
     "the array itself": lambda a: (a, a[1:]),
+    "arrays of constants": lambda a: (np.zeros(3), [np.arange(2) * 2, a + 1]),
+    "arrays of numbers": lambda a: np.array([a[0, 0], 2.0, a.sum()]),
     "beside arrays of the program": lambda a: a + np.arange(4) * np.float32(2) + np.ones(4),
 }
 
@@ -232,6 +234,10 @@ def view_written_afterwards(a: Any) -> Any:
     return reverse * 1
 
 
+def branches(a: Any) -> Any:
+    return a if a.sum() > 2 else -a
+
+
 PARTLY_EAGER: dict[str, tuple[Callable[..., Any], Any]] = {
     "data-dependent": (lambda a: np.unique(a), np.array([1.0, 1.0, 2.0])),
     "text": (lambda a: str(a), np.ones(2)),
@@ -242,6 +248,8 @@ PARTLY_EAGER: dict[str, tuple[Callable[..., Any], Any]] = {
     "a user function": (lambda a: np.apply_along_axis(lambda row: row.sum() * 2, 0, a), np.ones((2, 2))),
     "a tensor in a ufunc": (lambda x: np.sin(x), torch.ones(2)),
     "an array in a torch function": (lambda a: torch.ones(3) * a, np.arange(3.0)),
+    "a branch": (branches, np.arange(3.0)),
+    "a test": (lambda a: np.testing.assert_allclose(a, a), np.ones(2)),
     "C code": (lambda a: bytes(memoryview(a)), np.ones(2)),
 }
 

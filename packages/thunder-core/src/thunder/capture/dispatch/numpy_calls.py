@@ -34,7 +34,6 @@ from thunder.core.state import state
 from thunder.core.symbol import NON_DIFFERENTIABLE, OpTags, Symbol, map_proxies
 from thunder.core.symint.numbers import specialized
 from thunder.executors.torchex.base import ex as torch_executor
-from thunder.numpy.base import all_npsymbols
 from thunder.runtime.arrays import dtype_of, from_numpy, shared_tensor
 
 __all__ = ["constant_array", "is_array", "replaced_functions", "tensor_of_array"]
@@ -111,6 +110,8 @@ def _converter(name: str) -> Callable[..., Any]:
     original = getattr(_np(), name)
 
     def convert(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(x) in (list, tuple) and any(map(is_array_handle, x)):
+            x = call_numpy(_np().stack, (list(x),), {})
         if not is_array_handle(x) and not isinstance(x, torch.Tensor):
             return original(x, *args, **kwargs)
         array = x if is_array_handle(x) else x.numpy()
@@ -233,7 +234,7 @@ def _computed(tracer: Tracer, function: Any, name: str, args: Any, kwargs: Any, 
         return _np().dtype(x).name if isinstance(x, type) else x
 
     args, kwargs = _map(tensor, args), _map(tensor, kwargs)
-    sym = all_npsymbols().get(f"numpy.{_LANGUAGE.get(name, name)}")
+    sym = _operation(name)
     plain = isinstance(function, _np().ufunc) or getattr(function, "__self__", None) is None
     if sym is not None and plain and sym.bind.accepts(args, kwargs) and not _has_names(args, kwargs):
         try:
@@ -247,6 +248,14 @@ def _computed(tracer: Tracer, function: Any, name: str, args: Any, kwargs: Any, 
             tracer.refusal = None
     result = tracer.call_symbol(_numpy_symbol(function, name), args, kwargs)
     return _in_arrays(result, on_ones)
+
+
+@functools.cache
+def _operation(name: str) -> Symbol | None:
+    """Return the operation of thunder's NumPy language, which is imported by the first program that uses NumPy."""
+    from thunder.numpy import all_npsymbols
+
+    return all_npsymbols().get(f"numpy.{_LANGUAGE.get(name, name)}")
 
 
 def _has_names(args: Any, kwargs: Any) -> bool:

@@ -203,6 +203,12 @@ class Epilogue:
         """Write a new causal mask of the same shape."""
         return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
 
+    def new_array(self, x: Any) -> Any:
+        """Write a new array with the same elements."""
+        out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("a"))
+        self.trace.record(BoundSymbol(_OPERATORS["new_array"], (x.copy(),), {}, out))
+        return out
+
     def _tensor(self, x: Any) -> Proxy:
         for tensor, proxy in zip(self.tensors, self._values):
             if tensor is x:

@@ -125,6 +125,8 @@ class ArrayHandle:
         return self.shape[0]
 
     def __getattr__(self, name: str) -> Any:
+        if name in ("__array_struct__", "__array_interface__"):  # NumPy then calls `__array__`
+            raise AttributeError(name)
         method = getattr(type(self.dtype.type(0)) if self._thunder_scalar else _numpy().ndarray, name)
         if not callable(method):
             fall_back(f"the program reads the attribute `{name}` of a NumPy array")

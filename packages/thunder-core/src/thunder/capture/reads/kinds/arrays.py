@@ -8,7 +8,7 @@ from typing import Any
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.sources import Argument, ArrayTensor, Source
 from thunder.capture.reads.guard_kinds import IsSame
-from thunder.capture.reads.kinds.base import Holder, Kind, Recorder
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.tensors.arrays import ArrayHandle
 from thunder.runtime.arrays import shared_tensor
 
@@ -37,6 +37,10 @@ class Array(Kind):
             recorder.substitute(holder, value, handle)
         elif handle is None or not isinstance(source, Argument):  # arguments have been replaced
             recorder.unguardable_found(source, value)
+
+    def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
+        """Write a copy of an array that the program made from constants."""
+        return epilogue.not_rebuilt(value) if value.dtype.hasobject else epilogue.new_array(value)
 
 
 def array_handle(source: Source, value: Any, recorder: Recorder) -> ArrayHandle | None:

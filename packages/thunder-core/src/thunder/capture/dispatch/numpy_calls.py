@@ -389,8 +389,8 @@ def _written(target: Any, result: Any) -> Any:
 
 
 def _shape(sizes: tuple[Any, ...]) -> Any:
-    sizes = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-    return [operator.index(n) for n in sizes]
+    given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+    return [operator.index(n) for n in given]
 
 
 def _axes(axis: Any) -> tuple[int, ...]:

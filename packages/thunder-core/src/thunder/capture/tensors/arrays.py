@@ -86,7 +86,7 @@ class ArrayHandle:
 
     # -- metadata -----------------------------------------------------------------------------------------------------
     @property
-    def __class__(self) -> Any:  # type: ignore[override]
+    def __class__(self) -> Any:  # type: ignore[misc]
         return self.dtype.type if self._thunder_scalar else _numpy().ndarray
 
     @property

@@ -89,7 +89,7 @@ def capture(
 
         return undone(on)
 
-    repeated = frozenset() if independent or dynamic else _repeated(pytree.tree_leaves((args, kwargs)))
+    repeated = frozenset() if independent or dynamic else _repeated(args, kwargs)
     if repeated:
         try:
             return run(repeated)
@@ -100,8 +100,12 @@ def capture(
     return run(frozenset())
 
 
-def _repeated(leaves: Sequence[Any]) -> frozenset[int]:
+def _repeated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
     """Return the ids of tensors that are passed more than once and do not require grad."""
+    try:
+        leaves = pytree.tree_leaves((args, kwargs))
+    except RecursionError:
+        return frozenset()  # an argument contains itself
     counts = Counter(id(x) for x in leaves if type(x) is torch.Tensor and not x.requires_grad)
     return frozenset(key for key, count in counts.items() if count > 1)
 
@@ -115,11 +119,12 @@ def _capture(session: CaptureSession, trusted: bool) -> Captured:
         refusal.overrides_builtins = not raised_by_branch(refusal)
         refusal.derives_scalars = all(map(DerivedScalars(session.tracer, session.evaluation).derives, refusal.asked))
         raise
+    _refuse_changed_arrays(session.tracer)
+    _refuse_overlaps(session.tracer, arrays=bool(session.recorder.arrays))
     session.release()
     _refuse_leftovers(session.tracer)
     if session.independent:
         _refuse_shared_writes(session.tracer)
-    _refuse_overlaps(session.tracer)
     return captured
 
 
@@ -162,6 +167,8 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
         if independent:
             tracer.trace.info["effects"] = len(values)
             values = (result, *values)
+    if not independent:
+        _refuse_gradients_of_writes(tracer)
     tracer.finish(values)
     if not independent:
         tracer.leaves.stay_inside(tracer, tensors_in(values), hooked)
@@ -170,10 +177,31 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
     return epilogue
 
 
-def _refuse_overlaps(tracer: Tracer) -> None:
+def _refuse_gradients_of_writes(tracer: Tracer) -> None:
+    """Run as Python if the program writes a value that requires grad to an input: autograd records the write."""
+    for lifted in tracer.inputs:
+        storage = lifted.handle._storage
+        if storage.written and storage.visible and storage.needs_grad and storage.value is not lifted.proxy:
+            raise ModuleFallback(
+                f"the program writes a value that requires grad into its input {lifted.proxy.name}: gradients cannot "
+                "flow back through that write. Write under torch.no_grad(), or write a detached value"
+            )
+
+
+def _refuse_changed_arrays(tracer: Tracer) -> None:
+    """Run eagerly if the program changes an array that is a constant in the trace, or a view that is a copy in it."""
+    for array, before, storage in tracer.constant_arrays:
+        if array.tobytes() != before or storage.written:
+            raise RunsEagerly("the program changes a NumPy array that it has made and that is also a tensor")
+    for bases, copies in tracer.copied_views:
+        if any(base.version != version for base, version in bases) or any(copy.written for copy in copies):
+            raise RunsEagerly("the program writes to the memory of a view of a NumPy array")
+
+
+def _refuse_overlaps(tracer: Tracer, *, arrays: bool = False) -> None:
     """Run eagerly if the program writes to an input that shares memory with another input."""
     written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
-    found = overlap([x.tensor for x in tracer.inputs], written) if written else None
+    found = overlap([x.tensor for x in tracer.inputs], written, arrays=arrays) if written else None
     if found is not None:
         one, other = (tracer.inputs[i].proxy.name for i in found)
         raise RunsEagerly(

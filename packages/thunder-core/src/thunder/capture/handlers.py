@@ -19,6 +19,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     indexing,
     initializers,
     metadata,
+    numpy_calls,
     opaque_operations,
     packed_sequences,
     reshaping,

@@ -119,6 +119,11 @@ class CaptureSession:
             substitutions.enter(context())
 
     @property
+    def uses_arrays(self) -> bool:
+        """Whether the program uses NumPy arrays from outside or of tensors."""
+        return self.tracer.uses_arrays or bool(self.recorder.arrays)
+
+    @property
     def phase(self) -> Phase:
         """Whether the program's code or thunder's code is running."""
         return active.phase if active.reader is self.recorder.reader else Phase.OFF
@@ -152,6 +157,9 @@ class CaptureSession:
         except Exception as error:
             refusal = tracer.refusal
             if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
+                if not _is_thunders(error) and not self.independent and self.uses_arrays:
+                    # C code may have rejected an array handle, which is no array.
+                    raise RunsEagerly(f"the program uses NumPy arrays and raised {type(error).__name__}") from error
                 if self.effects and self.numbers is None and not _is_thunders(error):
                     raise ProgramRaised(f"the program raised {type(error).__name__}: {error}") from error
                 raise
@@ -177,6 +185,8 @@ class CaptureSession:
         """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
         self.evaluation.release()
+        for lifted in self.tracer.inputs:
+            lifted.handle.forget_attributes()
         self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []

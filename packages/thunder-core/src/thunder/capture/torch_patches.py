@@ -20,6 +20,7 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
+from thunder.capture.dispatch.numpy_calls import replaced_functions
 from thunder.capture.dispatch.override_queries import override_queries
 from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.dispatch.subclasses import as_subclass
@@ -117,14 +118,21 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
     return found
 
 
-def _sharded() -> list[tuple[Any, str, Any]]:
-    """Return replacements of FSDP's functions that run before a module; they gather parameters, so they fall back."""
+def _distributed() -> list[tuple[Any, str, Any]]:
+    """Return replacements that fall back, for modules that communicate with other processes around their forward.
+
+    FSDP gathers parameters, and DistributedDataParallel prepares the reduction of gradients. The modules inside them
+    are compiled.
+    """
+    parallel = torch.nn.parallel.DistributedDataParallel
+    message = "the program calls a DistributedDataParallel module, which reduces gradients in all processes"
 
     def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
         private.forward_not_begun(sharded)
         return fall_back("the program calls a module whose parameters are sharded (FSDP)")
 
-    return [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
+    found = [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
+    return [*found, (parallel, "forward", _here(lambda *args, **kwargs: fall_back(message), parallel.forward))]
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:
@@ -230,7 +238,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         # The cumulative average of batch norm converts the number of batches with `float`.
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
-    owners += _left_to_python() + _function_transforms() + _control_flow() + _sharded() + _checkpointed()
+    owners += _left_to_python() + _function_transforms() + _control_flow() + _distributed() + _checkpointed()
     owners += (
         override_queries()
         + number_checks()
@@ -239,7 +247,10 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         + _initializers()
         + _masks_of_unknown_size()
     )
-    owners += [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in replaced_collectives()]
+    owners += [
+        (owner, name, _here(ours, getattr(owner, name)))
+        for owner, name, ours in (*replaced_collectives(), *replaced_functions())
+    ]
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

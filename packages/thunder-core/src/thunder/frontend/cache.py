@@ -22,7 +22,7 @@ import torch
 from thunder.capture.guards.prologue import Guarded
 from thunder.capture.numbers.symbolic import Dynamic
 from thunder.capture.reads.guard_kinds import Equals, HasContents
-from thunder.capture.reads.kinds.containers import item_source
+from thunder.capture.reads.kinds.containers import MAX_SYMBOLIC_ITEMS, item_source
 from thunder.core.events import current_log
 from thunder.extend import implementations_epoch
 from thunder.frontend.options import MAX_SPECIALIZATIONS
@@ -190,7 +190,9 @@ class Cache:
     def _learn_contents(self, guard: HasContents, found: Any) -> None:
         if not isinstance(found, (list, dict, deque)) or len(found) != len(guard.operand):
             return
-        before = dict(guard.operand) if isinstance(found, dict) else dict(enumerate(guard.operand))
+        if isinstance(found, dict) != isinstance(guard.operand, dict) or len(found) > MAX_SYMBOLIC_ITEMS:
+            return
+        before = guard.operand if isinstance(found, dict) else dict(enumerate(guard.operand))
         now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
         changed = [key for key, was in before.items() if now[key] != was]
         if changed and all(_is_number(before[key]) and type(now[key]) is type(before[key]) for key in changed):

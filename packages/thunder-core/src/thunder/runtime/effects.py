@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from thunder.runtime.arrays import array_of, new_array, number_of
 from thunder.runtime.containers import base_of, dict_type
 
 __all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "fill_object"]
@@ -129,4 +130,15 @@ def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[st
     return function(base, *args, **kwargs)
 
 
-CONSTRUCTORS = (as_subclass, repeat_view, new_object, new_container, new_mask, new_plain, new_tuple)
+CONSTRUCTORS = (
+    as_subclass,
+    repeat_view,
+    new_object,
+    new_container,
+    new_mask,
+    new_plain,
+    new_tuple,
+    array_of,
+    number_of,
+    new_array,
+)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -94,17 +95,29 @@ def same_plain_value(x: Any, expected: Any) -> bool:
 
 
 def same_contents(x: Any, expected: Any) -> bool:
-    """Check whether a container has the expected plain values. `expected` is a tuple of items, or a frozenset."""
+    """Check whether a container has the expected plain values.
+
+    `expected` is a dict, a frozenset, or a tuple of items. Large containers rarely change, so their items are first
+    compared by identity, without running Python code for each item. The items are immutable.
+    """
+    if len(x) != len(expected):
+        return False
     if isinstance(expected, frozenset):
-        return len(x) == len(expected) and same_value(
-            tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected)))
-        )
-    if isinstance(x, dict):
-        x = dict_type(x).items(x)
-        return len(x) == len(expected) and all(
-            same_value(k, key) and same_value(v, value) for (k, v), (key, value) in zip(x, expected)
-        )
-    return len(x) == len(expected) and all(map(same_value, x, expected))
+        return _same_elements(x, expected)
+    if isinstance(expected, dict):
+        base = dict_type(x)
+        return _same_items(base.keys(x), expected.keys()) and _same_items(base.values(x), expected.values())
+    return _same_items(x, expected)
+
+
+def _same_items(x: Iterable[Any], expected: Iterable[Any]) -> bool:
+    return all(map(is_, x, expected)) or all(map(same_value, x, expected))
+
+
+def _same_elements(x: Any, expected: frozenset[Any]) -> bool:
+    if all(map(is_, x, expected)) or {*map(id, x)} == {*map(id, expected)}:
+        return True
+    return same_value(tuple(sorted(map(_typed, x))), tuple(sorted(map(_typed, expected))))
 
 
 def _typed(x: Any) -> str:
@@ -137,15 +150,21 @@ def check_different(objects: Sequence[Any]) -> None:
         )
 
 
-def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
-    """Raise if an input that the program writes to overlaps another input in memory."""
-    if overlap(tensors, written) is not None:
+def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int], arrays: bool = False) -> None:
+    """Raise if an input that the program writes to overlaps another input in memory.
+
+    With `arrays`, some inputs are NumPy arrays.
+    """
+    if overlap(tensors, written, arrays=arrays) is not None:
         raise GuardFailed("an input that is written in place overlaps another input in memory")
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
     """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
-    leaves, spec = pytree.tree_flatten((args, kwargs))
+    try:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+    except RecursionError:
+        raise GuardFailed("an argument contains itself") from None
     if spec != structure:
         raise GuardFailed(f"the structure of the arguments was {structure} and is {spec}")
     return leaves

@@ -126,14 +126,30 @@ def _sameness(ids: list[int]) -> tuple[int, ...] | None:
 
 
 # -- overlapping memory ------------------------------------------------------------------------------------------------
-def overlap(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> tuple[int, int] | None:
-    """Return the indices of a written tensor and of another tensor that overlaps it, or None."""
+def overlap(tensors: Sequence[torch.Tensor], written: Sequence[int], *, arrays: bool = False) -> tuple[int, int] | None:
+    """Return the indices of a written tensor and of another tensor that overlaps it, or None.
+
+    With `arrays`, some tensors were made from NumPy arrays, so different storages may refer to the same memory.
+    """
+    if arrays:
+        return _overlap_in_memory(tensors, written)
     storages = [t.untyped_storage()._cdata for t in tensors]
     if len(set(storages)) == len(storages):
         return None
     for i in written:
         for j, storage in enumerate(storages):
             if j != i and storage == storages[i] and _may_overlap(tensors[i], tensors[j]):
+                return i, j
+    return None
+
+
+def _overlap_in_memory(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> tuple[int, int] | None:
+    ranges = [(t.data_ptr(), t.data_ptr() + _byte_range(t)[1] - _byte_range(t)[0]) for t in tensors]
+    for i in written:
+        for j, t in enumerate(tensors):
+            if i == j or not t.numel() or not tensors[i].numel() or t.device != tensors[i].device:
+                continue
+            if ranges[i][0] <= ranges[j][1] and ranges[j][0] <= ranges[i][1]:
                 return i, j
     return None
 

@@ -253,7 +253,6 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a loop over what a mask left": (lambda x: [row * 2 for row in x[x > 0.5]], "the number u0"),
     "an array": (lambda x: np.sqrt(x.sum().item()), "the number u0"),
     "a key": (lambda x: {x.sum().item(): x}, "the number u0"),
-    "numpy": (lambda x: x.numpy(), r"numpy\(\)"),
     "contains": (lambda x: 1.0 in x, r"\(in\)"),
     "equal": (lambda x: x if torch.equal(x, x * 2) else -x, "u0"),
     "max": (lambda x: max(x[0]), "a branch on it"),

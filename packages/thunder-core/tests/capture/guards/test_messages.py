@@ -82,7 +82,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "list": (lambda m: m.cfg.sizes.append(3), r"the contents of Model\.cfg\.sizes were \(1, 2\) and are \[1, 2, 3\]"),
     "dict": (
         lambda m: m.cfg.table.update(b=2),
-        r"the contents of Model\.cfg\.table were \(\('a', 1\),\) and are \{'a': 1, 'b': 2\}",
+        r"the contents of Model\.cfg\.table were \{'a': 1\} and are \{'a': 1, 'b': 2\}",
     ),
     "namespace": (setting("cfg.inner.p", 0.25), r"Model\.cfg\.inner\.p was 0\.5 and is 0\.25"),
     "function": (setting("act", torch.tanh), r"Model\.act was .*relu.* and is another: .*tanh"),

@@ -32,6 +32,12 @@ from thunder.capture.reads.kinds.base import SavedName
 from thunder.capture.reads.libraries import TRUSTED
 
 X = torch.ones(3)
+
+
+class Locals(threading.local):
+    pass
+
+
 LOCAL = threading.local()
 RANDOM = random.Random(0)
 QUEUE: queue.Queue[Any] = queue.Queue()
@@ -63,8 +69,9 @@ CLAIMED: list[tuple[Any, str]] = [
     (torch.Generator(), "Generator"), (torch, "Identity"), (torch.relu, "Identity"), (object(), "Identity"),
     (Color.RED, "EnumMember"), (datetime.date(2020, 1, 1), "Identity"), (fractions.Fraction(1), "Identity"),
     (sys.modules, "Identity"), (torch.ops.aten.relu, "Trusted"), (pathlib.Path(), "Plain"), (LOGGER, "Object"),
-    (LOCAL, "Unguardable"), (RANDOM, "Object"), (RANDOM.random, "Identity"), (time.time, "Identity"),
-    (QUEUE, "Object"), (ITERATOR, "Unguardable"), (np.ones(2), "Unguardable"),
+    (LOCAL, "ThreadLocal"), (Locals(), "Unguardable"),
+    (RANDOM, "Object"), (RANDOM.random, "Identity"), (time.time, "Identity"),
+    (QUEUE, "Object"), (ITERATOR, "Unguardable"), (np.ones(2), "Array"), (np.dtype("f4"), "Identity"),
     (array.array("d"), "Unguardable"), (torch.distributions.Normal(0.0, 1.0), "Object"),
     (sys.__stdout__, "TextStream"), (operator.itemgetter(1), "Identity"), (TREE, "Trusted"),
 ]  # fmt: skip
@@ -153,13 +160,13 @@ def hands_it_to_c(x: Any) -> Any:
 
 
 def closes_over_it() -> Any:
-    inside = threading.local()
+    inside = Locals()
     inside.scale = 2.0
     return lambda x: x * inside.scale
 
 
 def compares_what_it_closes_over() -> Any:
-    inside = threading.local()
+    inside = Locals()
     return lambda x: x * 2 if inside is not None else x
 
 
@@ -178,7 +185,7 @@ def test_what_is_only_named(fn: Any) -> None:
     [
         (calls_a_method_in_c, "the program calls _random.Random.random, a C function"),
         (hands_it_to_c, "`ITERATOR` is a list_iterator, which thunder cannot guard"),
-        (closes_over_it(), "`inside` is a _local, which thunder cannot guard"),
+        (closes_over_it(), "`inside` is a Locals, which thunder cannot guard"),
     ],
     ids=["in C", "to C", "cell"],
 )  # fmt: skip

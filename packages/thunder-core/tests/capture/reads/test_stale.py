@@ -99,8 +99,8 @@ def test_arguments_that_are_leaves_and_not() -> None:
             for x in order:
                 torch.testing.assert_close(jitted(x), f(x))
     jitted = thunder.jit(write)
-    with pytest.raises(RuntimeError, match="gradients cannot flow back through that write"):
-        jitted(leaf * 1)
+    torch.testing.assert_close(jitted(leaf * 1), write(leaf * 1))
+    assert "gradients cannot flow back through that write" in thunder.explain(jitted)
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
         jitted(leaf)
 
@@ -194,22 +194,12 @@ def test_the_compiling_flag_is_a_boolean() -> None:
 
 
 # -- what is never cached ---------------------------------------------------------------------------------------------
-TABLE = {i: torch.ones(6) * i for i in range(2000)}
 ITERATOR: Iterator[float] = iter(())
-ARRAY = numpy.ones(3)
-
-
-def test_a_large_table(never_cached: Any) -> None:
-    assert "TABLE" in never_cached(lambda x: x * TABLE[3])
 
 
 def test_iterators(never_cached: Any, module_globals: Any) -> None:
     module_globals("ITERATOR", iter([float(i) for i in range(100)]))
     assert "ITERATOR" in never_cached(lambda x: x * next(ITERATOR))
-
-
-def test_contents_of_arrays(never_cached: Any) -> None:
-    assert "ARRAY" in never_cached(lambda x: x * float(ARRAY[0]))
 
 
 def test_chance_and_clocks(never_cached: Any) -> None:

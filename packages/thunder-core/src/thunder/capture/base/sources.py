@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from thunder.runtime.arrays import array_tensor
+
 __all__ = [
     "Argument",
     "Attr",
@@ -515,6 +517,29 @@ class Query(Source):
     def code(self, start: str, *operands: str) -> str:
         """Return `start.name()`."""
         return f"{start}.{self.name}()"
+
+
+class ArrayTensor(Source):
+    """The tensor that shares memory with a NumPy array."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the tensor."""
+        return array_tensor(start)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return a call of a function that checks the array."""
+        return f"array_tensor({start})"
+
+    def describe(self) -> str:
+        """Return the array's name."""
+        return str(self.parent)
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        """The function that checks the array."""
+        return {"array_tensor": array_tensor}
 
 
 class HasGradientHooks(Source):

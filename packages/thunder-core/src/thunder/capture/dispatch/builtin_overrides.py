@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from thunder.capture.numbers.overrides import BUILTINS
+from thunder.capture.tensors.arrays import is_array_handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.state import state
 from thunder.core.symint.functions import FUNCTIONS, made_complex
@@ -35,7 +36,8 @@ class _Conversion(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls.plain is complex and not kwargs and is_unbacked(*args):
             return made_complex(*args)
-        x = args[0] if len(args) == 1 and not kwargs else None
+        x: Any = args[0] if len(args) == 1 and not kwargs else None
+        x = x._thunder_tensor if is_array_handle(x) else x
         if not isinstance(x, (torch.Tensor, SymbolicNumber)) or not isinstance(state.frontend, Tracer):
             return cls.plain(*args, **kwargs)
         if isinstance(x, torch.Tensor):

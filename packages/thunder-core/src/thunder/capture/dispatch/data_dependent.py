@@ -136,6 +136,11 @@ for _name in _WITH_SIZES:
             handles(_function)(with_sizes(_function))
 
 
+@handles(torch.topk, torch.Tensor.topk, traced=True)
+def _topk(tracer: Tracer, input: Any, k: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch.topk(input, number_in(tracer, k), *args, **kwargs) if isinstance(k, torch.Tensor) else NotImplemented
+
+
 @handles(torch.arange, traced=True)
 def _arange(tracer: Tracer, *args: Any, out: Any = None, **kwargs: Any) -> Any:
     if not any(isinstance(x, torch.Tensor) for x in (*args, *kwargs.values())):

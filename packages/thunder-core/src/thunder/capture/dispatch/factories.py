@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from thunder.capture.base.tracing_mode import TracingMode
+from thunder.capture.dispatch.numpy_calls import constant_array, is_array, tensor_of_array
 from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.tensors.arrays import is_array_handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.symint.numbers import is_unbacked
 
@@ -19,6 +21,9 @@ __all__: list[str] = []
 
 @handles(torch.as_tensor)
 def _as_tensor(tracer: Tracer, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    if is_array(data):
+        data = tensor_of_array(tracer, data)
+        device = device or torch.get_default_device()
     if isinstance(data, torch.Tensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
     return _tensor(tracer, data, dtype=dtype, device=device)
@@ -29,6 +34,9 @@ def _asarray(
     tracer: Tracer, obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None,
     requires_grad: bool | None = None,
 ) -> Any:  # fmt: skip
+    if is_array(obj):
+        obj = tensor_of_array(tracer, obj)
+        device = device or torch.get_default_device()
     if not isinstance(obj, torch.Tensor):
         return _tensor(tracer, obj, dtype=dtype, device=device)
     obj = tracer.handle_of(obj)
@@ -42,6 +50,9 @@ def _asarray(
 def _tensor(
     tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Any:
+    if is_array(data):
+        data = tensor_of_array(tracer, data) if is_array_handle(data) else constant_array(tracer, data)
+        device = device or torch.get_default_device()
     if isinstance(data, torch.Tensor):
         data = tracer.handle_of(data)
         out = data.to(device=device or data.device, dtype=dtype or data.dtype)
@@ -81,6 +92,8 @@ def _stacked(x: Any) -> Any:
         found = [p for p in parts if isinstance(p, torch.Tensor)]
         if not found:
             return x
+        with TracingMode():
+            parts = [torch.tensor(p) if isinstance(p, (tuple, list)) else p for p in parts]
         dtype = functools.reduce(torch.promote_types, [_dtype_of(p) for p in parts])
         parts = [p.to(dtype) if isinstance(p, torch.Tensor) else _full(found[0].shape, p, dtype=dtype) for p in parts]
         return torch.stack(parts)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.dispatch.registry import handles, methods
 from thunder.capture.tensors import aliasing
@@ -202,15 +203,15 @@ for _name, _what in (("__bool__", "a branch on it"), ("is_nonzero", "a branch on
 handles(torch.is_nonzero)(_conversion("a branch on it"))
 
 
-def _asking(what: str) -> Callable[..., Any]:
+def _left_to_python(what: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-        raise asks_for_value(what)
+        fall_back(f"the program passes a tensor to {what}")
 
     return handler
 
 
-for _name, _what in (("numpy", ".numpy()"), ("__array__", "NumPy"), ("__dlpack__", "its memory")):
-    handles(*methods(_name))(_asking(_what))
+for _name, _what in (("__array__", "a function of NumPy"), ("__dlpack__", "another library")):
+    handles(*methods(_name))(_left_to_python(_what))
 
 
 # -- comparisons of whole tensors -------------------------------------------------------------------------------------

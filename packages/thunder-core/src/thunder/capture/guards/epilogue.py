@@ -28,6 +28,7 @@ from thunder.capture.reads.classify import classify
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
+from thunder.capture.tensors.arrays import ArrayHandle, is_array_handle
 from thunder.capture.tensors.handle import is_handle, shows_handle
 from thunder.capture.tensors.layout import function_of
 from thunder.core import prims
@@ -160,6 +161,8 @@ class Epilogue:
         """Return the trace's expression for a value. Values known only at run time are proxies in it."""
         if isinstance(x, SymbolicNumber) or is_tensor(x):
             return self._tensor(x)
+        if is_array_handle(x):
+            return self._array(x)
         if type(x) is torch.Size:  # printing would turn it into a plain tuple
             return self._make(x, "new_tuple", [self.expression(n) for n in x])
         x = type if x is TypeOf else x
@@ -203,6 +206,12 @@ class Epilogue:
         """Write a new causal mask of the same shape."""
         return self._make(x, "new_mask", x.variant, self.expression(x.seq_len_q), self.expression(x.seq_len_kv))
 
+    def new_array(self, x: Any) -> Any:
+        """Write a new array with the same elements."""
+        out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("a"))
+        self.trace.record(BoundSymbol(_OPERATORS["new_array"], (x.copy(),), {}, out))
+        return out
+
     def _tensor(self, x: Any) -> Proxy:
         for tensor, proxy in zip(self.tensors, self._values):
             if tensor is x:
@@ -233,6 +242,20 @@ class Epilogue:
             self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], args, {}, found))
             base = found
 
+    def _array(self, x: ArrayHandle) -> Any:
+        """Write an array from outside as it is, and a new array with the memory of its tensor."""
+        if x._thunder_origin is not None:
+            return self._target(*x._thunder_origin)
+        if id(x) not in self._made:
+            storage = getattr(x._thunder_tensor, "_storage", None)
+            if storage is not None and any(storage in copies for _, copies in x._thunder_tensor._tracer.copied_views):
+                raise RunsEagerly("the program returns or stores a view of a NumPy array that a tensor cannot express")
+            self._alive.append(x)
+            out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("a"))
+            constructor = _OPERATORS["number_of" if x._thunder_scalar else "array_of"]
+            self.trace.record(BoundSymbol(constructor, (self._tensor(x._thunder_tensor),), {}, out))
+        return self._made[id(x)]
+
     def _make(self, x: Any, operator: str, *args: Any) -> Proxy:
         out = AnyProxy(name=self.trace.make_name("x"))
         self._made[id(x)] = out
@@ -244,7 +267,7 @@ class Epilogue:
         kind = type(x)
         if kind is tuple:
             return tuple([self.expression(i) for i in x])
-        if kind in (list, dict, set, frozenset):
+        if kind in (list, dict, set, frozenset) and not _contains_itself(x):
             if kind is frozenset:
                 return frozenset(map(specialized, x))
             out = AnyProxy(name=self.trace.make_name("x"))
@@ -313,13 +336,32 @@ def _return() -> Symbol:
     return prims.python_return  # type: ignore[no-any-return]
 
 
-def _is_plain(x: Any) -> bool:
-    """Check whether a trace can return `x` directly: tensors, numbers, strings and None in tuples, lists and dicts."""
+def _contains_itself(x: Any) -> bool:
+    """Check whether a list, dict or tuple contains itself, directly or in its items."""
+
+    def reaches_itself(x: Any, around: tuple[int, ...]) -> bool:
+        if type(x) not in (list, dict, tuple):
+            return False
+        items = x.values() if type(x) is dict else x
+        return id(x) in around or any(reaches_itself(i, (*around, id(x))) for i in items)
+
+    return reaches_itself(x, ())
+
+
+def _is_plain(x: Any, around: tuple[int, ...] = ()) -> bool:
+    """Check whether a trace can return `x` directly: tensors, numbers, strings and None in tuples, lists and dicts.
+
+    `around` contains the ids of the containers of `x`. A container that contains itself is not plain.
+    """
     kind = type(x)
+    if kind in (tuple, list, dict):
+        if id(x) in around:
+            return False
+        around = (*around, id(x))
     if kind in (tuple, list):
-        return all(_is_plain(i) for i in x)
+        return all(_is_plain(i, around) for i in x)
     if kind is dict:
-        return all(type(k) in (str, int) and _is_plain(v) for k, v in x.items())
+        return all(type(k) in (str, int) and _is_plain(v, around) for k, v in x.items())
     if is_handle(x) and (x.given_attributes or x._tracer.subclasses):
         return False
     if kind is str and shows_handle(x):

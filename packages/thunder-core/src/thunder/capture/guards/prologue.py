@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.fallback import ModuleFallback
 from thunder.capture.base.messages import Message
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.sources import Argument, Size, Source
@@ -36,7 +37,10 @@ class Arguments:
     """The arguments of a call, flattened to leaves."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]):
-        self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        try:
+            self.leaves, self.structure = pytree.tree_flatten((args, kwargs))
+        except RecursionError:
+            raise ModuleFallback("an argument contains itself") from None
         self.count = len(args)
         self.flat = not kwargs and len(args) == len(self.leaves) and all(a is b for a, b in zip(args, self.leaves))
         self.names = _leaf_names(args, kwargs, names, len(self.leaves))
@@ -204,7 +208,8 @@ class Prologue:
                 operands = self.guarded.tensors, tuple(looked_at.proxies)
                 trace.record(BoundSymbol(guards.check_tensors, operands, {}, tensors))
             if len(written) > 0 and len(inputs) > 1 and not trusted:
-                guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written))
+                arrays = (True,) if recorder.arrays else ()
+                guards.check_distinct(tuple(looked_at.found[id(x.tensor)] for x in inputs), tuple(written), *arrays)
             values = self._inputs(writer, inputs, looked_at)
             prims.python_return(
                 values if targets is None else (values, tuple(writer.fetch(source) for source in targets))

@@ -193,6 +193,7 @@ _OF_TORCH: dict[str, str] = {
          "_functionalization", "_disabled_torch", "_remove_obj_from_tls", "_stash_obj_in_tls", "_is_key_in_tls"],
         "modes and dispatch, which lead to the tracer",
     ),
+    "_any_output_is_alias": "compares the memory of its arguments",
     **dict.fromkeys(
         ["is_", "_is_(?!alias_of)", "_get_tracing_state", "_get_default_device", "_get_privateuse1",
          "_should_allow_numbers", "get_default_dtype", "_get_autocast", "get_autocast", "_get_accelerator",

@@ -6,11 +6,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from thunder.capture.reads.kinds.arrays import Array
 from thunder.capture.reads.kinds.base import Kind
 from thunder.capture.reads.kinds.callables import Function, Memoized, Method, Partial
 from thunder.capture.reads.kinds.containers import Container
 from thunder.capture.reads.kinds.leaves import PLAIN, EnumMember, Generator, Identity, TensorKind, TextStream
-from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object
+from thunder.capture.reads.kinds.objects import Jitted, Namespace, Object, ThreadLocal
 from thunder.capture.reads.kinds.references import ClassKind, ContextVariable, WeakReference
 from thunder.capture.reads.kinds.unguardable import Trusted, Unguardable
 from thunder.core.classes import ClassCache
@@ -20,9 +21,9 @@ __all__ = ["UNGUARDABLE", "classify"]
 IDENTITY, UNGUARDABLE = Identity(), Unguardable()
 # The first kind that matches a value's class is used.
 _KINDS: tuple[Kind, ...] = (
-    PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), ClassKind(),
-    EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(), Trusted(),
-    UNGUARDABLE,
+    PLAIN, Container(), Function(), Method(), Memoized(), ContextVariable(), WeakReference(), TensorKind(), Array(),
+    ClassKind(), EnumMember(), Partial(), Generator(), IDENTITY, TextStream(), Jitted(), Object(), Namespace(),
+    ThreadLocal(), Trusted(), UNGUARDABLE,
 )  # fmt: skip
 _by_class: ClassCache[Kind] = ClassCache()
 

@@ -8,6 +8,7 @@ listed here, the guards check only that they are the same functions.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -29,13 +30,20 @@ _SITE = ("site-packages", "dist-packages")
 # The folders of the standard library, whose functions compute from their arguments. The exceptions, which read a clock,
 # a random state or a file, are listed in `nondeterminism.py`.
 _STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
-_PURELIB = sysconfig.get_path("purelib") + os.sep
+
+
+def _package_folder(name: str) -> str:
+    """Return the folder of an installed package without importing it. It may be in any folder of `sys.path`."""
+    spec = importlib.util.find_spec(name)
+    return _folder(spec.origin if spec is not None and spec.origin else sysconfig.get_path("purelib") + f"/{name}/")
+
+
 # Other trusted folders, each with the reason.
 _TRUSTED: dict[str, str] = {
     _folder(torch.__file__): "every prologue guards torch's settings, or guards them where they are read (modes)",
     OWN_FOLDER: "thunder does the tracing; its own reads are not reads of the program",
-    _PURELIB + "numpy" + os.sep: "computes from its arguments; its random state is listed in `nondeterminism.py`",
-    _PURELIB + "optree" + os.sep: "flattens containers, whose items are guarded where they are read",
+    _package_folder("numpy"): "computes from its arguments; its random state is listed in `nondeterminism.py`",
+    _package_folder("optree"): "flattens containers, whose items are guarded where they are read",
 }
 _libraries: dict[str, bool] = {}
 

@@ -8,6 +8,7 @@ reads chains from the bytecode.
 
 from __future__ import annotations
 
+import dis
 import re
 import sys
 from types import CodeType, ModuleType
@@ -22,6 +23,7 @@ from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.libraries import is_library_scope
 from thunder.capture.reads.nondeterminism import nondeterminism_of
 from thunder.capture.reads.value_hooks import is_watchable_module, is_watched, unwatched_class
+from thunder.core.state import state
 
 __all__ = ["ModuleReads"]
 
@@ -63,6 +65,8 @@ class ModuleReads:
         """Watch the attributes of a module."""
         if id(module) not in self._plain and is_watchable_module(module) and self._recorder.watch_value(module):
             self._code.scope_of(module)
+            if unwatched_class(module) is not ModuleType:  # its methods may run, e.g. `__getattr__` of a lazy module
+                self._recorder.classes.know(unwatched_class(module))
 
     def variable(self, module: ModuleType, name: str) -> tuple[Source, Any] | None:
         """Guard an attribute of a watched module; return None if it does not exist or the program assigned it."""
@@ -111,12 +115,31 @@ class ModuleReads:
             if module is None:
                 self._imported[name] = code
             elif isinstance(module, ModuleType) and not is_library_scope(module.__dict__):
+                self._load_lazy_names(code, module)
                 self._recorder.value(_SYS_MODULES.item(module.__name__), module)
                 found.append((Root(module, module.__name__.rpartition(".")[2]), module))
                 parts = name.split(".")
                 for n in range(1, len(parts)):
                     self._is_loaded(".".join(parts[:n]))
         return found
+
+    def _load_lazy_names(self, code: CodeType, module: ModuleType) -> None:
+        """Load the names that code imports from a module whose class loads them at the first read.
+
+        The module stores these names itself (e.g. Transformers' lazy modules), so they are no assignments of the
+        program.
+        """
+        if not hasattr(unwatched_class(module), "__getattr__"):
+            return
+        names = [x.argval for x in dis.get_instructions(code) if x.opname == "IMPORT_FROM"]
+        for name in [name for name in names if name not in module.__dict__]:
+            before, state.frontend = state.frontend, None
+            try:
+                getattr(module, name, None)
+            finally:
+                state.frontend = before
+            if name in module.__dict__:
+                self._code.scope_of(module).before[name] = module.__dict__[name]
 
     def missing_imports(self) -> list[tuple[CodeType, ModuleType]]:
         """Guard at the end of the run that modules are still missing; return those imported meanwhile."""

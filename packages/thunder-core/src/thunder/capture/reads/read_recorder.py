@@ -48,6 +48,7 @@ from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.identity import guarded_identity
+from thunder.capture.reads.kinds.arrays import Array, array_handle
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.libraries import is_library_class
@@ -55,6 +56,7 @@ from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.output import Output
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
+from thunder.capture.tensors.arrays import ArrayHandle
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
 
@@ -76,6 +78,7 @@ class ReadRecorder:
         self.unguardable: dict[str, SourceLine | None] = {}  # why the trace cannot be cached
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
+        self.arrays: dict[int, ArrayHandle] = {}  # by the ids of the arrays
         self.handles: dict[int, Any] = {}  # of tensors among the arguments, by the ids of the tensors
         self.assigned_elsewhere: set[tuple[int, str]] = set()  # by other threads
         self.context = contextvars.copy_context()  # the context in which the program runs
@@ -223,6 +226,7 @@ class ReadRecorder:
         self._attributes.release()
         self._generators.clear()
         self.handles.clear()
+        self.arrays.clear()
         self.tensors_read.clear()
         self.context = contextvars.Context()
 
@@ -328,6 +332,9 @@ class ReadRecorder:
     # -- numbers and tensors ------------------------------------------------------------------------------------------
     def argument(self, source: Source, leaf: Any) -> Any:
         """Return a non-tensor argument, or its symbol if it is a symbolic number."""
+        if classify(leaf).__class__ is Array:
+            handle = array_handle(source, leaf, self)
+            return leaf if handle is None else handle
         found = self.symbolic_number(source, leaf)
         return leaf if found is None else found
 

@@ -165,6 +165,11 @@ class Handle(torch.Tensor):
         own = _OWN if self._storage.source is None or self._views else _OF_INPUTS
         return {k: v for k, v in object.__getattribute__(self, "__dict__").items() if k not in own}
 
+    def forget_attributes(self) -> None:
+        """Delete the attributes that the program has set, after the epilogue has recorded them."""
+        for name in self.given_attributes:
+            del self.__dict__[name]
+
     def __deepcopy__(self, memo: Any) -> Any:
         return self.clone()
 

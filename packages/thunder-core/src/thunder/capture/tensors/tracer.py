@@ -99,6 +99,11 @@ class Tracer:
         self.refusal: Exception | None = None  # an error that thunder raised and the program may have caught
         self.partly_eager: Exception | None = None  # set if the program calls a function that runs as Python
         self.symbolic: Inputs | None = None  # set if sizes or numbers of inputs are symbolic
+        # Arrays that the program made and used as tensors: the array, its bytes at that time, and the tensor's memory.
+        self.constant_arrays: list[tuple[Any, bytes, Storage]] = []
+        # Results that are copies in the trace and views in NumPy: the bases' memory with its version, and the copies'.
+        self.copied_views: list[tuple[list[tuple[Storage, int]], list[Storage]]] = []
+        self.uses_arrays = False  # whether the program uses NumPy arrays of tensors
         self.generators: list[torch.Generator] = []  # generators passed to operations of the program
         self.detaching = True  # whether gradients stop at operations under no_grad
         self.parts: list[WriteObserver] = []  # the subtraces that are being traced, for transforms
@@ -119,6 +124,7 @@ class Tracer:
         self._known.clear()
         self.meta_tensors.clear()
         self.generators.clear()
+        self.constant_arrays.clear()
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:

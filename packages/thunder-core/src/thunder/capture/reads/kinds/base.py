@@ -15,6 +15,7 @@ from thunder.capture.base.snapshots import Snapshot
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.reads.guard_kinds import Guard
+from thunder.capture.tensors.arrays import ArrayHandle
 
 __all__ = ["ClassRecorder", "CodeRecorder", "Holder", "Kind", "Reached", "Rebuilder", "Recorder", "SavedName"]
 
@@ -78,6 +79,7 @@ class Recorder(Protocol):
     assigned_elsewhere: set[tuple[int, str]]
     substitutions: Substitutions
     context: contextvars.Context
+    arrays: dict[int, ArrayHandle]
     source_of_input: Callable[[torch.Tensor], Source | None]
 
     @property
@@ -121,6 +123,7 @@ class Rebuilder(Protocol):
     def new_container(self, x: Any) -> Any: ...
     def new_object(self, x: Any) -> Any: ...
     def new_mask(self, x: Any) -> Any: ...
+    def new_array(self, x: Any) -> Any: ...
 
 
 class Kind:

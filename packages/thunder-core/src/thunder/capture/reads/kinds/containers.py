@@ -14,13 +14,16 @@ from thunder.capture.reads.guard_kinds import HasContents, HasKeys, HasLength, H
 from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.leaves import Identity, is_plain
 from thunder.capture.reads.value_hooks import unwatched_class
-from thunder.runtime.containers import base_of, items_of
+from thunder.runtime.containers import base_of, dict_type, items_of
 
-__all__ = ["Container", "has_plain_lookup", "item_source", "read_contents"]
+__all__ = ["MAX_SYMBOLIC_ITEMS", "Container", "has_plain_lookup", "item_source", "read_contents"]
 
 EXACT = frozenset({list, dict, tuple, set, frozenset, deque, OrderedDict, defaultdict})
-# Limits on the number of items: for containers that are read item by item, and for those with only plain values.
-MAX_ITEMS, MAX_PLAIN = 1024, 4096
+# If a container has more items, its numbers do not become symbolic inputs one by one.
+MAX_SYMBOLIC_ITEMS = 1024
+# A container of plain values has one guard, whatever its length. Other items have a guard each, and compiling the
+# prologue of more items than this takes longer than a call can pay for.
+MAX_ITEMS = 16_384
 
 
 class Container(Kind):
@@ -65,11 +68,13 @@ def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
     items = items_of(x)
     pairs = isinstance(x, dict)
     plain = _all_plain(items, pairs)
-    by_item = isinstance(x, (list, dict, deque)) and recorder.is_read_by_item(source)
+    by_item = (
+        isinstance(x, (list, dict, deque)) and len(items) <= MAX_SYMBOLIC_ITEMS and recorder.is_read_by_item(source)
+    )
     if not items:
         recorder.add(IsEmpty(source))
-    elif len(items) > (MAX_PLAIN if plain else MAX_ITEMS):
-        recorder.refuse(f"`{source}` has {len(items)} items, which is more than thunder can guard")
+    elif len(items) > MAX_ITEMS and not plain:
+        recorder.refuse(f"`{source}` has {len(items)} items with one guard each, which is more than {MAX_ITEMS}")
     elif isinstance(x, (set, frozenset)) and _differ_if_not_identical(items):
         recorder.add(HasMembers(source, frozenset(items)))
     elif plain and not by_item:
@@ -107,6 +112,8 @@ def has_plain_lookup(cls: type) -> bool:
 
 def _is_key(x: Any) -> bool:
     """Check whether a guard can compare a dict's key."""
+    if type(x) is tuple:
+        return all(map(_is_key, x))
     return is_plain(x) or isinstance(x, type) or Identity().match(type(x))
 
 
@@ -126,4 +133,6 @@ def _frozen(x: Any) -> Any:
     """Return the value with which `same_contents` compares a container."""
     if isinstance(x, (set, frozenset)):
         return frozenset(x)
+    if isinstance(x, dict):
+        return dict(dict_type(x).items(x))
     return x if type(x) is tuple else items_of(x)

@@ -107,6 +107,8 @@ class Identity(Kind):
             return is_library_class(cls)
         if module_of(cls) == "numpy" and cls.__name__ in _OF_NUMPY:
             return True
+        if module_of(cls) in ("numpy", "numpy.dtypes") and "void" not in cls.__name__.lower():
+            return issubclass(cls, getattr(sys.modules.get("numpy"), "dtype", ()))
         return cls is object or issubclass(cls, _IDENTITY) or module_of(cls).partition(".")[0] == "typing"
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _random
 import datetime
+import threading
 import types
 import weakref
 from collections import OrderedDict, defaultdict
@@ -33,7 +34,7 @@ from thunder.capture.reads.kinds.leaves import IMMUTABLE
 from thunder.capture.reads.libraries import is_trusted
 from thunder.runtime.guards import plain_base, plain_value
 
-__all__ = ["Jitted", "Namespace", "Object", "read_whole"]
+__all__ = ["Jitted", "Namespace", "Object", "ThreadLocal", "read_whole"]
 
 _MODULE = torch.nn.Module
 # Built-in classes whose state is guarded, so that user classes may be derived from them.
@@ -130,6 +131,26 @@ class Namespace(Kind):
         if is_mask(value):
             return epilogue.new_mask(value)
         return epilogue.new_object(value) if variables(value) is not None else epilogue.not_rebuilt(value)
+
+
+class ThreadLocal(Kind):
+    """`threading.local`: its attributes on the current thread are those of a dict, which is guarded whole."""
+
+    def match(self, cls: type) -> bool:
+        """Match the class itself. A subclass may initialize its instances on each thread."""
+        return cls is threading.local
+
+    def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Guard the class."""
+        recorder.add(HasType(source, type(value)))
+
+    def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
+        """Return no snapshot: assignments to attributes change the dict."""
+        return []
+
+    def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
+        """Read all attributes on this thread."""
+        recorder.value(source.variables, value.__dict__)
 
 
 class Jitted(Kind):

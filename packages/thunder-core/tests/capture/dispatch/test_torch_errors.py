@@ -98,6 +98,14 @@ def test_what_stays_as_it_is() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_errors_about_values_are_no_answer() -> None:
+    """The call is repeated with zeros, which some functions reject; the program may have other values."""
+    x = torch.rand(2, 2)
+    assert torchs_answer(torch.multinomial, (x, 1), {}, RuntimeError("no")) is Answer.ACCEPTS
+    assert torchs_answer(torch.linalg.inv, (x,), {}, RuntimeError("no")) is Answer.ACCEPTS
+    assert torchs_answer(torch.linalg.inv, (x[0],), {}, RuntimeError("no")) is Answer.SAME_ERROR
+
+
 # -- calls that thunder rejects and torch accepts ---------------------------------------------------------------------
 def test_what_torch_accepts_is_opaque() -> None:
     """A call that an operation does not support is run by torch, with torch's gradient."""

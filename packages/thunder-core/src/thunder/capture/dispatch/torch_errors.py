@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import is_torchs
+from thunder.capture.base.fallback import is_torchs, refuse_kinds_of_memory
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.tensors.handle import Handle
@@ -73,9 +73,14 @@ def torchs_answer(func: Any, args: Any, kwargs: Any, error: Exception) -> Except
     else:
         same = isinstance(error, type(refused[0])) or type(refused[0]).__module__.startswith("thunder")
         return Answer.SAME_ERROR if same else refused[0]
-    memory = {x.untyped_storage().data_ptr() for x in tensors_in(given)}
-    shared = any(x.untyped_storage().data_ptr() in memory for x in tensors_in((result,)) if x.numel())
-    return Answer.ALIASES if shared else Answer.ACCEPTS
+    for x in tensors_in((result,)):
+        refuse_kinds_of_memory(x)
+    return Answer.ACCEPTS if _memory(result).isdisjoint(_memory(given)) else Answer.ALIASES
+
+
+def _memory(x: Any) -> set[int]:
+    """Return the addresses of the memory of the tensors in `x`."""
+    return {t.untyped_storage().data_ptr() for t in tensors_in((x,)) if t.numel()}
 
 
 class _Reads(TorchDispatchMode):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -445,3 +446,26 @@ def test_rejections_that_depend_on_a_number() -> None:
     x, jitted = torch.rand(3, 3), thunder.jit(f)
     for n in (2, 7, 0, 3, 7):
         torch.testing.assert_close(jitted(x, torch.tensor(n)), f(x, torch.tensor(n)))
+
+
+OF_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "conjugate": lambda n: n.conjugate(),
+    "floor": math.floor,
+    "imag": lambda n: n.imag,
+    "numerator": lambda n: getattr(n, "numerator", None),
+    "pos": operator.pos,
+    "real": lambda n: n.real,
+    "round": round,
+    "trunc": math.trunc,
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("number", [True, 3, 2.5])
+def test_types_of_numbers_computed_from_numbers(name: str, number: Any) -> None:
+    """Arithmetic of a boolean gives an integer, and the imaginary part of a float is a float."""
+    f = OF_NUMBERS[name]
+    found, expected = thunder.jit(lambda t: f(t.item()))(torch.tensor(number)), f(number)
+    assert (type(found), found) == (type(expected), expected)

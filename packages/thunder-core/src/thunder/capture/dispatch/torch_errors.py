@@ -109,13 +109,13 @@ def reads_numbers(func: Any, args: Any, kwargs: Any, error: Exception) -> bool:
     if not scalars or not is_rejection(error) or not _may_be_made_again(func, args, kwargs, None, limit=None):
         return False
     made: dict[int, torch.Tensor] = {}
-    _real(scalars, 0, made)
+    _real(scalars, 1, made)
     for x in tensors_in(args, kwargs):
         if id(x) not in made:
             shape = specialized(x._value.shape) if isinstance(x, Handle) else x.shape
             made[id(x)] = torch.empty(shape, dtype=x.dtype, device="meta")
     with TracerPhase(), _Reads() as reads, contextlib.suppress(Exception):  # e.g. because the devices differ
-        _call(func, (_real(args, 0, made), _real(kwargs, 0, made)))
+        _call(func, (_real(args, 1, made), _real(kwargs, 1, made)))
     return reads.found
 
 

@@ -21,9 +21,10 @@ import thunder
 from operator_database import check as checking
 from operator_database import pool, report
 from operator_database.__main__ import main
-from operator_database.calls import FORMS, calls_of, operators
+from operator_database.calls import FORMS, Batch, Call, batch, calls_of, operators
 from operator_database.check import EAGER, OPAQUE, SYMBOLS, check
 from operator_database.results import FAILED, Result, append, examine, read
+from thunder.tests.comparison import Mismatch
 
 STORED = json.loads(Path(report.__file__).with_name("compiled.json").read_text(encoding="utf-8"))
 OPERATORS = operators()
@@ -93,6 +94,59 @@ def test_what_is_wrong_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> 
     (call, *_) = calls_of(OPERATORS["sin"], torch.float32, "gradients")
     with pytest.raises(AssertionError, match=word):
         check(OPERATORS["sin"], call)
+
+
+def test_calls_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call counts. One that differs, or that torch rejects, is found and reported alone."""
+    alone = examine("std", OPERATORS["std"], "float32", samples=5)
+    together = examine("std", OPERATORS["std"], "float32", samples=5, together=4)
+    assert together == alone and sum(together.calls.values()) > 5
+
+    def differs(op: Any, call: Any) -> str | None:
+        if isinstance(call, Batch) or call.number == 2:
+            raise Mismatch("differ")
+        return SYMBOLS
+
+    monkeypatch.setattr("operator_database.results.check", differs)
+    result = examine("sin", OPERATORS["sin"], "float32", forms=FORMS[:1], samples=5, together=4)
+    assert result.calls == {SYMBOLS: 4} and result.failed == 1
+    assert result.failures[0].startswith("function 2: ")
+
+
+@pytest.mark.parametrize("wrong", WRONGS)
+def test_what_is_wrong_in_one_of_several_calls(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of several calls fails if the last one differs."""
+    change, _ = WRONGS[wrong]
+    calls = list(calls_of(OPERATORS["sin"], torch.float32, "gradients"))[:3]
+    assert check(OPERATORS["sin"], batch(calls)) == SYMBOLS
+
+    def jit(fn: Any) -> Any:
+        jitted = thunder.jit(fn)
+
+        def call(*args: Any) -> Any:
+            results = jitted(*args)
+            return [*results[:-1], change(results[-1])]
+
+        call._stats = jitted._stats  # type: ignore[attr-defined]
+        return call
+
+    monkeypatch.setattr(checking, "thunder", type("Stub", (), {"jit": staticmethod(jit)}))
+    with pytest.raises(AssertionError):
+        check(OPERATORS["sin"], batch(calls))
+
+
+def test_copies_of_arguments() -> None:
+    """They have the values, strides and conjugation of the arguments, and share memory where these do."""
+    x = torch.arange(24.0).reshape(4, 6)
+    c = torch.complex(x, x + 1)
+    given = (x, x[::2, 1:], x.t(), c, c.conj(), c.conj().imag, x.expand(2, 4, 6), x)
+    (copies, kwargs) = Call("function", 0, torch.add, (given,), {"x": x}).arguments()
+    for a, b in zip((*copies[0], kwargs["x"]), (*given, x)):
+        assert torch.equal(a, b) and a.stride() == b.stride() and a is not b
+        assert (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
+    assert copies[0][0] is copies[0][-1] is kwargs["x"]
+    copies[0][0].zero_()
+    assert not copies[0][1].any() and not copies[0][6].any() and copies[0][3].any() and x.any()
 
 
 def test_errors_are_compared() -> None:

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     found.append(known[name, dtype])
                 else:
                     tasks.append((name, dtype))
-    options = {"forms": args.form or FORMS, "samples": args.samples}
+    options = {"forms": args.form or FORMS, "samples": args.samples, "together": args.together}
     for done, result in enumerate(run(tasks, options, workers=args.workers, timeout=args.timeout), 1):
         found.append(result)
         if path is not None:
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="only this dtype; may be repeated")
     parser.add_argument("--form", action="append", choices=FORMS, help="only this form of calls; may be repeated")
     parser.add_argument("--samples", type=int, help="at most that many samples of each form")
+    parser.add_argument("--together", type=int, default=16, help="at most that many calls in one program (16)")
     parser.add_argument("--workers", type=int, default=2, help="how many processes (2)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for an operator in a dtype (600)")
     parser.add_argument("--results", metavar="PATH", help="keep results in this file and go on where it ends")

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.testing._internal import common_methods_invocations as database
+from torch.testing._internal import common_utils
 
 from thunder.core.pytree import tree_leaves, tree_map
 from thunder.tests.comparison import describe, widened
 
-__all__ = ["DTYPES", "FORMS", "Call", "calls_of", "name_of", "operators"]
+__all__ = ["DTYPES", "FORMS", "Batch", "Call", "batch", "calls_of", "name_of", "operators"]
 
 DTYPES = {str(d).removeprefix("torch."): d for d in
           (torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64)}  # fmt: skip
@@ -29,6 +31,17 @@ torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = 
 
 # The database's operators draw from a seed of their own, and restore the generator. Here both runs start from one seed.
 database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+
+
+def _seed(seed: int | None = None) -> None:
+    seed = common_utils.SEED if seed is None else seed
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+
+
+# Before each sample, torch seeds every type of device. That takes longer than making the sample, which needs the CPU's.
+common_utils.set_rng_seed = _seed
 
 
 @dataclass
@@ -46,16 +59,14 @@ class Call:
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments, with their strides and what memory they share."""
-        memory: dict[int, Any] = {}
-        done: dict[int, Any] = {}
+        memory: dict[int, torch.UntypedStorage] = {}
+        done: dict[int, torch.Tensor] = {}
 
         def copied(x: Any) -> Any:
             if not isinstance(x, torch.Tensor):
                 return x
             if id(x) not in done:
-                plain = x.detach()
-                new = copy.deepcopy(plain, memory) if x.layout is torch.strided else plain.clone()
-                done[id(x)] = new.requires_grad_(x.requires_grad)
+                done[id(x)] = _copied(x.detach(), memory).requires_grad_(x.requires_grad)
             return done[id(x)]
 
         args, kwargs = tree_map(copied, (self.args, self.kwargs))
@@ -75,6 +86,45 @@ class Call:
     def __str__(self) -> str:
         given = [describe(x) for x in self.args] + [f"{k}={describe(x)}" for k, x in self.kwargs.items()]
         return f"{self.form} {self.number}: ({', '.join(given)})"
+
+
+class Batch(Call):
+    """Several calls of a function as one call, so that one program contains them all."""
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return copies of the arguments. No memory is shared between calls."""
+        alone = [Call("", 0, self.function, *given).arguments() for given in self.args[0]]
+        return (alone,), {}
+
+
+def batch(calls: Sequence[Call]) -> Batch:
+    """Return one call for calls of one function."""
+    first = calls[0]
+    function, processes = first.function, [call.process for call in calls]
+
+    def together(given: list[Any]) -> list[Any]:
+        return [function(*args, **kwargs) for args, kwargs in given]
+
+    def process(results: list[Any]) -> list[Any]:
+        return [process(result) for process, result in zip(processes, results)]
+
+    given = [(call.args, call.kwargs) for call in calls]
+    return Batch(first.form, first.number, together, (given,), {}, first.differentiated, process)
+
+
+def _copied(x: torch.Tensor, memory: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    """Return a tensor whose memory is a copy of the memory of `x`; `memory` has the copies, by address."""
+    if x.layout is not torch.strided or x.is_quantized:
+        return x.clone()
+    if x.is_conj():
+        return _copied(x.conj(), memory).conj()
+    if x.is_neg():
+        return _copied(x._neg_view(), memory)._neg_view()
+    storage = x.untyped_storage()
+    if (address := storage.data_ptr()) not in memory or not address:
+        memory[address] = storage.clone()
+    made = torch.empty(0, dtype=x.dtype)
+    return made.set_(memory[address], x.storage_offset(), x.shape, x.stride())
 
 
 def operators() -> dict[str, Any]:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from operator_database.calls import DTYPES, FORMS, calls_of
+from operator_database.calls import DTYPES, FORMS, Call, batch, calls_of
 from operator_database.check import EAGER, OPAQUE, SYMBOLS, check
 from thunder.tests.comparison import Mismatch
 
@@ -42,6 +41,10 @@ class Result:
             return FAILED
         return next((each for each in (EAGER, OPAQUE, SYMBOLS) if self.calls.get(each)), NO_CALLS)
 
+    def count(self, handling: str, calls: int) -> None:
+        """Add calls that agree with eager."""
+        self.calls[handling] = self.calls.get(handling, 0) + calls
+
     def fail(self, message: str) -> None:
         """Add a failure."""
         self.failed += 1
@@ -49,26 +52,58 @@ class Result:
             self.failures.append(message)
 
 
-def examine(name: str, op: Any, dtype: str, *, forms: Iterable[str] = FORMS, samples: int | None = None) -> Result:
-    """Compare the calls of an operator with eager; of each form at most `samples`."""
+def examine(
+    name: str, op: Any, dtype: str, *, forms: Iterable[str] = FORMS, samples: int | None = None, together: int = 1
+) -> Result:
+    """Compare the calls of an operator with eager; of each form at most `samples`, and `together` in one program."""
     result = Result(name, dtype)
-    handlings: Counter[str] = Counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for form in forms:
             try:
-                for call in itertools.islice(calls_of(op, DTYPES[dtype], form), samples):
-                    try:
-                        handling = check(op, call)
-                        handlings[handling or "error"] += 1
-                        if form == FORMS[0] and call.number == 0:
-                            result.first = handling
-                    except Mismatch as mismatch:
-                        result.fail(f"{call} {mismatch}")
+                _examine(result, op, itertools.islice(calls_of(op, DTYPES[dtype], form), samples), together)
             except Exception as error:  # a bug of the comparison, or samples that cannot be made
                 result.fail(f"{form}: {type(error).__name__}: {error}")
-    result.calls = dict(handlings)
     return result
+
+
+def _examine(result: Result, op: Any, calls: Iterator[Call], together: int) -> None:
+    """Compare the calls of a form. The first is a program of its own."""
+    handling = None
+    for call in itertools.islice(calls, 1):
+        handling = _alone(result, op, call)
+        if call.form == FORMS[0]:
+            result.first = handling
+    size = together if handling in (SYMBOLS, OPAQUE) else 1
+    while some := list(itertools.islice(calls, size)):
+        handling = _in_one_program(op, some) if len(some) > 1 else None
+        if handling is None:
+            for call in some:
+                _alone(result, op, call)
+        else:
+            result.count(handling, len(some))
+
+
+def _alone(result: Result, op: Any, call: Call) -> str | None:
+    """Compare one call, and return how it was handled: None if eager raises an error, or the results differ."""
+    try:
+        handling = check(op, call)
+    except Mismatch as mismatch:
+        result.fail(f"{call} {mismatch}")
+        return None
+    result.count(handling or "error", 1)
+    return handling
+
+
+def _in_one_program(op: Any, calls: list[Call]) -> str | None:
+    """Return how a program of all these calls was handled. None if each call has to be compared alone."""
+    if any(call.function is not calls[0].function for call in calls):
+        return None
+    try:
+        handling = check(op, batch(calls))
+    except Exception:  # the comparison of each call reports it
+        return None
+    return None if handling == EAGER else handling
 
 
 def append(path: Path, result: Result) -> None:

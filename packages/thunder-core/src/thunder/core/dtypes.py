@@ -167,7 +167,11 @@ def category(d: dtype | type) -> int:
     if isinstance(d, dtype):
         return d.category
     found = _CATEGORY_OF_NUMBER.get(d)
-    return found if found is not None else next(c for t, c in _CATEGORY_OF_NUMBER.items() if issubclass(d, t))
+    if found is None:
+        found = next((c for t, c in _CATEGORY_OF_NUMBER.items() if issubclass(d, t)), None)
+    if found is None:
+        raise TypeError(f"expected a number, got an object of type {d.__name__}")
+    return found
 
 
 def dtype_to_numbertype(d: dtype | type) -> type:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -395,3 +396,75 @@ def test_derivatives_that_torch_does_not_have(f: Any) -> None:
         with pytest.raises((RuntimeError, NotImplementedError), match="not implemented"):
             out.backward()
     torch.testing.assert_close(*results)
+
+
+# -- tensors that are passed for numbers ------------------------------------------------------------------------------
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "arange": lambda x, n: torch.arange(n),
+    "avg_pool1d": lambda x, n: F.avg_pool1d(x, n),
+    "chunk": lambda x, n: x.chunk(n),
+    "cumsum": lambda x, n: x.cumsum(n - 1),
+    "diag": lambda x, n: x.diag(n),
+    "eye": lambda x, n: torch.eye(n),
+    "fft": lambda x, n: torch.fft.fft(x, n),
+    "flip": lambda x, n: x.flip(n - 1),
+    "interpolate": lambda x, n: F.interpolate(x[None], n),
+    "kthvalue": lambda x, n: torch.kthvalue(x, n),
+    "matrix_power": lambda x, n: torch.linalg.matrix_power(x, n),
+    "one_hot": lambda x, n: F.one_hot(torch.zeros(2, dtype=torch.int64), n),
+    "pad": lambda x, n: F.pad(x, (n, 1)),
+    "permute": lambda x, n: x.permute(n - 1, 2 - n),
+    "polygamma": lambda x, n: torch.polygamma(n, x),
+    "roll": lambda x, n: torch.roll(x, n, 0),
+    "split": lambda x, n: x.split(n),
+    "sum": lambda x, n: x.sum(n - 1),
+    "topk": lambda x, n: torch.topk(x, n),
+    "unfold": lambda x, n: x.unfold(0, n, 1),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_tensors_that_are_passed_for_numbers(name: str) -> None:
+    """torch converts a tensor without dimensions where it expects a number; the program is compiled all the same."""
+    f, x = NUMBERS[name], torch.rand(4, 4, dtype=torch.float64) + 0.5
+    jitted = thunder.jit(f)
+    for n in (2, 2, 1, 2):
+        torch.testing.assert_close(jitted(x, torch.tensor(n)), f(x, torch.tensor(n)))
+    assert thunder.cache_hits(jitted) >= 1
+
+
+def test_rejections_that_depend_on_a_number() -> None:
+    """The program may catch torch's error for one number, and have a result for another."""
+
+    def f(x: Any, n: Any) -> Any:
+        try:
+            return torch.kthvalue(x, n).values
+        except RuntimeError:
+            return x[0]
+
+    x, jitted = torch.rand(3, 3), thunder.jit(f)
+    for n in (2, 7, 0, 3, 7):
+        torch.testing.assert_close(jitted(x, torch.tensor(n)), f(x, torch.tensor(n)))
+
+
+OF_NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "conjugate": lambda n: n.conjugate(),
+    "floor": math.floor,
+    "imag": lambda n: n.imag,
+    "numerator": lambda n: getattr(n, "numerator", None),
+    "pos": operator.pos,
+    "real": lambda n: n.real,
+    "round": round,
+    "trunc": math.trunc,
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("number", [True, 3, 2.5])
+def test_types_of_numbers_computed_from_numbers(name: str, number: Any) -> None:
+    """Arithmetic of a boolean gives an integer, and the imaginary part of a float is a float."""
+    f = OF_NUMBERS[name]
+    found, expected = thunder.jit(lambda t: f(t.item()))(torch.tensor(number)), f(number)
+    assert (type(found), found) == (type(expected), expected)

@@ -100,6 +100,14 @@ def test_what_stays_as_it_is() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_errors_about_values_are_no_answer() -> None:
+    """The call is repeated with zeros, which some functions reject; the program may have other values."""
+    x = torch.rand(2, 2)
+    assert torchs_answer(torch.multinomial, (x, 1), {}, RuntimeError("no")) is Answer.ACCEPTS
+    assert torchs_answer(torch.linalg.inv, (x,), {}, RuntimeError("no")) is Answer.ACCEPTS
+    assert torchs_answer(torch.linalg.inv, (x[0],), {}, RuntimeError("no")) is Answer.SAME_ERROR
+
+
 # -- calls that thunder rejects and torch accepts ---------------------------------------------------------------------
 def test_what_torch_accepts_is_opaque() -> None:
     """A call that an operation does not support is run by torch, with torch's gradient."""
@@ -116,6 +124,64 @@ def test_a_rejection_that_was_answered_does_not_fail_the_trace() -> None:
     for _ in range(2):
         jitted(torch.ones(2, 2))
     assert thunder.cache_hits(jitted) == 1
+
+
+ACCEPTED: dict[str, Any] = {
+    "group_norm": lambda x: torch.nn.functional.group_norm(x, (x.sum() * 0 + 1).long()),
+    "scalar_tensor": lambda x: torch.scalar_tensor(x.sum()),
+    "sparse_coo_tensor": lambda x: torch.sparse_coo_tensor((x[:2] * 0).long(), x[0]),
+    "sparse_csr_tensor": lambda x: torch.sparse_csr_tensor([0, 1, 2], [0, 1], x[0]),
+    "a scalar that requires grad": lambda x: torch.add(x, x.sum().requires_grad_(), alpha=2).detach(),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_torch_accepts_is_no_error(name: str) -> None:
+    """Also if the result is not strided."""
+    f, x = ACCEPTED[name], torch.rand(2, 2)
+    jitted = thunder.jit(f)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(x), f(x))
+
+
+CUSTOM = torch.library.Library("without_fakes", "DEF")
+for schema, function in {
+    "twice(Tensor x) -> Tensor": lambda x: x * 2,
+    "mode(Tensor? x, Tensor y, str mode='a') -> Tensor": lambda x, y, mode="a": y * 2 if x is None else x + y,
+    "parts(Tensor[] xs) -> Tensor[]": lambda xs: [x + 1 for x in xs],
+    "add_(Tensor(a!) x, Tensor y) -> Tensor(a!)": lambda x, y: x.add_(y),
+    "flat(Tensor(a) x) -> Tensor(a)": lambda x: x.view(-1),
+    "check(Tensor x) -> ()": lambda x: None,
+    "is_positive(Tensor x) -> bool": lambda x: bool((x > 0).all()),
+    "positive(Tensor x) -> Tensor": lambda x: x[x > 0.5].clone(),
+    "make(int n) -> Tensor": torch.ones,
+}.items():
+    CUSTOM.define(schema)
+    CUSTOM.impl(schema.partition("(")[0], function, "CompositeExplicitAutograd")
+
+WITHOUT_FAKES: dict[str, Any] = {
+    "a tensor": lambda x, ops: ops.twice(x) + 1,
+    "an overload": lambda x, ops: ops.twice.default(x * 2),
+    "no tensor": lambda x, ops: ops.mode(None, x, mode="b"),
+    "a list": lambda x, ops: ops.parts([x, x * 2])[1] * 3,
+    "in place": lambda x, ops: (ops.add_(x, x * 2) * 2, x + 1),
+    "a view": lambda x, ops: ops.flat(x) * 2,
+    "nothing": lambda x, ops: (ops.check(x), x * 2),
+    "a number": lambda x, ops: x if ops.is_positive(x) else -x,
+    "a shape that depends on values": lambda x, ops: ops.positive(x) * 2,
+    "a factory": lambda x, ops: ops.make(2) + x,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_FAKES)
+def test_custom_operations_without_a_fake_kernel(name: str) -> None:
+    """torch cannot say what they return: they run eagerly."""
+    f, ops = WITHOUT_FAKES[name], torch.ops.without_fakes
+    jitted = thunder.jit(lambda x: f(x, ops))
+    for _ in range(3):
+        expected, found = torch.full((2, 2), 0.75), torch.full((2, 2), 0.75)
+        torch.testing.assert_close(jitted(found), f(expected, ops))
+        torch.testing.assert_close(found, expected)
 
 
 CONVERSIONS = {

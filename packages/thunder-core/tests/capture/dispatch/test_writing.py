@@ -72,6 +72,36 @@ def test_out_that_is_not_resized(f: Callable[..., Any]) -> None:
     assert "resizes an input or a tensor that shares its memory" in thunder.explain(jitted)
 
 
+def test_in_place_forms_that_resize_their_target() -> None:
+    """torch's `addbmm_` gives its target the shape of the result, also if it must not: eager does it."""
+
+    def f(x: Any, a: Any, b: Any) -> Any:
+        return x.addbmm_(a, b)
+
+    jitted = thunder.jit(f)
+    for shape in ((1,), (), (2, 5)):
+        for _ in range(2):
+            expected, found = torch.ones(shape), torch.ones(shape)
+            given = torch.ones(3, 2, 4), torch.ones(3, 4, 5)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = jitted(found, *given)
+            torch.testing.assert_close(result, f(expected, *given))
+            assert result is found
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("write", [lambda x: x.add_(torch.ones(3, 2, 3)), lambda x: x.add_(1.5), lambda x: x.mul_(1j)])
+def test_results_that_do_not_fit_their_target(write: Callable[[Any], Any]) -> None:
+    """They are torch's errors."""
+    with pytest.raises(RuntimeError) as expected:
+        write(torch.ones(2, 3, dtype=torch.int64))
+    with pytest.raises(RuntimeError) as found:
+        thunder.jit(lambda x: write(x * 2))(torch.ones(2, 3, dtype=torch.int64))
+    assert type(found.value) is type(expected.value)
+    assert f"at {__file__}" in str(found.value)
+
+
 # -- what requires grad -----------------------------------------------------------------------------------------------
 def with_(write: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """A program that writes to a tensor with a history."""

@@ -133,7 +133,8 @@ _add("ViTMSN", "ViTMSNModel", "ViTMSNConfig", _IMAGE, _pixels)
 _add("YOLOS", "YolosForObjectDetection", "YolosConfig", {**_IMAGE, "image_size": [32, 32], "num_detection_tokens": 4},
      _pixels)  # fmt: skip
 _add("DPT", "DPTForDepthEstimation", "DPTConfig", {**_IMAGE, "num_hidden_layers": 4,
-     "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 16, 16, 16], "fusion_hidden_size": 16}, _pixels)  # fmt: skip
+     "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 16, 16, 16], "fusion_hidden_size": 16},
+     _pixels)  # fmt: skip
 _add("GLPN", "GLPNForDepthEstimation", "GLPNConfig", {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1],
      "num_attention_heads": [1, 2, 4, 4], "decoder_hidden_size": 16}, _big_pixels)  # fmt: skip
 _add("LeViT", "LevitModel", "LevitConfig", {"image_size": 64, "hidden_sizes": [16, 24, 32], "depths": [1, 1, 1],

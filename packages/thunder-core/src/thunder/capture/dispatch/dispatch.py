@@ -36,12 +36,13 @@ from thunder.capture.dispatch.metadata import (
 from thunder.capture.dispatch.opaque import call_opaque, call_python_source
 from thunder.capture.dispatch.opaque_operations import is_collective
 from thunder.capture.dispatch.registry import handler_of, property_handler
+from thunder.capture.dispatch.scalars import call_with_numbers
 from thunder.capture.dispatch.subclasses import with_subclass
-from thunder.capture.dispatch.torch_errors import Answer, check_write, torchs_answer
+from thunder.capture.dispatch.torch_errors import Answer, check_write, reads_numbers, torchs_answer
 from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
-from thunder.core.errors import TracingError, UnsupportedError
+from thunder.core.errors import DataDependentError, TracingError, UnsupportedError
 from thunder.core.proxies import OPERATORS
 from thunder.core.symbol import OpTags, Symbol
 from thunder.torch.base import language, torch_function_map
@@ -81,6 +82,14 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
         if any(executor.lookaside(func) is not None for executor in tracer.executors):
             annotate(error, user_line())
             raise  # a defect of a plugin's operation: torch must not hide it
+        if reads_numbers(func, args, kwargs, error):
+            tracer.refusal = before
+            try:
+                return _dispatch(tracer, func, *call_with_numbers(tracer, func, args, kwargs))
+            except (RunsEagerly, DataDependentError):
+                raise
+            except Exception:  # torch's answer, on zeros, would depend on the number: eager mode decides
+                return _by_torch(tracer, func, args, kwargs, error, opaque=False)
         answer = torchs_answer(func, args, kwargs, error)
         if isinstance(answer, Exception):
             annotate(answer, user_line())

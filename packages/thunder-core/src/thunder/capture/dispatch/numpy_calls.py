@@ -253,7 +253,7 @@ def _computed(tracer: Tracer, function: Any, name: str, args: Any, kwargs: Any, 
 @functools.cache
 def _operation(name: str) -> Symbol | None:
     """Return the operation of thunder's NumPy language, which is imported by the first program that uses NumPy."""
-    from thunder.numpy import all_npsymbols
+    from thunder.numpy import all_npsymbols  # most programs do not use NumPy, and its language takes time to import
 
     return all_npsymbols().get(f"numpy.{_LANGUAGE.get(name, name)}")
 

@@ -34,6 +34,7 @@ from thunder.torch import private
 
 __all__ = [
     "asks_for_value",
+    "call_with_numbers",
     "convert_natively",
     "is_empty",
     "known",
@@ -93,6 +94,28 @@ def known(tracer: Tracer, number: NumberProxy) -> Any:
 def number_in(tracer: Tracer, x: Any) -> Any:
     """Return the number in `x` if it is a tensor, else `x`."""
     return _item(tracer, x) if isinstance(x, torch.Tensor) else x
+
+
+def call_with_numbers(
+    tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with numbers in place of tensors without dimensions, for a call that converts such tensors.
+
+    E.g. torch converts the k of `torch.topk(x, k)`. The first argument is converted only if it is the only such tensor,
+    and `func` is not a method: `torch.eye(n)`.
+    """
+    found = False
+
+    def number(x: Any) -> Any:
+        nonlocal found
+        if isinstance(x, torch.Tensor) and not x.dim() and not x.requires_grad:
+            found = True
+            return _item(tracer, x)
+        return type(x)([number(i) for i in x]) if type(x) in (tuple, list) else x
+
+    rest, named = tuple(map(number, args[1:])), {name: x if name == "out" else number(x) for name, x in kwargs.items()}
+    is_method = getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func
+    return (*(args[:1] if found or is_method else map(number, args[:1])), *rest), named
 
 
 def known_number(tracer: Tracer, x: Any) -> Any:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import is_torchs
+from thunder.capture.base.fallback import is_torchs, refuse_kinds_of_memory
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.layout import meta_of
@@ -24,9 +25,9 @@ from thunder.capture.tensors.tracer import tensors_in
 from thunder.core.errors import ThunderError, UnsupportedError
 from thunder.core.symint.numbers import is_unbacked, specialized
 from thunder.torch.base import torch_function_map
-from thunder.torch.private import DisableTorchFunction
+from thunder.torch.private import DisableTorchFunction, TorchDispatchMode
 
-__all__ = ["Answer", "check_write", "torchs_answer"]
+__all__ = ["Answer", "check_write", "is_rejection", "reads_numbers", "torchs_answer"]
 
 #: Maximum number of elements of these zeros, so that an invalid call does not cost more than a valid one.
 LIMIT = 1 << 20
@@ -58,15 +59,63 @@ def torchs_answer(func: Any, args: Any, kwargs: Any, error: Exception) -> Except
     """Repeat in torch a call that failed with `error`, and return torch's exception if torch rejects the call, too."""
     if not _may_be_made_again(func, args, kwargs, error):
         return Answer.UNKNOWN
-    try:
+    refused: list[Exception] = []
+    for fill in (0, 1):  # torch may reject a valid call for its values, e.g. a distribution of zeros
         made: dict[int, torch.Tensor] = {}
-        given = _real(args, 0, made), _real(kwargs, 0, made)
-        result = _call(func, given)
-    except Exception as theirs:  # torch may raise any type
-        return Answer.SAME_ERROR if type(theirs).__module__.startswith("thunder") else theirs
-    memory = {x.untyped_storage().data_ptr() for x in tensors_in(given)}
-    shared = any(x.untyped_storage().data_ptr() in memory for x in tensors_in((result,)) if x.numel())
-    return Answer.ALIASES if shared else Answer.ACCEPTS
+        given = _real(args, fill, made), _real(kwargs, fill, made)
+        try:
+            result = _call(func, given)
+            break
+        except torch.linalg.LinAlgError:
+            return Answer.ACCEPTS
+        except Exception as theirs:  # torch may raise any type
+            refused.append(theirs)
+    else:
+        return Answer.SAME_ERROR if type(refused[0]).__module__.startswith("thunder") else refused[0]
+    for x in tensors_in((result,)):
+        refuse_kinds_of_memory(x)
+    return Answer.ACCEPTS if _memory(result).isdisjoint(_memory(given)) else Answer.ALIASES
+
+
+def _memory(x: Any) -> set[int]:
+    """Return the addresses of the memory of the tensors in `x`."""
+    return {t.untyped_storage().data_ptr() for t in tensors_in((x,)) if t.numel()}
+
+
+class _Reads(TorchDispatchMode):
+    """A mode that detects whether torch converts a tensor to a number."""
+
+    found = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise the first call imports torch._dynamo, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.found:
+            raise RuntimeError("the number is read, and the kernel need not run")
+        self.found = func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def reads_numbers(func: Any, args: Any, kwargs: Any, error: Exception) -> bool:
+    """Check whether torch converts arguments without dimensions to numbers in a call that failed with `error`.
+
+    Other tensors are on the meta device, so that the call computes nothing.
+    """
+    is_method = getattr(torch.Tensor, getattr(func, "__name__", ""), None) is func
+    scalars = [x for x in tensors_in(args[is_method:], kwargs) if x.dim() == 0 and not x.requires_grad]
+    if not scalars or not is_rejection(error) or not _may_be_made_again(func, args, kwargs, None, limit=None):
+        return False
+    made: dict[int, torch.Tensor] = {}
+    _real(scalars, 1, made)
+    for x in tensors_in(args, kwargs):
+        if id(x) not in made:
+            shape = specialized(x._value.shape) if isinstance(x, Handle) else x.shape
+            made[id(x)] = torch.empty(shape, dtype=x.dtype, device="meta")
+    with TracerPhase(), _Reads() as reads, contextlib.suppress(Exception):  # e.g. because the devices differ
+        _call(func, (_real(args, 1, made), _real(kwargs, 1, made)))
+    return reads.found
 
 
 def check_write(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
@@ -96,9 +145,16 @@ def _call(func: Any, given: tuple[Any, Any]) -> Any:
         torch.default_generator.set_state(random)
 
 
-def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | None) -> bool:
+def is_rejection(error: Exception) -> bool:
+    """Check whether an operation may have raised `error` because it does not accept the arguments of the call."""
+    return isinstance(error, _REFUSALS) and not is_torchs(error)
+
+
+def _may_be_made_again(
+    func: Any, args: Any, kwargs: Any, error: Exception | None, *, limit: int | None = LIMIT
+) -> bool:
     own = isinstance(error, ThunderError) and not isinstance(error, UnsupportedError)
-    if own or is_torchs(error) or not (error is None or isinstance(error, _REFUSALS)):
+    if own or not (error is None or is_rejection(error)):
         return False
     if getattr(func, "__module__", "") == "thunder":
         return False
@@ -108,7 +164,7 @@ def _may_be_made_again(func: Any, args: Any, kwargs: Any, error: Exception | Non
     sizes = [n for x in tensors_in(args, kwargs) for n in (x._value.shape if isinstance(x, Handle) else x.shape)]
     if is_unbacked(*sizes):
         return False
-    if sum(x.numel() for x in tensors_in(args, kwargs)) > LIMIT:
+    if limit is not None and sum(x.numel() for x in tensors_in(args, kwargs)) > limit:
         return False
     if any(isinstance(x, (types.FunctionType, types.MethodType)) for x in (*args, *kwargs.values())):
         return False  # user code must not run on zeros: e.g. a loop until they are large would never end

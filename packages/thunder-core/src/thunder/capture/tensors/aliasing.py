@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import fall_back, torch_error
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.tensors.handle import Handle, Storage, View
 from thunder.capture.tensors.layout import function_of, is_view
 from thunder.clang import maybe_convert_to_dtype
@@ -160,14 +160,14 @@ def _hidden_from_autograd(handle: Handle) -> bool:
 def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
     if new.dtype is not old.dtype:
         if new.dtype.category > old.dtype.category:
-            raise torch_error(
+            raise RuntimeError(
                 f"result type {new.dtype} can't be cast to the desired output type {old.dtype} (in {name}, an in-place "
                 "operation: convert the tensor first)"
             )
         new = maybe_convert_to_dtype(new, old.dtype)
     if new.shape != old.shape:
         if len(new.shape) > old.ndim or any(n not in (1, o) for n, o in zip(reversed(new.shape), reversed(old.shape))):
-            raise torch_error(
+            raise RuntimeError(
                 f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} (in {name})"
             )
         new = prims.clone(expand(new, old.shape))  # a copy, so that no two elements share memory

@@ -43,6 +43,15 @@ class SymbolicBool(SymbolicInt):
         """The constraint that this boolean is true."""
         return Constraint(self, "==", True)
 
+    def __pos__(self) -> Any:
+        return SymbolicInt(self.symbols, self.poly, self.hint)  # arithmetic of booleans returns integers
+
+    __abs__ = __floor__ = __ceil__ = __trunc__ = __sym_int__ = conjugate = __pos__
+    real = numerator = property(__pos__)
+
+    def __round__(self, ndigits: Any = None) -> Any:
+        return round(+self, ndigits)
+
     def __bool__(self) -> bool:
         if self.hint is not None:
             return bool(self != 0)

@@ -493,6 +493,8 @@ class SymbolicFloat(Expression, _Arithmetic, torch.SymFloat):
     __class__ = property(lambda self: float)
     hint: Any = None  # in newer versions of torch its class has a property of that name
 
+    imag = property(lambda self: 0.0)
+
     def __neg__(self) -> Any:
         if self.symbols.is_foreign_thread:
             return -self.hint

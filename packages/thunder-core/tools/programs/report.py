@@ -74,7 +74,8 @@ _METHOD = """
 - **Inside** is the share of the operators of a warm call that a compiled program calls. Operators are those that torch
   dispatches. The other operators belong to calls of Python code that runs eagerly.
 - **Retraces** are those of ten calls on fresh data after the second call, and of twenty more if there was one.
-- A value may differ from eager's by 1e-4 (float32) or 1e-9 (float64), relative to the largest value of its tensor.
+- A value may differ from eager's by 1e-4 (float32) or 1e-9 (float64), relative to the largest value among the
+  results, the gradients or the state.
 - Times are CPU times of one thread. Warm calls of eager, `thunder.jit` and `torch.compile(backend="aot_eager")` take
   turns in ten rounds, and the shortest time counts. Programs that train include the backward pass. Both compilers
   compile another function before a first call is timed.

@@ -36,6 +36,13 @@ def written(x: Any, y: Any) -> Any:
     return out
 
 
+def written_at(x: Any, mask: Any, y: Any) -> Any:
+    """A write at this mask."""
+    out = x.clone()
+    out[mask] = y
+    return out
+
+
 def experts(x: Any) -> Any:
     """As mixtures of experts go: each takes the rows that are for it."""
     out = torch.zeros_like(x)
@@ -74,6 +81,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "a mask of rows": lambda x: x[x[:, 0] > 0.5][:, 1:].sum(0),
     "a mask of columns": lambda x: x[:, x[0] > 0.3].softmax(0),
     "a mask between": lambda x: x[None][:, x[:, 0] > 0.5, 1],
+    "a mask without dimensions": lambda x: x[x.sum() > 2] * 2,
+    "a write at a mask without dimensions": lambda x: written_at(x, x.sum() > 2, x[x.sum() > 2] * 10),
     "masked_select": lambda x: torch.masked_select(x, torch.tensor([True, False, True])),
     "a write at a mask": lambda x: written(x, x[x > 0.5] * 10),
     "a number at a mask": lambda x: written(x, 0.0),

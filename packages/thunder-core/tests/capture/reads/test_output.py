@@ -245,3 +245,20 @@ def _called(fn: Callable[..., Any]) -> Any:
     with contextlib.suppress(RuntimeError):
         jitted(X)
     return jitted
+
+
+def test_attributes_of_the_class_of_a_logger() -> None:
+    """The guarded attributes are those outside tracing, not the functions that replace them in a trace."""
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x * ("info" in vars(type(LOG))) if LOG.isEnabledFor(logging.ERROR) else x
+
+    jitted = thunder.jit(reads)
+    for _ in range(3):
+        torch.testing.assert_close(jitted(X), reads(X))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+    logging.Logger.new = 1  # type: ignore[attr-defined]
+    try:
+        torch.testing.assert_close(jitted(X), reads(X))
+    finally:
+        del logging.Logger.new  # type: ignore[attr-defined]

@@ -43,6 +43,7 @@ from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
 from thunder.capture.reads.classify import UNGUARDABLE, classify
 from thunder.capture.reads.clocks import replace_clocks
+from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
@@ -119,6 +120,7 @@ class ReadRecorder:
         watch_new_objects(self.substitutions)
         self.output.watch(self.substitutions)
         replace_clocks(self.substitutions)
+        replace_pickling(self.substitutions)
         self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:

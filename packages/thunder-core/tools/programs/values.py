@@ -11,8 +11,8 @@ import torch
 
 __all__ = ["RTOL", "Difference", "compare", "flatten", "tensors_of"]
 
-# A value may differ from eager's by this, relative to the largest value of this dtype in the result, the gradients or the
-# state: executors may sum in another order.
+# A value may differ from eager's by this, relative to the largest value of this dtype in the result, the gradients or
+# the state: executors may sum in another order.
 RTOL = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2, torch.complex64: 1e-4}
 _DEPTH = 6
 

@@ -66,7 +66,7 @@ _add("IBert", "IBertModel", "IBertConfig", {**_TEXT, "quant_mode": False}, _text
 _add("MegatronBert", "MegatronBertModel", "MegatronBertConfig", _TEXT, _text_inputs)
 _add("MobileBert", "MobileBertModel", "MobileBertConfig", {**_TEXT, "embedding_size": 16,
      "intra_bottleneck_size": 16, "hidden_size": 32}, _text_inputs)  # fmt: skip
-_add("Nystromformer", "NystromformerModel", "NystromformerConfig", {**_TEXT, "num_landmarks": 4,
+_add("Nystromformer", "NystromformerModel", "NystromformerConfig", {**_TEXT, "num_landmarks": 12,
      "segment_means_seq_len": 12}, _text_inputs)  # fmt: skip
 _add("RemBert", "RemBertModel", "RemBertConfig", {**_TEXT, "input_embedding_size": 16, "output_embedding_size": 16},
      _text_inputs)  # fmt: skip
@@ -133,7 +133,8 @@ _add("ViTMSN", "ViTMSNModel", "ViTMSNConfig", _IMAGE, _pixels)
 _add("YOLOS", "YolosForObjectDetection", "YolosConfig", {**_IMAGE, "image_size": [32, 32], "num_detection_tokens": 4},
      _pixels)  # fmt: skip
 _add("DPT", "DPTForDepthEstimation", "DPTConfig", {**_IMAGE, "num_hidden_layers": 4,
-     "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 16, 16, 16], "fusion_hidden_size": 16}, _pixels)  # fmt: skip
+     "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 16, 16, 16], "fusion_hidden_size": 16},
+     _pixels)  # fmt: skip
 _add("GLPN", "GLPNForDepthEstimation", "GLPNConfig", {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1],
      "num_attention_heads": [1, 2, 4, 4], "decoder_hidden_size": 16}, _big_pixels)  # fmt: skip
 _add("LeViT", "LevitModel", "LevitConfig", {"image_size": 64, "hidden_sizes": [16, 24, 32], "depths": [1, 1, 1],

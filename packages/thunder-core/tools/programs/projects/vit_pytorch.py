@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vit-pytorch: the first models of the README, in its order, with smaller images and widths.
 
-The package imports torchvision for one of its models. Its modules are imported here without the `__init__` of the package.
+The package imports torchvision for one of its models. Its modules are imported here without its `__init__`.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ _add("XCiT", "xcit.XCiT", {**_SQUARE, **_DROPOUT, "cls_depth": 2, "layer_dropout
 
 @PROJECT.program("SimMIM", "README, Simple Masked Image Modeling")
 def _simmim() -> Any:
-    from vit_pytorch.vit import ViT
     from vit_pytorch.simmim import SimMIM
+    from vit_pytorch.vit import ViT
 
     return SimMIM(encoder=ViT(**_SQUARE), masking_ratio=0.5), lambda: (torch.randn(2, 3, 64, 64),)
 
@@ -149,8 +149,8 @@ def _mae() -> Any:
 
 @PROJECT.program("MPP", "README, Masked Patch Prediction")
 def _mpp() -> Any:
-    from vit_pytorch.vit import ViT
     from vit_pytorch.mpp import MPP
+    from vit_pytorch.vit import ViT
 
     model = MPP(transformer=ViT(**_SQUARE, **_DROPOUT), patch_size=16, dim=32, mask_prob=0.15, random_patch_prob=0.30,
                 replace_prob=0.50)  # fmt: skip

@@ -43,7 +43,6 @@ from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
 from thunder.capture.reads.classify import UNGUARDABLE, classify
 from thunder.capture.reads.clocks import replace_clocks
-from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
@@ -54,6 +53,7 @@ from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.output import Output
+from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
 from thunder.core.state import SourceLine

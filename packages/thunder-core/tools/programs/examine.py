@@ -25,7 +25,8 @@ from programs.values import Difference, compare, tensors_of
 __all__ = ["examine"]
 
 _FRESH = 10  # calls on fresh data
-_MORE = 20  # further calls, if some of those were traced
+_MORE = 20  # further calls, if more than a tenth of this number of calls were traced
+_ROUNDS = 3  # at most so many times
 _INSIDE = 0.95
 
 
@@ -152,9 +153,12 @@ def _compare_calls(eager: _Side, ours: _Side, result: Result) -> None:
     result.traces = compilations(ours.fn)
     result.share = _share(step)
     again = result.retraces = fresh(_FRESH)
-    if again:
+    for _ in range(_ROUNDS):
+        if again <= _MORE // 10:
+            break
         again = fresh(_MORE)
         result.retraces += again
+    if result.retraces:
         result.share = _share(step)
     inside = 1.0 if result.share is None else result.share
     if again > _MORE // 10:

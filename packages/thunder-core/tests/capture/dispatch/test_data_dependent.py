@@ -91,6 +91,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "unique columns": lambda x: torch.unique(long(x), dim=1, return_counts=True),
     "unique in a row": lambda x: torch.unique_consecutive(long(x), return_counts=True),
     "bincount": lambda x: torch.bincount(long(x).view(-1), minlength=2),
+    "bincount of a length that is not known": lambda x: (
+        counts := torch.bincount(long(x).view(-1), minlength=len(long(x).unique())),
+        counts[counts > 1],
+    ),
     "bincount with weights": lambda x: torch.bincount(long(x).view(-1), x.view(-1).detach()),
     "repeats": lambda x: torch.repeat_interleave(x, long(x)[:, 0], dim=0) * 2,
     "repeats of all": lambda x: x.view(-1).repeat_interleave(long(x).view(-1)),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -116,7 +117,8 @@ def page(results: Sequence[Result]) -> str:
             "|---|---|---|",
         ]
         for result in rest:
-            reason = " ".join(result.reason.split()).replace("|", "/")[:300]
+            reason = re.sub(r"\S*/site-packages/", "", " ".join(result.reason.split())).replace("|", "/")
+            reason = re.sub(r"/\S*/(?=tools/)", "", reason)[:300]
             lines.append(f"| {result.key} | {result.verdict} | {reason} |")
     return "\n".join(lines) + "\n"
 

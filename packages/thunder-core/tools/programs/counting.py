@@ -55,7 +55,7 @@ def _origin(frame: Any) -> str:
         name = frame.f_code.co_filename
         if name.startswith("<thunder."):
             return "program"
-        if nearest is None and not name.startswith(_TORCH):
+        if nearest is None and not name.startswith((_TORCH, "<")):  # a name in brackets: generated code
             nearest = name
         frame = frame.f_back
     return "thunder" if nearest is not None and nearest.startswith(_AROUND) else "user"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -73,8 +74,9 @@ _METHOD = """
 
 - **Inside** is the share of the operators of a warm call that a compiled program calls. Operators are those that torch
   dispatches. The other operators belong to calls of Python code that runs eagerly.
-- **Retraces** are those of ten calls on fresh data after the second call, and of twenty more if there was one.
-- A value may differ from eager's by 1e-4 (float32) or 1e-9 (float64), relative to the largest value of its tensor.
+- **Retraces** are those of ten calls on fresh data after the second call, and of up to sixty more if there were three.
+- A value may differ from eager's by 1e-4 (float32) or 1e-9 (float64), relative to the largest value among the
+  results, the gradients or the state.
 - Times are CPU times of one thread. Warm calls of eager, `thunder.jit` and `torch.compile(backend="aot_eager")` take
   turns in ten rounds, and the shortest time counts. Programs that train include the backward pass. Both compilers
   compile another function before a first call is timed.
@@ -91,6 +93,8 @@ def page(results: Sequence[Result]) -> str:
     lines += ["", "```text", summary(results), "```", ""]
     versions = f"PyTorch {torch.__version__} and Python {platform.python_version()}"
     lines += [f"Written on {datetime.date.today().isoformat()} with {versions}, on {_machine()}.", ""]
+    missing = sum(len(load(module).programs) for module in MODULES) - len(results)
+    lines += [f"{missing} programs of the list were not run this time.", ""] if missing > 0 else []
     lines += [*RULE.strip().splitlines(), "", *_METHOD.strip().splitlines()]
     for module in MODULES:
         project = load(module)
@@ -113,7 +117,8 @@ def page(results: Sequence[Result]) -> str:
             "|---|---|---|",
         ]
         for result in rest:
-            reason = " ".join(result.reason.split()).replace("|", "/")[:300]
+            reason = re.sub(r"\S*/site-packages/", "", " ".join(result.reason.split())).replace("|", "/")
+            reason = re.sub(r"/\S*/(?=tools/)", "", reason)[:300]
             lines.append(f"| {result.key} | {result.verdict} | {reason} |")
     return "\n".join(lines) + "\n"
 

@@ -100,7 +100,11 @@ def same_contents(x: Any, expected: Any) -> bool:
     `expected` is a dict, a frozenset, or a tuple of items. Large containers rarely change, so their items are first
     compared by identity, without running Python code for each item. The items are immutable.
     """
-    if len(x) != len(expected):
+    if type(x) is not tuple and isinstance(x, tuple):  # a subclass, which may define other items or no length
+        x = tuple.__getitem__(x, slice(None))
+    elif type(x) is not list and isinstance(x, list):
+        x = list.__getitem__(x, slice(None))
+    if (dict.__len__(x) if isinstance(x, dict) else len(x)) != len(expected):
         return False
     if isinstance(expected, frozenset):
         return _same_elements(x, expected)

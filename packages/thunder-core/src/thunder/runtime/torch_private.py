@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.utils._device
+from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "new_tensor",
     "no_device",
     "on_profiling",
+    "suggest_memory_format",
     "tensor_guards",
 ]
 

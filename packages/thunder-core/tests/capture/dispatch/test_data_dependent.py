@@ -37,6 +37,13 @@ def written(x: Any, y: Any) -> Any:
     return out
 
 
+def written_at(x: Any, mask: Any, y: Any) -> Any:
+    """A write at this mask."""
+    out = x.clone()
+    out[mask] = y
+    return out
+
+
 def experts(x: Any) -> Any:
     """As mixtures of experts go: each takes the rows that are for it."""
     out = torch.zeros_like(x)
@@ -75,6 +82,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "a mask of rows": lambda x: x[x[:, 0] > 0.5][:, 1:].sum(0),
     "a mask of columns": lambda x: x[:, x[0] > 0.3].softmax(0),
     "a mask between": lambda x: x[None][:, x[:, 0] > 0.5, 1],
+    "a mask without dimensions": lambda x: x[x.sum() > 2] * 2,
+    "a write at a mask without dimensions": lambda x: written_at(x, x.sum() > 2, x[x.sum() > 2] * 10),
     "masked_select": lambda x: torch.masked_select(x, torch.tensor([True, False, True])),
     "a write at a mask": lambda x: written(x, x[x > 0.5] * 10),
     "a number at a mask": lambda x: written(x, 0.0),
@@ -83,6 +92,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "unique columns": lambda x: torch.unique(long(x), dim=1, return_counts=True),
     "unique in a row": lambda x: torch.unique_consecutive(long(x), return_counts=True),
     "bincount": lambda x: torch.bincount(long(x).view(-1), minlength=2),
+    "bincount of a length that is not known": lambda x: (
+        counts := torch.bincount(long(x).view(-1), minlength=len(long(x).unique())),
+        counts[counts > 1],
+    ),
     "bincount with weights": lambda x: torch.bincount(long(x).view(-1), x.view(-1).detach()),
     "repeats": lambda x: torch.repeat_interleave(x, long(x)[:, 0], dim=0) * 2,
     "repeats of all": lambda x: x.view(-1).repeat_interleave(long(x).view(-1)),

@@ -139,3 +139,23 @@ def test_a_list_of_lengths() -> None:
 
     x = torch.randn(4, 2, 3)
     torch.testing.assert_close(thunder.jit(f)(x), f(x))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("used", [(True, True), (True, False), (False, True)])
+def test_gradients_of_an_lstm_cell(bias: bool, used: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward does not run the cell again, whichever results have gradients."""
+    torch.manual_seed(0)
+    cell = nn.LSTMCell(3, 4, bias=bias).double()
+    x, h, c = (torch.randn(2, n, dtype=torch.float64, requires_grad=True) for n in (3, 4, 4))
+
+    def loss(x: Any, h: Any, c: Any) -> Any:
+        return sum((out.sin().sum() for out, use in zip(cell(x, (h, c)), used) if use), torch.zeros(()))
+
+    leaves = [x, h, c, *cell.parameters()]
+    expected = torch.autograd.grad(loss(x, h, c), leaves, allow_unused=True, materialize_grads=True)
+    out = thunder.jit(loss)(x, h, c)
+    monkeypatch.setattr(torch.autograd, "grad", None)
+    out.backward()
+    for leaf, gradient in zip(leaves, expected):
+        torch.testing.assert_close(leaf.grad, gradient)

@@ -105,7 +105,7 @@ def test_errors_about_values_are_no_answer() -> None:
     x = torch.rand(2, 2)
     assert torchs_answer(torch.multinomial, (x, 1), {}, RuntimeError("no")) is Answer.ACCEPTS
     assert torchs_answer(torch.linalg.inv, (x,), {}, RuntimeError("no")) is Answer.ACCEPTS
-    assert torchs_answer(torch.linalg.inv, (x[0],), {}, RuntimeError("no")) is Answer.SAME_ERROR
+    assert "at least 2 dimensions" in str(torchs_answer(torch.linalg.inv, (x[0],), {}, RuntimeError("no")))
 
 
 # -- calls that thunder rejects and torch accepts ---------------------------------------------------------------------

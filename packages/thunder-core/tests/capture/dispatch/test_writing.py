@@ -99,7 +99,7 @@ def test_results_that_do_not_fit_their_target(write: Callable[[Any], Any]) -> No
     with pytest.raises(RuntimeError) as found:
         thunder.jit(lambda x: write(x * 2))(torch.ones(2, 3, dtype=torch.int64))
     assert type(found.value) is type(expected.value)
-    assert f"at {__file__}" in str(found.value)
+    assert f"at {__file__}" in message_of(found.value)
 
 
 # -- what requires grad -----------------------------------------------------------------------------------------------

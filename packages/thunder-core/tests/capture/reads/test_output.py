@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import sys
@@ -245,3 +246,19 @@ def _called(fn: Callable[..., Any]) -> Any:
     with contextlib.suppress(RuntimeError):
         jitted(X)
     return jitted
+
+
+def test_attributes_of_the_class_of_a_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guarded attributes are those outside tracing, not the functions that replace them in a trace."""
+    monkeypatch.setattr(logging.Logger, "factor", functools.lru_cache(lambda self: 2), raising=False)
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        x = x * LOG.factor()  # type: ignore[attr-defined]
+        return x * ("info" in vars(type(LOG))) if LOG.isEnabledFor(logging.ERROR) else x
+
+    jitted = thunder.jit(reads)
+    for _ in range(3):
+        torch.testing.assert_close(jitted(X), reads(X))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+    monkeypatch.setattr(logging.Logger, "factor", functools.lru_cache(lambda self: 3))
+    torch.testing.assert_close(jitted(X), reads(X))

@@ -27,6 +27,7 @@ def read() -> Callable[..., Any]:
     def f(a: int, b: int = 2) -> int:
         return a + b
 
+    f.__annotations__.update(a=int | None, b=list[int] | torch.Tensor)
     return f
 
 
@@ -35,7 +36,7 @@ def name(f: Any) -> None:
 
 
 def annotation(f: Any) -> None:
-    f.__annotations__["c"] = int
+    f.__annotations__["c"] = f.__annotations__["a"] = int
 
 
 def default(f: Any) -> None:
@@ -56,6 +57,7 @@ def signature(f: Any) -> None:
         (lambda f: inspect.signature(f).parameters["b"].default, default),
         (lambda f: len(inspect.signature(f).parameters), signature),
         (lambda f: len(inspect.getfullargspec(f).annotations), annotation),
+        (lambda f: f.__annotations__["a"] is not None, annotation),
     ],
 )
 def test_attributes_of_functions(reads: Any, change: Any) -> None:

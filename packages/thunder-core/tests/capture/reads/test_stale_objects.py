@@ -439,3 +439,48 @@ def test_slotted_dataclasses_among_arguments() -> None:
     for options in (Options(), Options(3.0), Options(shift=torch.ones(2)), Options()):
         assert torch.equal(jitted(x, options), program(x, options))
     assert thunder.cache_misses(jitted) == 3
+
+
+class Named:
+    def __init__(self) -> None:
+        self.scale = 2.0
+
+
+def test_absent_attribute_that_classes_have(watch: Any) -> None:
+    """Whether an object has a `__name__` does not depend on that of its class."""
+    named = Named()
+    w = watch(lambda x: x * (3 if hasattr(named, "__name__") else named.scale))
+    w.kept()
+    named.__name__ = "n"  # type: ignore[attr-defined]
+    w.changed()
+
+
+class Triple(tuple):
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Any:
+        raise NotImplementedError
+
+
+def test_items_of_a_tuple_with_its_own_methods(watch: Any) -> None:
+    """Guards call no method of a user class."""
+    holder = Named()
+    holder.scale = Triple((1.0, 2.0, 3.0))  # type: ignore[assignment]
+    w = watch(lambda x: x * holder.scale[1])  # type: ignore[index]
+    w.kept()
+    holder.scale = Triple((1.0, 4.0, 3.0))  # type: ignore[assignment]
+    w.changed()
+
+
+def test_gradient_that_is_none(watch: Any) -> None:
+    """A tensor without a gradient is guarded to have none; with one, the program is partly eager."""
+    tensor = torch.ones(6)
+    w = watch(lambda x: x * tensor * (2 if tensor.grad is None else 3))
+    w.kept()
+    tensor.grad = torch.ones(6)
+    for _ in range(2):
+        torch.testing.assert_close(w.jitted(X), 3 * X)
+    assert "has one" in thunder.explain(w.jitted)

@@ -37,6 +37,15 @@ def test_layouts_that_kernels_do_not_take() -> None:
     normalization.group_norm_backward(out.transpose(2, 3).contiguous().transpose(2, 3), x, 2, mean, rstd, None, None)
 
 
+def test_strides_of_a_single_image() -> None:
+    """A kernel takes the format that all strides suggest, also the stride of a dimension of size 1."""
+    x = torch.randn(1, 64, 8).as_strided((1, 8, 8, 8), (8, 1, 64, 8))
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    out, mean, rstd = normalization.group_norm_forward(x, 2, None, None, 1e-5)
+    torch.testing.assert_close(out, torch.nn.functional.group_norm(x, 2))
+    normalization.group_norm_backward(out, x, 2, mean, rstd, None, None)
+
+
 @pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
 @pytest.mark.parametrize("running", [torch.float16, torch.float32, None], ids=str)
 @pytest.mark.parametrize("weights", [torch.float16, torch.float32, None], ids=str)

@@ -16,14 +16,15 @@ def _prepared() -> Any:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model = torch.nn.Transformer(16, 2, 1, 1, 32, batch_first=True)
+    # In float64, because Adam amplifies the rounding errors of gradients that are zero (those of the biases of keys).
+    model = torch.nn.Transformer(16, 2, 1, 1, 32, batch_first=True, dtype=torch.float64)
     return accelerator, *accelerator.prepare(model, torch.optim.Adam(model.parameters()))
 
 
 @PROJECT.program("prepared model", "README, a PyTorch training loop")
 def _model() -> Any:
     _, model, _ = _prepared()
-    return model, lambda: (torch.randn(2, 5, 16), torch.randn(2, 4, 16))
+    return model, lambda: (torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 4, 16, dtype=torch.float64))
 
 
 @PROJECT.program("training step", "README, a PyTorch training loop")
@@ -37,7 +38,7 @@ def _step() -> Any:
         optimizer.step()
         return loss.detach()
 
-    return step, lambda: (torch.randn(2, 5, 16), torch.randn(2, 4, 16)), model
+    return step, lambda: (torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 4, 16, dtype=torch.float64)), model
 
 
 @PROJECT.program("bf16", "documentation, mixed precision", trains=True)

@@ -49,7 +49,10 @@ def _kronecker() -> Any:
 def _logdet() -> Any:
     from linear_operator import to_linear_operator
 
-    return (lambda a, b: to_linear_operator(a).inv_quad_logdet(b, logdet=True)), lambda: (_positive(), torch.randn(6))
+    return (lambda a, b: to_linear_operator(a).inv_quad_logdet(b, logdet=True)), lambda: (
+        _positive(),
+        torch.randn(6, 1),
+    )
 
 
 @PROJECT.program("cholesky", "documentation, cholesky")

@@ -75,6 +75,8 @@ def _flow(name: str, make: Any) -> None:
             flow.clear_cache()
             return flow.log_prob(x)
 
+        if name == "planar":  # has no inverse
+            return (lambda: flow.rsample(torch.Size([6]))), lambda: (), transform
         return log_prob, lambda: (torch.rand(6, 2),), transform
 
     PROJECT.add(name, f"tutorial, normalizing flows, {name}", build)

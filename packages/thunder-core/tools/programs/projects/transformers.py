@@ -66,7 +66,7 @@ _add("IBert", "IBertModel", "IBertConfig", {**_TEXT, "quant_mode": False}, _text
 _add("MegatronBert", "MegatronBertModel", "MegatronBertConfig", _TEXT, _text_inputs)
 _add("MobileBert", "MobileBertModel", "MobileBertConfig", {**_TEXT, "embedding_size": 16,
      "intra_bottleneck_size": 16, "hidden_size": 32}, _text_inputs)  # fmt: skip
-_add("Nystromformer", "NystromformerModel", "NystromformerConfig", {**_TEXT, "num_landmarks": 4,
+_add("Nystromformer", "NystromformerModel", "NystromformerConfig", {**_TEXT, "num_landmarks": 12,
      "segment_means_seq_len": 12}, _text_inputs)  # fmt: skip
 _add("RemBert", "RemBertModel", "RemBertConfig", {**_TEXT, "input_embedding_size": 16, "output_embedding_size": 16},
      _text_inputs)  # fmt: skip
@@ -83,7 +83,7 @@ _add("Reformer", "ReformerModel", "ReformerConfig", {
     "vocab_size": 64, "attention_head_size": 8, "hidden_size": 32, "num_attention_heads": 4, "feed_forward_size": 64,
     "attn_layers": ["local", "local"], "local_attn_chunk_length": 4, "axial_pos_shape": (4, 4),
     "axial_pos_embds_dim": (16, 16), "is_decoder": False,
-}, lambda: {"input_ids": torch.randint(4, 64, (2, 16))})  # fmt: skip
+}, lambda: {"input_ids": torch.randint(4, 64, (2, 16))}, trains=True)  # fmt: skip
 _add("CTRL", "CTRLModel", "CTRLConfig", {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 64},
      lambda: {"input_ids": _ids()})  # fmt: skip
 _add("OpenAIGPT", "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", {"vocab_size": 64, "n_embd": 32, "n_layer": 2,
@@ -138,7 +138,7 @@ _add("DPT", "DPTForDepthEstimation", "DPTConfig", {**_IMAGE, "num_hidden_layers"
 _add("GLPN", "GLPNForDepthEstimation", "GLPNConfig", {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1],
      "num_attention_heads": [1, 2, 4, 4], "decoder_hidden_size": 16}, _big_pixels)  # fmt: skip
 _add("LeViT", "LevitModel", "LevitConfig", {"image_size": 64, "hidden_sizes": [16, 24, 32], "depths": [1, 1, 1],
-     "num_attention_heads": [2, 3, 4], "key_dim": [8, 8, 8]}, _big_pixels)  # fmt: skip
+     "num_attention_heads": [2, 3, 4], "key_dim": [8, 8, 8]}, _big_pixels, trains=True)  # fmt: skip
 _add("MobileNetV1", "MobileNetV1Model", "MobileNetV1Config", {"depth_multiplier": 0.25}, _pixels)
 _add("SwiftFormer", "SwiftFormerModel", "SwiftFormerConfig", {"depths": [1, 1, 1, 1], "embed_dims": [8, 16, 24, 32]},
      _big_pixels)  # fmt: skip

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vit-pytorch: the models of the README, in its order, with smaller images and widths."""
+"""vit-pytorch: the first models of the README, in its order, with smaller images and widths.
+
+The package imports torchvision for one of its models. Its modules are imported here without its `__init__`.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+import types
 from typing import Any
 
 import torch
@@ -11,6 +17,10 @@ import torch
 from programs.program import Project
 
 PROJECT = Project("vit-pytorch", rank=12127, requires=["vit-pytorch==1.26.*", "einops"], without_dependencies=True)
+
+if "vit_pytorch" not in sys.modules and (_spec := importlib.util.find_spec("vit_pytorch")) is not None:
+    sys.modules["vit_pytorch"] = types.ModuleType("vit_pytorch")
+    sys.modules["vit_pytorch"].__path__ = list(_spec.submodule_search_locations or ())
 
 _VIT = {"num_classes": 10, "dim": 32, "depth": 2, "heads": 4, "mlp_dim": 64}
 _DROPOUT = {"dropout": 0.1, "emb_dropout": 0.1}
@@ -21,7 +31,7 @@ def _add(name: str, path: str, options: dict[str, Any], shape: tuple[int, ...]) 
     module, _, cls = path.rpartition(".")
 
     def build() -> Any:
-        model = getattr(importlib.import_module(f"vit_pytorch.{module}".rstrip(".")), cls)(**options)
+        model = getattr(importlib.import_module(f"vit_pytorch.{module}"), cls)(**options)
         return model, lambda: (torch.randn(shape),)
 
     PROJECT.add(name, f"README, {name}", build)
@@ -29,8 +39,8 @@ def _add(name: str, path: str, options: dict[str, Any], shape: tuple[int, ...]) 
 
 IMG = (1, 3, 64, 64)
 _SQUARE = {"image_size": 64, "patch_size": 16, **_VIT}
-_add("ViT", ".ViT", {**_SQUARE, **_DROPOUT}, IMG)
-_add("Simple ViT", ".SimpleViT", _SQUARE, IMG)
+_add("ViT", "vit.ViT", {**_SQUARE, **_DROPOUT}, IMG)
+_add("Simple ViT", "simple_vit.SimpleViT", _SQUARE, IMG)
 
 
 @PROJECT.program("NaViT", "README, NaViT")
@@ -122,15 +132,16 @@ _add("XCiT", "xcit.XCiT", {**_SQUARE, **_DROPOUT, "cls_depth": 2, "layer_dropout
 
 @PROJECT.program("SimMIM", "README, Simple Masked Image Modeling")
 def _simmim() -> Any:
-    from vit_pytorch import ViT
     from vit_pytorch.simmim import SimMIM
+    from vit_pytorch.vit import ViT
 
     return SimMIM(encoder=ViT(**_SQUARE), masking_ratio=0.5), lambda: (torch.randn(2, 3, 64, 64),)
 
 
 @PROJECT.program("MAE", "README, Masked Autoencoder")
 def _mae() -> Any:
-    from vit_pytorch import MAE, ViT
+    from vit_pytorch.mae import MAE
+    from vit_pytorch.vit import ViT
 
     model = MAE(encoder=ViT(**_SQUARE), masking_ratio=0.75, decoder_dim=24, decoder_depth=2)
     return model, lambda: (torch.randn(2, 3, 64, 64),)
@@ -138,8 +149,8 @@ def _mae() -> Any:
 
 @PROJECT.program("MPP", "README, Masked Patch Prediction")
 def _mpp() -> Any:
-    from vit_pytorch import ViT
     from vit_pytorch.mpp import MPP
+    from vit_pytorch.vit import ViT
 
     model = MPP(transformer=ViT(**_SQUARE, **_DROPOUT), patch_size=16, dim=32, mask_prob=0.15, random_patch_prob=0.30,
                 replace_prob=0.50)  # fmt: skip
@@ -217,4 +228,9 @@ def _efficient() -> Any:
     return ViT(dim=32, image_size=64, patch_size=16, num_classes=10, transformer=encoder), lambda: (torch.randn(IMG),)
 
 
-_add("ViT, rectangular", ".ViT", {**_SQUARE, **_DROPOUT, "image_size": (64, 32), "patch_size": (16, 8)}, (1, 3, 64, 32))
+_add(
+    "ViT, rectangular",
+    "vit.ViT",
+    {**_SQUARE, **_DROPOUT, "image_size": (64, 32), "patch_size": (16, 8)},
+    (1, 3, 64, 32),
+)

@@ -107,9 +107,13 @@ class Substitutions:
 
     def originals(self, owner: Any, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the attributes that `owner` has outside tracing; `found` are its current attributes."""
-        if id(owner) not in self._replaced:
+        entries = [entry for entry in self.in_objects if entry.target is owner]
+        if not entries and id(owner) not in self._replaced:
             return found
-        outside = {**found, **self._replaced[id(owner)][1]}
+        outside = {**found, **self._replaced.get(id(owner), (owner, {}))[1]}
+        for entry in entries:
+            if outside.get(entry.key) is entry.new:
+                outside[entry.key] = entry.before
         return {name: value for name, value in outside.items() if value is not ABSENT}
 
     # -- the user's objects -------------------------------------------------------------------------------------------

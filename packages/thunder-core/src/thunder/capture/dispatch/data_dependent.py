@@ -32,11 +32,11 @@ from thunder.core.symint.symbols import symbols_of
 __all__ = ["nonzero", "refuse_out", "run", "unknown_size", "with_sizes"]
 
 
-def unknown_size(low: int = 0, high: Any = None) -> Any:
-    """Return a new data-dependent size between `low` and `high`. A symbolic `high` is no limit."""
+def unknown_size(low: Any = 0, high: Any = None) -> Any:
+    """Return a new data-dependent size between `low` and `high`. Symbolic numbers are no limits."""
     assert state.trace is not None
-    known = high if isinstance(high, int) and not isinstance(high, SymbolicNumber) else None
-    return symbols_of(state.trace).unbacked(int, low=low, high=known)
+    least, most = (n if isinstance(n, int) and not isinstance(n, SymbolicNumber) else None for n in (low, high))
+    return symbols_of(state.trace).unbacked(int, low=least or 0, high=most)
 
 
 def run(tracer: Tracer, func: Any, x: Any, *args: Any, differentiable: bool = False, **kwargs: Any) -> Any:

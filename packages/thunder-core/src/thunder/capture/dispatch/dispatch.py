@@ -82,7 +82,7 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
         if any(executor.lookaside(func) is not None for executor in tracer.executors):
             annotate(error, user_line())
             raise  # a defect of a plugin's operation: torch must not hide it
-        if reads_numbers(func, args, kwargs, error):
+        if not isinstance(error, DataDependentError) and reads_numbers(func, args, kwargs, error):
             tracer.refusal = before
             try:
                 return _dispatch(tracer, func, *call_with_numbers(tracer, func, args, kwargs))

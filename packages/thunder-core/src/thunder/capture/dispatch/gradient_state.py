@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.sources import Attr
 from thunder.capture.base.user_lines import asked_by_torch, line_of_user
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.tensors.tracer import Tracer, needs_grad
@@ -68,8 +69,9 @@ def _get_grad(tracer: Tracer, x: Any) -> Any:
     if _is_converted_to_itself(tracer, x):
         return None
     handle = tracer.handle_of(x)  # an input from here on, even if the program has not used it before
-    if any(lifted.handle is handle for lifted in tracer.inputs):
-        fall_back("the program reads the .grad of a tensor, which no guard can check")
+    found = next((lifted.tensor for lifted in tracer.inputs if lifted.handle is handle), None)
+    if found is not None and tracer.guarded_of(found, Attr, "grad") is not None:
+        fall_back("the program reads the .grad of a tensor that has one")
 
 
 def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:

@@ -23,6 +23,12 @@ def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype is torch.bool and x.dim() > 0 and not is_empty(x)
 
 
+def _scalar_mask(key: Any) -> Any:
+    """Return the mask if an index is a single boolean tensor without dimensions, which adds a dimension, else None."""
+    item = key[0] if isinstance(key, tuple) and len(key) == 1 else key
+    return item if isinstance(item, torch.Tensor) and item.dtype is torch.bool and item.dim() == 0 else None
+
+
 def _positions(tracer: Tracer, key: Any) -> Any:
     """Replace each boolean mask in the index `key` by the positions of its true elements.
 
@@ -67,6 +73,9 @@ def _check_masks(x: Any, key: Any) -> None:
 # -- reading ----------------------------------------------------------------------------------------------------------
 @handles(torch.Tensor.__getitem__, traced=True)
 def _getitem(tracer: Tracer, x: Any, key: Any) -> Any:
+    mask = _scalar_mask(key)
+    if mask is not None:
+        return torch.Tensor.__getitem__(tracer.handle_of(x).unsqueeze(0), tracer.handle_of(mask).reshape(1))
     plain = _with_numbers(tracer, key)
     if plain is not key:
         return torch.Tensor.__getitem__(tracer.handle_of(x), plain)
@@ -106,6 +115,10 @@ def _reversed(tracer: Tracer, x: Any) -> Any:
 @handles(torch.Tensor.__setitem__, traced=True)
 def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     handle = tracer.handle_of(target)
+    mask = _scalar_mask(key)
+    if mask is not None and isinstance(value, torch.Tensor) and value.dim() > 0 and not _is_single(value):
+        torch.Tensor.__setitem__(handle.unsqueeze(0), tracer.handle_of(mask).reshape(1), value)
+        return
     key = _with_numbers(tracer, key)
     if isinstance(value, torch.Tensor) and value.dim() > 0:
         found = _positions(tracer, key)

@@ -19,7 +19,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import refuse_kinds_of_memory
-from thunder.capture.dispatch.registry import gives, result_of
+from thunder.capture.dispatch.registry import formula_of, gives, result_of
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
@@ -298,14 +298,18 @@ def _devices_in(args: Any, kwargs: Any) -> list[Device]:
 
 @functools.cache
 def _vjp_symbol(func: Any) -> Symbol:
-    """Return the operation that runs `func` again and then torch's backward of it."""
+    """Return the operation that runs `func` again and then torch's backward of it, or the formula of its gradients."""
 
     def vjp(args: Any, kwargs: Any, cotangents: Any, places: Any, states: Any) -> list[torch.Tensor]:
         if functorch_active():
             return _vjp_by_functorch(func, args, kwargs, cotangents, places)
-        leaves: list[torch.Tensor] = []
         # True if autograd differentiates this backward.
         again = torch.is_grad_enabled() and any(x.requires_grad for x in _tensors_in((args, kwargs, cotangents)))
+        if not again and (formula := formula_of(func)) is not None:
+            gradients = formula(args, kwargs, cotangents)
+            if gradients is not None:
+                return [gradients[i] for i in places]
+        leaves: list[torch.Tensor] = []
         number = itertools.count()
 
         def leaf(x: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,9 @@ from thunder.capture.base.tracing_mode import TracingMode
 
 __all__ = [
     "ResultRule",
+    "formula_of",
     "gives",
+    "gradient_formula",
     "handler_of",
     "handles",
     "handles_property",
@@ -40,6 +42,7 @@ class ResultRule(NamedTuple):
 _HANDLERS: dict[Any, Handler] = {}
 _PROPERTIES: dict[tuple[str, bool], Handler] = {}
 _RESULTS: dict[Any, ResultRule] = {}
+_FORMULAS: dict[Any, Callable[..., Any]] = {}
 
 
 def methods(*names: str) -> list[Any]:
@@ -97,6 +100,26 @@ def gives(*functions: Any, draws: Callable[..., bool] = _never) -> Callable[[F],
         return rule
 
     return register
+
+
+def gradient_formula(*functions: Any) -> Callable[[F], F]:
+    """Register the decorated function as the gradients of opaque operations that torch would have to run again.
+
+    The function receives real tensors: the arguments, the keyword arguments and the cotangents (None for a result
+    without one). It returns the gradients of all floating point arguments in order, or None to let torch compute them.
+    """
+
+    def register(formula: F) -> F:
+        for fn in functions:
+            _FORMULAS[fn] = formula
+        return formula
+
+    return register
+
+
+def formula_of(function: Any) -> Callable[..., Any] | None:
+    """Return the formula of a function's gradients, or None."""
+    return _FORMULAS.get(function)
 
 
 def handler_of(function: Any) -> Handler | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.dispatch.registry import gives
+from thunder.capture.dispatch.registry import gives, gradient_formula
 from thunder.core.proxies import TensorProxy
 
 __all__: list[str] = []
@@ -58,3 +58,33 @@ def _cell(x: TensorProxy, hx: TensorProxy, *weights: Any) -> Any:
 @gives(torch.lstm_cell)
 def _lstm_cell(x: TensorProxy, hx: Any, *weights: Any) -> Any:
     return tuple([TensorProxy(like=state, requires_grad=True) for state in hx])
+
+
+@gradient_formula(torch.lstm_cell)
+def _lstm_cell_gradients(args: Any, kwargs: Any, cotangents: Any) -> list[torch.Tensor] | None:
+    """Compute the gradients from the gates, which takes half the time of running the cell again with autograd."""
+    x, (h, c), w_ih, w_hh, *rest = args
+    biases = [bias for bias in rest if bias is not None]
+    tensors = [x, h, c, w_ih, w_hh, *biases]
+    if kwargs or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.device.type == "cpu" for t in tensors):
+        return None  # a GPU has one kernel for the cell and one for its gradients
+    to_h, to_c = cotangents
+    linear = torch.nn.functional.linear
+    gates = linear(x, w_ih, biases[0] if biases else None).add_(linear(h, w_hh, biases[1] if biases else None))
+    i, f, g, o = gates.chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    backward = torch.ops.aten
+    to_cell, to_o = to_c, torch.zeros_like(o)
+    if to_h is not None:
+        cell = torch.addcmul(f * c, i, g).tanh()
+        to_o = backward.sigmoid_backward(to_h * cell, o)
+        through_h = backward.tanh_backward(to_h * o, cell)
+        to_cell = through_h if to_c is None else through_h.add_(to_c)
+    to_gates = torch.cat([
+        backward.sigmoid_backward(to_cell * g, i), backward.sigmoid_backward(to_cell * c, f),
+        backward.tanh_backward(to_cell * i, g), to_o,
+    ], -1)  # fmt: skip
+    rows, flat = to_gates.reshape(-1, to_gates.shape[-1]), [t.reshape(-1, t.shape[-1]) for t in (x, h)]
+    to_bias = rows.sum(0)
+    found = [to_gates @ w_ih, to_gates @ w_hh, to_cell * f, rows.mT @ flat[0], rows.mT @ flat[1]]
+    return [*found, *([to_bias, to_bias.clone()] if biases else [])]

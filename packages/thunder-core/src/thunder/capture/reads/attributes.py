@@ -228,7 +228,9 @@ class AttributeReads:
                     self._recorder.add(LacksAttribute(reached.source, name))
             elif name not in snapshot.before and (snapshot.source is whole or snapshot.source.parent is whole):
                 self._recorder.absent(snapshot.source, name)
-        if raw is ABSENT:
+        if raw is ABSENT and hasattr(type(cls), name):  # the class has it from its metaclass, e.g. `__name__`
+            self._classes.guard_absence(cls, name)
+        elif raw is ABSENT:
             self._recorder.add(LacksAttribute(self._classes.know(cls), name))
 
 

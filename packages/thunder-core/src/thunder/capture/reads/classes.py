@@ -198,14 +198,14 @@ class ClassReads:
             return
         of_meta, raw = self.lookup(meta, name), self.lookup(cls, name)
         if raw is ABSENT or (of_meta is not ABSENT and hasattr(type(of_meta), "__set__")):
-            self._absent(cls, name)
+            self.guard_absence(cls, name)
             if of_meta is not ABSENT:
                 self.attribute_read(meta, name, of_meta)
             elif (computes := self.lookup(meta, "__getattr__")) is not ABSENT:
                 self.attribute_read(meta, "__getattr__", computes)
         elif not (issubclass(meta, enum.EnumMeta) and name in _OF_ENUMS):
             if is_of_the_interpreter(raw):
-                self._absent(cls, name)
+                self.guard_absence(cls, name)
             self.attribute_read(cls, name, raw)
 
     def read_special_method(self, cls: type, name: str) -> None:
@@ -213,11 +213,11 @@ class ClassReads:
         self.know(cls)
         raw = self.lookup(cls, name)
         if raw is ABSENT or is_of_the_interpreter(raw):
-            self._absent(cls, name)
+            self.guard_absence(cls, name)
         else:
             self.attribute_read(cls, name, raw)
 
-    def _absent(self, cls: type, name: str) -> None:
+    def guard_absence(self, cls: type, name: str) -> None:
         """Guard that a class has no attribute `name` that it did not have before, nor have its bases."""
         for owner in cls.__mro__:
             if not is_library_class(owner):

@@ -54,6 +54,7 @@ from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.output import Output
+from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
 from thunder.capture.tensors.arrays import ArrayHandle
@@ -122,6 +123,7 @@ class ReadRecorder:
         watch_new_objects(self.substitutions)
         self.output.watch(self.substitutions)
         replace_clocks(self.substitutions)
+        replace_pickling(self.substitutions)
         self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:

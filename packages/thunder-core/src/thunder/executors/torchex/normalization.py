@@ -15,6 +15,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.executors.torchex.base import ex, torch_impl, torch_operator
+from thunder.runtime.torch_private import suggest_memory_format
 
 aten = torch.ops.aten
 Optional = torch.Tensor | None
@@ -120,9 +121,9 @@ def group_norm_forward(
 
 
 def _laid_out(input: torch.Tensor) -> torch.Tensor:
-    # torch's kernels require dense memory. Only the CPU supports channels-last.
-    if input.device.type == "cpu" and input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last):
-        return input
+    # torch's kernels require dense memory in the format that the strides suggest. Only the CPU supports channels-last.
+    if input.device.type == "cpu" and input.ndim == 4 and not input.is_contiguous():
+        return input.contiguous(memory_format=suggest_memory_format(input))
     return input.contiguous()
 
 

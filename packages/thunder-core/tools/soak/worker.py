@@ -9,6 +9,9 @@ import json
 import os
 import sys
 
+import torch
+
+import thunder
 from soak.program import Program
 from soak.run import judge
 
@@ -18,6 +21,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what C code prints is no answer
     gc.set_threshold(5_000, 20, 100)  # programs make many objects; collecting them is a tenth of the time
+    thunder.jit(torch.sin)(torch.ones(1))  # imports the compiler
     answers.write("ready\n")
     for line in sys.stdin:
         faulthandler.dump_traceback_later(float(os.environ.get("SOAK_DUMP_AFTER", "50")))

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
 import functools
+import profile
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -147,16 +152,91 @@ def test_decorated_methods(budget: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert thunder.cache_misses(jitted) == 3
 
 
-def test_under_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that runs cannot be watched there: functions that are reached are taken to run."""
+def plain_profiler() -> contextlib.AbstractContextManager[Any]:
+    """Profile with a function."""
+    stack = contextlib.ExitStack()
+    stack.callback(sys.setprofile, sys.getprofile())
+    sys.setprofile(seen_by_profiler)
+    return stack
+
+
+def seen_by_profiler(frame: Any, event: str, arg: Any) -> None:
+    """See nothing."""
+
+
+@pytest.mark.parametrize("profiler", [plain_profiler, cProfile.Profile])
+def test_profilers_that_can_be_interrupted(profiler: Callable[[], Any]) -> None:
+    """Tracing sees which code runs, and the profiler goes on afterwards."""
+    with profiler():
+        active = sys.getprofile()
+        check_events()
+        assert sys.getprofile() is active
+
+
+def test_cprofile_knows_where_it_is() -> None:
+    """The functions around a first call have all of their time, and those that it calls have no other time."""
+
+    def f(x: Any) -> Any:
+        return x.sin()
+
+    def inner() -> None:
+        thunder.jit(f)(X)
+        with pytest.raises(ZeroDivisionError):
+            thunder.jit(lambda x: x / (1 // 0))(X)
+        time.sleep(0.05)
+
+    def outer() -> None:
+        inner()
+        time.sleep(0.05)
+
+    profiler = cProfile.Profile()
+    profiler.enable()
+    outer()
+    time.sleep(0.05)
+    profiler.disable()
+    entries: dict[Any, Any] = {e.code: e for e in profiler.getstats()}  # type: ignore[attr-defined, unused-ignore]
+    assert entries[outer.__code__].totaltime > entries[inner.__code__].totaltime > 0.05
+    for function, called in ((inner, time.sleep), (outer, time.sleep), (outer, inner)):
+        code = getattr(called, "__code__", "<built-in method time.sleep>")
+        assert code in [call.code for call in entries[function.__code__].calls]
+
+
+def starts_thread(x: Any) -> Any:
+    """Compute with what another thread reads."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(K))
+    thread.start()
+    thread.join()
+    return x * found[0]
+
+
+@pytest.mark.parametrize("program", [starts_thread, lambda x: helper(x)])
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_other_profilers(program: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler that must not miss a call goes on. Calls run eagerly, since tracing would not see what they do."""
     if sys.version_info >= (3, 12):
         monkeypatch.setattr(hooks, "_TOOLS", ())
-    before = sys.getprofile()
-    sys.setprofile(lambda frame, event, arg: None)
+    profiler, jitted = profile.Profile(), thunder.jit(program)
     try:
-        check_without_events()
+        sys.setprofile(profiler.dispatcher)  # type: ignore[attr-defined, unused-ignore]
+        for value in (2.0, 2.0, 3.0):
+            monkeypatch.setitem(globals(), "K", value)
+            torch.testing.assert_close(jitted(X), X * value)
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
+    assert "another profiler runs" in thunder.explain(jitted)
+    assert thunder.cache_hits(jitted) == 0
+
+
+@pytest.mark.parametrize("profiler", [plain_profiler, cProfile.Profile])
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_what_threads_read_under_a_profiler(profiler: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a thread is a call of a C function, which tracing has to see."""
+    jitted = thunder.jit(starts_thread)
+    with profiler():
+        for value in (2.0, 2.0, 3.0):
+            monkeypatch.setitem(globals(), "K", value)
+            torch.testing.assert_close(jitted(X), X * value)
 
 
 K = 2.0
@@ -166,7 +246,7 @@ def helper(x: Any) -> Any:
     return x * K
 
 
-def check_without_events() -> None:
+def check_events() -> None:
     global K
     net = Net()
     jitted = thunder.jit(lambda x: helper(net(x)))

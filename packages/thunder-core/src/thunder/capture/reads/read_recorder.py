@@ -41,7 +41,7 @@ from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out_logs
 from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
-from thunder.capture.reads.classify import UNGUARDABLE, classify
+from thunder.capture.reads.classify import classify
 from thunder.capture.reads.clocks import replace_clocks
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
@@ -51,7 +51,6 @@ from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.libraries import is_library_class
-from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.output import Output
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
@@ -122,8 +121,8 @@ class ReadRecorder:
         self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:
-        """Record whether code runs that may compare objects by identity; without watching code, assume that it does."""
-        self.code.identity_matters = not self._watch.available
+        """Record whether code runs that may compare objects by identity."""
+        self.code.identity_matters = False
 
     @property
     def identity_matters(self) -> bool | None:
@@ -143,7 +142,11 @@ class ReadRecorder:
 
     def watch_code(self) -> None:
         """Start to record the code that runs, until the board is restored."""
-        self._watch.start(self.substitutions)
+        if not self._watch.start(self.substitutions):
+            raise RunsEagerly(
+                "another profiler runs, so thunder cannot see what the program calls. Call the function before you "
+                "start the profiler"
+            )
 
     def end_watch(self) -> None:
         """Stop to record reads at the end of the program, and check that reads were recorded until then."""
@@ -153,11 +156,6 @@ class ReadRecorder:
                 "the program replaces the interpreter's profiler, or goes on after an exception that interrupted "
                 "thunder, so thunder has not seen all that it reads"
             )
-
-    @property
-    def sees_code(self) -> bool:
-        """Whether the recorder can detect which code runs."""
-        return self._watch.available
 
     def finish(self) -> None:
         """Add guards at the end of the run for reads that no hook sees."""
@@ -241,8 +239,6 @@ class ReadRecorder:
             return
         self._guarded.add(source)
         kind = classify(value)
-        if not self.sees_code and type(value) is types.BuiltinFunctionType and draws_or_reads_clock(value):
-            kind = UNGUARDABLE  # its calls are not seen
         if kind.is_shared and id(value) in self.reached:
             known = self.reached[id(value)].source
             if known is not source:

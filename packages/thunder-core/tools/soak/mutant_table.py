@@ -330,6 +330,21 @@ MUTANTS = (
         "    if False and any(ctx.needs_input_grad)",
         tests=("capture/higher_order/test_custom_function.py::test_gradients_that_are_none_run_eagerly",),
     ),
+    Mutant(
+        "forward mode where gradients are off",
+        "capture/tensors/tracer.py",
+        "        if any(part.forward_mode for part in self.parts):",
+        "        if False:",
+        tests=("capture/higher_order/test_custom_function.py::test_tangents_flow_under_no_grad",),
+    ),
+    # -- operators ----------------------------------------------------------------------------------------------------
+    Mutant(
+        "writes through windows that share elements",
+        "capture/tensors/aliasing.py",
+        "    if found.unique().numel() < found.numel():\n        raise RuntimeError(",
+        "    if False:\n        raise RuntimeError(",
+        tests=("torch/test_splitting.py::test_writes_to_overlapping_windows",),
+    ),
     # -- threads, processes and interrupts ----------------------------------------------------------------------------
     Mutant(
         "other threads do not wait for the program",
@@ -363,6 +378,13 @@ MUTANTS = (
         tests=("capture/test_threads.py::test_fork_while_a_thread_traces",),
     ),
     Mutant(
+        "programs whose calls a profiler hides",
+        f"{_READS}/read_recorder.py",
+        "        if not self._watch.start(self.substitutions):\n",
+        "        if self._watch.start(self.substitutions) is None:\n",
+        tests=("capture/reads/test_read_recorder.py::test_other_profilers",),
+    ),
+    Mutant(
         "programs that replace the profiler",
         f"{_READS}/read_recorder.py",
         "        if not watched:\n",
@@ -378,6 +400,20 @@ MUTANTS = (
         "                if attempts < ATTEMPTS:\n                    continue\n",
         "                if False:\n                    continue\n",
         tests=("capture/base/test_substitutions.py",),
+    ),
+    Mutant(
+        "replacements that nobody undid after two interrupts",
+        f"{_BASE}/substitutions.py",
+        "    _restore_abandoned()\n    board = Substitutions()\n",
+        "    board = Substitutions()\n",
+        tests=("capture/base/test_substitutions.py::test_the_next_call_restores_what_was_abandoned",),
+    ),
+    Mutant(
+        "assignments of a program that an exception ended",
+        "capture/session.py",
+        "        self.writes = self.recorder.undo()\n",
+        '        self.writes = self.recorder.undo() if __import__("sys").exc_info()[1] is None else []\n',
+        "^counter before a fallback$",
     ),
     Mutant(
         "classes that caches keep",

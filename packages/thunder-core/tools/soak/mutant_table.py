@@ -267,6 +267,20 @@ MUTANTS = (
         "^printing$|^message of a logger$|^a warning$",
     ),
     Mutant(
+        "texts of tensors",
+        "capture/tensors/handle.py",
+        "        if active.thread == threading.get_ident():\n            fall_back(",
+        "        if False:\n            fall_back(",
+        "^length of the input's text$",
+    ),
+    Mutant(
+        "streams that a program compares",
+        f"{_READS}/read_recorder.py",
+        "        if self.code.reads_streams and self.code.compares_objects:\n",
+        "        if False:\n",
+        "^stream of a handler$",
+    ),
+    Mutant(
         "clocks",
         f"{_READS}/clocks.py",
         "        if output is None:\n            return original()\n",

@@ -76,6 +76,7 @@ class CodeReads:
         self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts of globals
         self._ran: dict[int, CodeType] = {}
         self.identity_matters: bool | None = None  # whether code ran that compares identities; None if not watched
+        self.reads_streams = False  # whether the program found a stream, which another object replaces while tracing
         self.compares_objects = False  # whether user code ran that may compare objects by identity
         self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code objects
         self._alive: list[CodeType] = []
@@ -365,7 +366,9 @@ class CodeReads:
         found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
         if module.__name__ == "importlib" and name == "import_module":  # which runs no C function
             recorder.refuse("the program imports a module by a computed name (importlib.import_module)")
-        if found is ABSENT or (module is sys and name in ("stdout", "stderr")):  # looked up at each call
+        standard = module is sys and name in ("stdout", "stderr")  # looked up at each call
+        self.reads_streams |= standard
+        if found is ABSENT or standard:
             return None
         if module is os and name == "getenv":
             recorder.value(source.attr("environ"), os.environ)

@@ -57,7 +57,9 @@ class ModuleRecorder(Protocol):
 
 
 class CodeRecorder(Protocol):
-    """The methods of the recorder of functions and code that kinds call."""
+    """What kinds use of the recorder of functions and code."""
+
+    reads_streams: bool
 
     @property
     def modules(self) -> ModuleRecorder: ...

@@ -77,7 +77,7 @@ def is_tensor(x: Any) -> None:
     """Raise an error for a handle of thunder's, and for a tensor without data."""
     if type(x) not in (torch.Tensor, nn.Parameter):
         raise AssertionError(f"{type(x).__name__} instead of a tensor")
-    x.sum().item()
+    x.detach().sum().item()
 
 
 def fork(model: Model) -> None:
@@ -107,6 +107,8 @@ def fork(model: Model) -> None:
 
 def _jobs(model: Model, jitted: Any, watch: Watch, forks: bool) -> dict[str, Callable[[], None]]:
     shapes = random.Random(0)
+    # Only `retrace` records gradients. PyTorch 2.13 deadlocks, also in eager mode, if one thread calls `apply` of a
+    # `torch.autograd.Function` on a parameter while another thread's operation makes the node of its gradient.
 
     def serve() -> None:
         start = time.perf_counter()
@@ -126,7 +128,8 @@ def _jobs(model: Model, jitted: Any, watch: Watch, forks: bool) -> dict[str, Cal
         time.sleep(0.001)
 
     def eager() -> None:
-        is_tensor(model(torch.ones(4, WIDTH)))
+        with torch.no_grad():
+            is_tensor(model(torch.ones(4, WIDTH)))
         time.sleep(0.001)
 
     def names() -> None:

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from torch import nn
 import thunder
 
 WIDTH = 8
+MOST_GROWTH = 16  # MiB in the second half of the steps
 
 
 class Model(nn.Module):
@@ -52,6 +53,15 @@ class Model(nn.Module):
         self.cache["last"] = now
         self.recent[0] = now
         return self.last(y) + (1.0 if self.tag == "a" else 2.0)
+
+
+class Steps(NamedTuple):
+    """What steps showed: differences, seconds and the number of programs for each step, and memory at each quarter."""
+
+    errors: collections.Counter[str]
+    latencies: list[float]
+    programs: list[int]
+    mebibytes: list[float]
 
 
 class Watch:
@@ -193,15 +203,17 @@ def _mutations(model: Model, chance: random.Random) -> None:
         model.train(not model.training)
 
 
-def steps(count: int, *, training: bool) -> tuple[collections.Counter[str], list[float], list[int]]:
-    """Take steps with a jitted and an eager model; return differences, latencies, and numbers of programs."""
+def steps(count: int, *, training: bool) -> Steps:
+    """Take steps with a jitted and an eager model, and compare their results and their state."""
     torch.manual_seed(0)
     model = Model()
     twin = copy.deepcopy(model)
     jitted = thunder.jit(model)
     chances, errors = (random.Random(1), random.Random(1)), collections.Counter[str]()
-    latencies, programs = [], []
+    latencies, programs, mebibytes = [], [], []
     for i in range(count):
+        if i % (count // 4) == 0:
+            mebibytes.append(collected())
         results = []
         x = torch.randn(4 + i % 3, WIDTH)
         for net, run, chance in ((model, jitted, chances[0]), (twin, twin, chances[1])):
@@ -221,7 +233,13 @@ def steps(count: int, *, training: bool) -> tuple[collections.Counter[str], list
         if not all(torch.allclose(torch.as_tensor(a), torch.as_tensor(b), atol=1e-3) for a, b in zip(*results)):
             errors[f"step {i} differs"] += 1
         programs.append(len(jitted._jitted._cache))
-    return errors, latencies, programs
+    return Steps(errors, latencies, programs, [*mebibytes, collected()])
+
+
+def collected() -> float:
+    """Return the resident memory after a garbage collection."""
+    gc.collect()
+    return memory()
 
 
 def percentiles(latencies: list[float]) -> str:
@@ -249,18 +267,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"  {count} x {error}")
     wrong += sum(watch.errors.values())
     for training in (True, False) if options.steps else ():
-        gc.collect()
-        before = memory()
-        errors, latencies, programs = steps(options.steps, training=training)
-        gc.collect()
-        half = len(programs) // 2
+        taken = steps(options.steps, training=training)
+        half = len(taken.programs) // 2
         print(
-            f"{options.steps} {'training' if training else 'serving'} steps: {len(errors)} wrong; "
-            f"{percentiles(latencies)}; programs {programs[half]}, {programs[-1]}; MiB {before:.0f}, {memory():.0f}"
+            f"{options.steps} {'training' if training else 'serving'} steps: {len(taken.errors)} wrong; "
+            f"{percentiles(taken.latencies)}; programs {taken.programs[half]}, {taken.programs[-1]}; "
+            f"MiB {[round(m) for m in taken.mebibytes]}"
         )
-        for error in list(errors)[:5]:
+        for error in list(taken.errors)[:5]:
             print(f"  {error}")
-        wrong += len(errors) + (programs[-1] > programs[half] + 2)
+        wrong += len(taken.errors) + (taken.programs[-1] > taken.programs[half] + 2)
+        wrong += taken.mebibytes[-1] > taken.mebibytes[2] + MOST_GROWTH
     return 1 if wrong else 0
 
 

@@ -20,6 +20,7 @@ from outcomes import in_threads
 import thunder
 from thunder.capture.base.sources import Argument, Root
 from thunder.capture.reads import bytecode, hooks, libraries
+from thunder.core.errors import TracingError
 
 X = torch.linspace(-1, 1, 4)
 
@@ -225,7 +226,28 @@ def test_other_profilers(program: Callable[[Any], Any], monkeypatch: pytest.Monk
     finally:
         sys.setprofile(None)
     assert "another profiler runs" in thunder.explain(jitted)
-    assert thunder.cache_hits(jitted) == 0
+    assert thunder.cache_hits(jitted) == thunder.cache_misses(jitted) == 0
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="torch's profiler is no longer in the way")
+def test_functions_compile_when_the_profiler_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler of torch that records stacks keeps a function from being compiled, and no longer."""
+    jitted = thunder.jit(helper)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True):
+        for value in (2.0, 2.0, 3.0):
+            monkeypatch.setitem(globals(), "K", value)
+            assert torch.equal(jitted(X), X * value)
+    for _ in range(3):
+        assert torch.equal(jitted(X), X * 3)
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+
+
+def test_a_transformed_function_under_another_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot run eagerly."""
+    monkeypatch.setattr(hooks, "_TOOLS", ())
+    monkeypatch.setattr(hooks, "_suspension", lambda profiler: None)
+    with pytest.raises(TracingError, match="another profiler runs"):
+        thunder.vmap(helper)(X)
 
 
 @pytest.mark.parametrize("profiler", [plain_profiler, cProfile.Profile])

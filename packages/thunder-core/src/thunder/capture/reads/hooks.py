@@ -26,7 +26,9 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.runtime.lock import MAX_WAIT, runs
 
-__all__ = ["ClassHooks", "CodeWatch", "can_hook", "new_objects", "watch_new_objects"]
+__all__ = ["PROFILED", "ClassHooks", "CodeWatch", "can_hook", "is_profiled", "new_objects", "watch_new_objects"]
+
+PROFILED = "another profiler runs, so thunder cannot see what the program calls. Call the function before you start the profiler"
 
 
 # Since 3.13 Python gives each class a limited number of versions; a class hooked too often would stay slow forever.
@@ -297,6 +299,13 @@ def _key_of_call(fn: Any, owner: Any) -> Any:
     if is_descriptor or (owner is not None and fn.__module__ is None):
         return id(type(owner)), fn.__name__
     return fn
+
+
+def is_profiled() -> bool:
+    """Check whether another profiler keeps thunder from seeing which code runs."""
+    if sys.version_info >= (3, 12):
+        return all(_monitoring.get_tool(tool) is not None for tool in _TOOLS)
+    return _suspension(sys.getprofile()) is None
 
 
 def _suspension(profiler: Any) -> Callable[[], None] | None:

@@ -46,7 +46,7 @@ from thunder.capture.reads.clocks import replace_clocks
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
-from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
+from thunder.capture.reads.hooks import PROFILED, ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
@@ -143,10 +143,7 @@ class ReadRecorder:
     def watch_code(self) -> None:
         """Start to record the code that runs, until the board is restored."""
         if not self._watch.start(self.substitutions):
-            raise RunsEagerly(
-                "another profiler runs, so thunder cannot see what the program calls. Call the function before you "
-                "start the profiler"
-            )
+            raise RunsEagerly(PROFILED)
 
     def end_watch(self) -> None:
         """Stop to record reads at the end of the program, and check that reads were recorded until then."""

@@ -396,7 +396,7 @@ MUTANTS = (
         f"{_READS}/read_recorder.py",
         "        if not self._watch.start(self.substitutions):\n",
         "        if self._watch.start(self.substitutions) is None:\n",
-        tests=("capture/reads/test_read_recorder.py::test_other_profilers",),
+        tests=("capture/reads/test_read_recorder.py::test_a_transformed_function_under_another_profiler",),
     ),
     Mutant(
         "programs that replace the profiler",

@@ -28,7 +28,7 @@ from thunder.runtime.lock import MAX_WAIT, runs
 
 __all__ = ["PROFILED", "ClassHooks", "CodeWatch", "can_hook", "is_profiled", "new_objects", "watch_new_objects"]
 
-PROFILED = "another profiler runs, so thunder cannot see what the program calls. Call the function before you start the profiler"
+PROFILED = "another profiler runs, so thunder cannot see what the program calls. Call it before the profiler starts"
 
 
 # Since 3.13 Python gives each class a limited number of versions; a class hooked too often would stay slow forever.

@@ -53,6 +53,13 @@ MUTANTS = (
         '"_len_torch", "_push_saved", "_pop_saved", "_push_on_torch"',
         "^saved tensors hooks inside$",
     ),
+    Mutant(
+        "variables of functions in the body of a class",
+        f"{_READS}/bytecode.py",
+        '("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")',
+        '("LOAD_DEREF",)',
+        tests=("capture/reads/test_unguarded_reads.py::test_the_body_of_a_class_uses_variables_of_a_function",),
+    ),
     # -- values -------------------------------------------------------------------------------------------------------
     Mutant(
         "values of subclasses of numbers and strings",

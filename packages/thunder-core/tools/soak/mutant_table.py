@@ -370,8 +370,8 @@ MUTANTS = (
     Mutant(
         "other threads do not wait for the program",
         f"{_READS}/hooks.py",
-        "    if active.waits and any(reader.holds(obj)",
-        "    if False and any(reader.holds(obj)",
+        "        if not (active.waits and any(reader.holds(obj)",
+        "        if True or not (active.waits and any(reader.holds(obj)",
         tests=("capture/test_threads.py::test_eager_code_elsewhere_finds_what_there_was_before",),
     ),
     Mutant(

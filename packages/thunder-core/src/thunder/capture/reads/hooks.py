@@ -31,6 +31,8 @@ __all__ = ["PROFILED", "ClassHooks", "CodeWatch", "can_hook", "is_profiled", "ne
 PROFILED = "another profiler runs, so thunder cannot see what the program calls. Call it before the profiler starts"
 
 
+# A thread that has waited for a program waits for the next one, too, if it has begun by then, but not for ever.
+MAX_PROGRAMS = 8
 # Since 3.13 Python gives each class a limited number of versions; a class hooked too often would stay slow forever.
 MAX_INSTALLS = 200 if sys.version_info >= (3, 13) else sys.maxsize
 _installs: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
@@ -113,8 +115,11 @@ def _wait_for_program(obj: Any) -> None:
 
     The program may itself wait for this thread, e.g. for a lock. The waiting time is therefore limited.
     """
-    if active.waits and any(reader.holds(obj) for reader in active.readers) and not runs.wait(MAX_WAIT):
-        active.waits = False
+    for _ in range(MAX_PROGRAMS):
+        if not (active.waits and any(reader.holds(obj) for reader in active.readers)):
+            return
+        if not runs.wait(MAX_WAIT):
+            active.waits = False
 
 
 def _assigned_elsewhere(obj: Any, name: str) -> None:

@@ -82,6 +82,7 @@ class ReadRecorder:
         self.code = CodeReads(self, self.classes)
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
+        self.expected: set[int] = set()  # the ids of objects, from before their snapshots are taken
         self._alive: list[Any] = []
         self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
         self.source_of_input: Callable[[torch.Tensor], Source | None] = self.source_of
@@ -203,9 +204,8 @@ class ReadRecorder:
     def _leave_writes_of_others(self) -> None:
         """Treat values that other threads assigned to attributes meanwhile as if they had been there before the run."""
         for key, name in list(self.assigned_elsewhere):
-            reached = self.reached[key]
-            for snapshot in reached.snapshots:
-                if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):
+            for snapshot in self.reached[key].snapshots if key in self.reached else ():
+                if snapshot.target is not self.reached[key].thing or isinstance(snapshot, AttributesSnapshot):
                     snapshot.adopt(name)  # not a container's own items
             self.refuse(f"another thread assigned the attribute `{name}` of an object while the program was traced")
 
@@ -275,6 +275,11 @@ class ReadRecorder:
         self.denied = (ModuleFallback if always else RunsEagerly)(reason)  # the program may catch it
         self.denied.where = user_line()
         raise self.denied
+
+    def expect(self, thing: Any) -> None:
+        """Make other threads wait for the program before they assign attributes of an object that is recorded next."""
+        self.expected.add(id(thing))
+        self.watch(type(thing))
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Register an object that a read found, with snapshots of its state."""

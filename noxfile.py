@@ -288,6 +288,13 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def threads(session: nox.Session) -> None:
+    """Serve, retrace, save and fork on many threads, then train and serve; `-- --minutes 60` for an hour of threads."""
+    install_ours(session, [CORE], ["tests"])
+    session.run("python", "-m", "soak.threads", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
 def mutants(session: nox.Session) -> None:
     """Take one guard after the other out of thunder, and check that the soak finds it; `-- -k NAME` runs one."""
     options = install_ours(session, [CORE], ["tests"])

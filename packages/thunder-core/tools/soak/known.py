@@ -52,6 +52,9 @@ NOT_CACHED: dict[str, tuple[str, ...]] = {
         "tensor subclass", "layout of a tensor",
     ),
     "metaclasses with calls of their own": ("metaclass __call__", "metaclass __instancecheck__"),
+    "texts of tensors, and streams that are compared": (
+        "length of a tensor's text", "length of the input's text", "stream of a handler",
+    ),
     "the logger is not found": ("message of a logger by name",),
 }  # fmt: skip
 # Programs that start threads run eagerly from that line on.

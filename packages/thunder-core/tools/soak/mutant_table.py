@@ -53,6 +53,13 @@ MUTANTS = (
         '"_len_torch", "_push_saved", "_pop_saved", "_push_on_torch"',
         "^saved tensors hooks inside$",
     ),
+    Mutant(
+        "variables of functions in the body of a class",
+        f"{_READS}/bytecode.py",
+        '("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")',
+        '("LOAD_DEREF",)',
+        tests=("capture/reads/test_unguarded_reads.py::test_the_body_of_a_class_uses_variables_of_a_function",),
+    ),
     # -- values -------------------------------------------------------------------------------------------------------
     Mutant(
         "values of subclasses of numbers and strings",
@@ -267,6 +274,20 @@ MUTANTS = (
         "^printing$|^message of a logger$|^a warning$",
     ),
     Mutant(
+        "texts of tensors",
+        "capture/tensors/handle.py",
+        "        if active.thread == threading.get_ident():\n            fall_back(",
+        "        if False:\n            fall_back(",
+        "^length of the input's text$",
+    ),
+    Mutant(
+        "streams that a program compares",
+        f"{_READS}/read_recorder.py",
+        "        if self.code.reads_streams and self.code.compares_objects:\n",
+        "        if False:\n",
+        "^stream of a handler$",
+    ),
+    Mutant(
         "clocks",
         f"{_READS}/clocks.py",
         "        if output is None:\n            return original()\n",
@@ -330,12 +351,27 @@ MUTANTS = (
         "    if False and any(ctx.needs_input_grad)",
         tests=("capture/higher_order/test_custom_function.py::test_gradients_that_are_none_run_eagerly",),
     ),
+    Mutant(
+        "forward mode where gradients are off",
+        "capture/tensors/tracer.py",
+        "        if any(part.forward_mode for part in self.parts):",
+        "        if False:",
+        tests=("capture/higher_order/test_custom_function.py::test_tangents_flow_under_no_grad",),
+    ),
+    # -- operators ----------------------------------------------------------------------------------------------------
+    Mutant(
+        "writes through windows that share elements",
+        "capture/tensors/aliasing.py",
+        "    if found.unique().numel() < found.numel():\n        raise RuntimeError(",
+        "    if False:\n        raise RuntimeError(",
+        tests=("torch/test_splitting.py::test_writes_to_overlapping_windows",),
+    ),
     # -- threads, processes and interrupts ----------------------------------------------------------------------------
     Mutant(
         "other threads do not wait for the program",
         f"{_READS}/hooks.py",
-        "    if active.waits and any(reader.holds(obj)",
-        "    if False and any(reader.holds(obj)",
+        "        if not (active.waits and any(reader.holds(obj)",
+        "        if True or not (active.waits and any(reader.holds(obj)",
         tests=("capture/test_threads.py::test_eager_code_elsewhere_finds_what_there_was_before",),
     ),
     Mutant(
@@ -363,6 +399,13 @@ MUTANTS = (
         tests=("capture/test_threads.py::test_fork_while_a_thread_traces",),
     ),
     Mutant(
+        "programs whose calls a profiler hides",
+        f"{_READS}/read_recorder.py",
+        "        if not self._watch.start(self.substitutions):\n",
+        "        if self._watch.start(self.substitutions) is None:\n",
+        tests=("capture/reads/test_read_recorder.py::test_a_transformed_function_under_another_profiler",),
+    ),
+    Mutant(
         "programs that replace the profiler",
         f"{_READS}/read_recorder.py",
         "        if not watched:\n",
@@ -378,6 +421,20 @@ MUTANTS = (
         "                if attempts < ATTEMPTS:\n                    continue\n",
         "                if False:\n                    continue\n",
         tests=("capture/base/test_substitutions.py",),
+    ),
+    Mutant(
+        "replacements that nobody undid after two interrupts",
+        f"{_BASE}/substitutions.py",
+        "    _restore_abandoned()\n    board = Substitutions()\n",
+        "    board = Substitutions()\n",
+        tests=("capture/base/test_substitutions.py::test_the_next_call_restores_what_was_abandoned",),
+    ),
+    Mutant(
+        "assignments of a program that an exception ended",
+        "capture/session.py",
+        "        self.writes = self.recorder.undo()\n",
+        '        self.writes = self.recorder.undo() if __import__("sys").exc_info()[1] is None else []\n',
+        "^counter before a fallback$",
     ),
     Mutant(
         "classes that caches keep",

@@ -20,7 +20,7 @@ from soak.run import Verdict
 
 TIMEOUT = 60.0
 START = 300.0
-PROGRAMS_PER_PROCESS = 400
+PROGRAMS_PER_PROCESS = 1000
 _TOOLS = str(Path(__file__).resolve().parents[1])
 
 

@@ -27,6 +27,8 @@ from soak.freeze import difference, freeze
 from soak.program import PRELUDE, Program, Source
 
 _FILE = "/soak/program_{}.py"
+_PRELUDE = PRELUDE.read_text()
+_PRELUDE_CODE = compile(_PRELUDE, str(PRELUDE), "exec")
 _counter = 0
 
 
@@ -88,7 +90,8 @@ def process_state() -> Iterator[None]:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(False)
+        if torch.are_deterministic_algorithms_enabled():  # the setter imports torch's compiler
+            torch.use_deterministic_algorithms(False)
         logging.root.setLevel(level)
         logging.disable(disabled)
         logging.root.handlers[:] = handlers
@@ -102,12 +105,12 @@ def fresh_module(text: str) -> Iterator[dict[str, Any]]:
     global _counter
     _counter += 1
     filename = _FILE.format(_counter)
-    text = PRELUDE.read_text() + text
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     module = types.ModuleType("program")
     module.__file__ = filename
     sys.modules["program"] = module
     try:
+        exec(_PRELUDE_CODE, module.__dict__)
         exec(compile(text, filename, "exec"), module.__dict__)
         yield module.__dict__
     finally:
@@ -177,14 +180,10 @@ def _with_gradient(result: Any, x: torch.Tensor) -> Any:
 def judge(program: Program) -> Verdict:
     """Run the program with eager and with thunder, and return what differs first."""
     verdict = Verdict()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            eager, again = execute(program), execute(program)
-        except Exception as error:
-            return _failed(verdict, "invalid", error)
-    if _first_difference(verdict, eager, again, "invalid"):
-        return verdict
+    try:
+        eager = _eagerly(program)
+    except Exception as error:
+        return _failed(verdict, "invalid", error)
     found: list[Any] = []
 
     def compiled(target: Any) -> Any:
@@ -199,7 +198,9 @@ def judge(program: Program) -> Verdict:
         except Exception as error:
             return _failed(verdict, "error", error)
     verdict.warned = sum("thunder" in str(w.filename) or "thunder" in str(w.message) for w in caught)
-    _first_difference(verdict, eager, actual, "")
+    if _first_difference(verdict, eager, actual, "") and _differs_in_eager(program, eager):
+        verdict.kind = "invalid"
+        return verdict
     _count_hits(verdict, program, eager, actual)
     if verdict.hits < verdict.repeats or verdict.kind:
         text = thunder.explain(found[0])
@@ -208,6 +209,20 @@ def judge(program: Program) -> Verdict:
         ]
         verdict.not_cached = reasons[0] if reasons else ""
     return verdict
+
+
+def _eagerly(program: Program) -> list[Call]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return execute(program)
+
+
+def _differs_in_eager(program: Program, eager: list[Call]) -> bool:
+    """Check whether eager computes something else when it runs the program again, so that it judges nothing."""
+    try:
+        return _first_difference(Verdict(), eager, _eagerly(program), "")
+    except Exception:
+        return True
 
 
 def _failed(verdict: Verdict, kind: str, error: Exception) -> Verdict:

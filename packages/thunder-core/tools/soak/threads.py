@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ from torch import nn
 import thunder
 
 WIDTH = 8
+MOST_GROWTH = 16  # MiB in the second half of the steps
 
 
 class Model(nn.Module):
@@ -54,6 +55,15 @@ class Model(nn.Module):
         return self.last(y) + (1.0 if self.tag == "a" else 2.0)
 
 
+class Steps(NamedTuple):
+    """What steps showed: differences, seconds and the number of programs for each step, and memory at each quarter."""
+
+    errors: collections.Counter[str]
+    latencies: list[float]
+    programs: list[int]
+    mebibytes: list[float]
+
+
 class Watch:
     """Counts calls and errors, and collects latencies."""
 
@@ -77,7 +87,7 @@ def is_tensor(x: Any) -> None:
     """Raise an error for a handle of thunder's, and for a tensor without data."""
     if type(x) not in (torch.Tensor, nn.Parameter):
         raise AssertionError(f"{type(x).__name__} instead of a tensor")
-    x.sum().item()
+    x.detach().sum().item()
 
 
 def fork(model: Model) -> None:
@@ -107,6 +117,8 @@ def fork(model: Model) -> None:
 
 def _jobs(model: Model, jitted: Any, watch: Watch, forks: bool) -> dict[str, Callable[[], None]]:
     shapes = random.Random(0)
+    # Only `retrace` records gradients. PyTorch 2.13 deadlocks, also in eager mode, if one thread calls `apply` of a
+    # `torch.autograd.Function` on a parameter while another thread's operation makes the node of its gradient.
 
     def serve() -> None:
         start = time.perf_counter()
@@ -126,7 +138,8 @@ def _jobs(model: Model, jitted: Any, watch: Watch, forks: bool) -> dict[str, Cal
         time.sleep(0.001)
 
     def eager() -> None:
-        is_tensor(model(torch.ones(4, WIDTH)))
+        with torch.no_grad():
+            is_tensor(model(torch.ones(4, WIDTH)))
         time.sleep(0.001)
 
     def names() -> None:
@@ -190,15 +203,17 @@ def _mutations(model: Model, chance: random.Random) -> None:
         model.train(not model.training)
 
 
-def steps(count: int, *, training: bool) -> tuple[collections.Counter[str], list[float], list[int]]:
-    """Take steps with a jitted and an eager model; return differences, latencies, and numbers of programs."""
+def steps(count: int, *, training: bool) -> Steps:
+    """Take steps with a jitted and an eager model, and compare their results and their state."""
     torch.manual_seed(0)
     model = Model()
     twin = copy.deepcopy(model)
     jitted = thunder.jit(model)
     chances, errors = (random.Random(1), random.Random(1)), collections.Counter[str]()
-    latencies, programs = [], []
+    latencies, programs, mebibytes = [], [], []
     for i in range(count):
+        if i % (count // 4) == 0:
+            mebibytes.append(collected())
         results = []
         x = torch.randn(4 + i % 3, WIDTH)
         for net, run, chance in ((model, jitted, chances[0]), (twin, twin, chances[1])):
@@ -218,7 +233,13 @@ def steps(count: int, *, training: bool) -> tuple[collections.Counter[str], list
         if not all(torch.allclose(torch.as_tensor(a), torch.as_tensor(b), atol=1e-3) for a, b in zip(*results)):
             errors[f"step {i} differs"] += 1
         programs.append(len(jitted._jitted._cache))
-    return errors, latencies, programs
+    return Steps(errors, latencies, programs, [*mebibytes, collected()])
+
+
+def collected() -> float:
+    """Return the resident memory after a garbage collection."""
+    gc.collect()
+    return memory()
 
 
 def percentiles(latencies: list[float]) -> str:
@@ -246,18 +267,17 @@ def main(argv: list[str] | None = None) -> int:
         print(f"  {count} x {error}")
     wrong += sum(watch.errors.values())
     for training in (True, False) if options.steps else ():
-        gc.collect()
-        before = memory()
-        errors, latencies, programs = steps(options.steps, training=training)
-        gc.collect()
-        half = len(programs) // 2
+        taken = steps(options.steps, training=training)
+        half = len(taken.programs) // 2
         print(
-            f"{options.steps} {'training' if training else 'serving'} steps: {len(errors)} wrong; "
-            f"{percentiles(latencies)}; programs {programs[half]}, {programs[-1]}; MiB {before:.0f}, {memory():.0f}"
+            f"{options.steps} {'training' if training else 'serving'} steps: {len(taken.errors)} wrong; "
+            f"{percentiles(taken.latencies)}; programs {taken.programs[half]}, {taken.programs[-1]}; "
+            f"MiB {[round(m) for m in taken.mebibytes]}"
         )
-        for error in list(errors)[:5]:
+        for error in list(taken.errors)[:5]:
             print(f"  {error}")
-        wrong += len(errors) + (programs[-1] > programs[half] + 2)
+        wrong += len(taken.errors) + (taken.programs[-1] > taken.programs[half] + 2)
+        wrong += taken.mebibytes[-1] > taken.mebibytes[2] + MOST_GROWTH
     return 1 if wrong else 0
 
 

@@ -19,6 +19,7 @@ from thunder.capture.capture import Captured, capture, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.marks import specialized_mark
 from thunder.capture.numbers.symbolic import Dynamic
+from thunder.capture.reads.hooks import PROFILED, is_profiled
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
 from thunder.core import pytree
@@ -236,6 +237,10 @@ class JitFunction(Generic[P, R]):
         mode = mode_around()
         if mode is not None:
             return self._run_under_mode(*mode, args, kwargs)
+        if is_profiled() and not self._is_transformed:
+            self._stats.uncacheable = PROFILED
+            self._say_if_uncacheable()
+            return self._run_eagerly(args, kwargs)
         uncacheable = self._stats.per_module is None and self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES
         if uncacheable and self._may_run_per_module:
             self._give_up_compiling(f"{self._stats.uncacheable}, at every call", self._uncacheable_line)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from outcomes import message_and_notes
 
 import thunder
 
@@ -99,7 +100,7 @@ def test_results_that_do_not_fit_their_target(write: Callable[[Any], Any]) -> No
     with pytest.raises(RuntimeError) as found:
         thunder.jit(lambda x: write(x * 2))(torch.ones(2, 3, dtype=torch.int64))
     assert type(found.value) is type(expected.value)
-    assert f"at {__file__}" in message_of(found.value)
+    assert f"at {__file__}" in message_and_notes(found.value)
 
 
 # -- what requires grad -----------------------------------------------------------------------------------------------

@@ -262,3 +262,109 @@ def test_attributes_of_the_class_of_a_logger(monkeypatch: pytest.MonkeyPatch) ->
     assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
     monkeypatch.setattr(logging.Logger, "factor", functools.lru_cache(lambda self: 3))
     torch.testing.assert_close(jitted(X), reads(X))
+
+
+# -- texts and streams that the program itself uses -------------------------------------------------------------------
+WEIGHT = torch.tensor([1.0])
+MEASURED: dict[str, Callable[[Any], Any]] = {
+    "f-string": lambda x: len(f"{x}"),
+    "f-string with a format": lambda x: len(f"value: {x!s:>40}"),
+    "str": lambda x: len(str(x)),
+    "repr": lambda x: len(repr(x * 2)),
+    "percent": lambda x: len("%s and %r" % (x, x)),  # noqa: UP031
+    "format": lambda x: len(format(x)),
+    "in a list": lambda x: len(str([x])),
+    "of a global": lambda x: len(f"{WEIGHT}"),
+    "of a global in a dict": lambda x: len(str({"w": WEIGHT})),
+    "compared": lambda x: str(x) == "tensor([1.])",
+    "part of another": lambda x: "e-07" in repr(WEIGHT),
+}
+
+
+@pytest.mark.parametrize("length", MEASURED.values(), ids=list(MEASURED))
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_texts_of_tensors(length: Callable[[Any], Any]) -> None:
+    """A program that uses the text of a tensor gets the text of eager mode, at each call."""
+
+    def program(x: Any) -> Any:
+        return x * length(x)
+
+    jitted = thunder.jit(program)
+    for value in (1.0, 1.0, 1000.5, 1.25e-7):
+        WEIGHT.fill_(value)
+        x = torch.tensor([value])
+        assert torch.equal(jitted(x), program(x))
+
+
+def test_a_tensor_that_is_a_global_is_printed() -> None:
+    """With the value that it has at each call."""
+
+    def prints(x: Any) -> Any:
+        print(WEIGHT, "and", x)
+        LOG.info("%s", WEIGHT)
+        return x + 1
+
+    for fn in (prints, thunder.jit(prints)):
+        found = []
+        for value in (1.0, 2.0):
+            WEIGHT.fill_(value)
+            found.append(outputs(fn, calls=1)[0])
+        assert "tensor([2.]) and" in found[1][1]
+        assert found[1][3][3].endswith("tensor([2.])\n")
+
+
+class Terminal(io.StringIO):
+    """A stream with a method of its own."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+PRINTED = io.StringIO()
+HANDLER = logging.StreamHandler()
+INSPECTED: dict[str, Callable[[], Any]] = {
+    "identity": lambda: sys.stdout is PRINTED,
+    "equality": lambda: sys.stdout == PRINTED,
+    "in a tuple": lambda: sys.stdout in (PRINTED,),
+    "key": lambda: {PRINTED: 2}.get(sys.stdout, 3),
+    "class": lambda: len(type(sys.stdout).__name__),
+    "class by attribute": lambda: len(sys.stdout.__class__.__name__),
+    "isinstance": lambda: isinstance(sys.stdout, Terminal),
+    "text": lambda: len(repr(sys.stdout)),
+    "method": lambda: sys.stdout.isatty(),
+    "attribute": lambda: hasattr(sys.stdout, "getvalue"),
+    "by getattr": lambda: getattr(sys, "stdout", None) is PRINTED,
+    "attribute of a handler": lambda: HANDLER.stream is PRINTED,
+    "class of a handler's": lambda: len(type(HANDLER.stream).__name__),
+    "assigned": lambda: setattr(sys.stdout, "own", 3),
+}
+
+
+@pytest.mark.parametrize("inspected", INSPECTED.values(), ids=list(INSPECTED))
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_streams_that_a_program_inspects(inspected: Callable[[], Any]) -> None:
+    """The stream that records output is not what the program sees of it."""
+
+    def program(x: Any) -> Any:
+        found = inspected()
+        return x * 2 if found is None else x * found
+
+    jitted = thunder.jit(program)
+    for stream in (PRINTED, PRINTED, io.TextIOWrapper(io.BytesIO()), Terminal(), PRINTED):
+        HANDLER.setStream(stream)
+        with contextlib.redirect_stdout(stream):
+            assert torch.equal(jitted(X), program(X))
+            assert getattr(stream, "own", 3) == 3
+    HANDLER.setStream(sys.stderr)
+
+
+def test_attributes_of_streams() -> None:
+    """What the program sets of a stream is there after the call."""
+
+    def program(x: Any) -> Any:
+        sys.stdout.own = 3  # type: ignore[attr-defined]
+        return x
+
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        thunder.jit(program)(X)
+    assert stream.own == 3  # type: ignore[attr-defined]

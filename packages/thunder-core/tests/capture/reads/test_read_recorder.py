@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
 import functools
+import profile
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from outcomes import in_threads
 import thunder
 from thunder.capture.base.sources import Argument, Root
 from thunder.capture.reads import bytecode, hooks, libraries
+from thunder.core.errors import TracingError
 
 X = torch.linspace(-1, 1, 4)
 
@@ -147,16 +153,112 @@ def test_decorated_methods(budget: int, monkeypatch: pytest.MonkeyPatch) -> None
     assert thunder.cache_misses(jitted) == 3
 
 
-def test_under_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code that runs cannot be watched there: functions that are reached are taken to run."""
+def plain_profiler() -> contextlib.AbstractContextManager[Any]:
+    """Profile with a function."""
+    stack = contextlib.ExitStack()
+    stack.callback(sys.setprofile, sys.getprofile())
+    sys.setprofile(seen_by_profiler)
+    return stack
+
+
+def seen_by_profiler(frame: Any, event: str, arg: Any) -> None:
+    """See nothing."""
+
+
+@pytest.mark.parametrize("profiler", [plain_profiler, cProfile.Profile])
+def test_profilers_that_can_be_interrupted(profiler: Callable[[], Any]) -> None:
+    """Tracing sees which code runs, and the profiler goes on afterwards."""
+    with profiler():
+        active = sys.getprofile()
+        check_events()
+        assert sys.getprofile() is active
+
+
+def test_cprofile_knows_where_it_is() -> None:
+    """The functions around a first call have all of their time, and those that it calls have no other time."""
+
+    def f(x: Any) -> Any:
+        return x.sin()
+
+    def inner() -> None:
+        thunder.jit(f)(X)
+        with pytest.raises(ZeroDivisionError):
+            thunder.jit(lambda x: x / (1 // 0))(X)
+        time.sleep(0.05)
+
+    def outer() -> None:
+        inner()
+        time.sleep(0.05)
+
+    profiler = cProfile.Profile()
+    profiler.enable()
+    outer()
+    time.sleep(0.05)
+    profiler.disable()
+    entries: dict[Any, Any] = {e.code: e for e in profiler.getstats()}  # type: ignore[attr-defined, unused-ignore]
+    assert entries[outer.__code__].totaltime > entries[inner.__code__].totaltime > 0.05
+    for function, called in ((inner, time.sleep), (outer, time.sleep), (outer, inner)):
+        code = getattr(called, "__code__", "<built-in method time.sleep>")
+        assert code in [call.code for call in entries[function.__code__].calls]
+
+
+def starts_thread(x: Any) -> Any:
+    """Compute with what another thread reads."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(K))
+    thread.start()
+    thread.join()
+    return x * found[0]
+
+
+@pytest.mark.parametrize("program", [starts_thread, lambda x: helper(x)])
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_other_profilers(program: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler that must not miss a call goes on. Calls run eagerly, since tracing would not see what they do."""
     if sys.version_info >= (3, 12):
         monkeypatch.setattr(hooks, "_TOOLS", ())
-    before = sys.getprofile()
-    sys.setprofile(lambda frame, event, arg: None)
+    profiler, jitted = profile.Profile(), thunder.jit(program)
     try:
-        check_without_events()
+        sys.setprofile(profiler.dispatcher)  # type: ignore[attr-defined, unused-ignore]
+        for value in (2.0, 2.0, 3.0):
+            monkeypatch.setitem(globals(), "K", value)
+            torch.testing.assert_close(jitted(X), X * value)
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
+    assert "another profiler runs" in thunder.explain(jitted)
+    assert thunder.cache_hits(jitted) == thunder.cache_misses(jitted) == 0
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="torch's profiler is no longer in the way")
+def test_functions_compile_when_the_profiler_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profiler of torch that records stacks keeps a function from being compiled, and no longer."""
+    jitted = thunder.jit(helper)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], with_stack=True):
+        for value in (2.0, 2.0, 3.0):
+            monkeypatch.setitem(globals(), "K", value)
+            assert torch.equal(jitted(X), X * value)
+    for _ in range(3):
+        assert torch.equal(jitted(X), X * 3)
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+
+
+def test_a_transformed_function_under_another_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot run eagerly."""
+    monkeypatch.setattr(hooks, "_TOOLS", ())
+    monkeypatch.setattr(hooks, "_suspension", lambda profiler: None)
+    with pytest.raises(TracingError, match="another profiler runs"):
+        thunder.vmap(helper)(X)
+
+
+@pytest.mark.parametrize("profiler", [plain_profiler, cProfile.Profile])
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_what_threads_read_under_a_profiler(profiler: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a thread is a call of a C function, which tracing has to see."""
+    jitted = thunder.jit(starts_thread)
+    with profiler():
+        for value in (2.0, 2.0, 3.0):
+            monkeypatch.setitem(globals(), "K", value)
+            torch.testing.assert_close(jitted(X), X * value)
 
 
 K = 2.0
@@ -166,7 +268,7 @@ def helper(x: Any) -> Any:
     return x * K
 
 
-def check_without_events() -> None:
+def check_events() -> None:
     global K
     net = Net()
     jitted = thunder.jit(lambda x: helper(net(x)))

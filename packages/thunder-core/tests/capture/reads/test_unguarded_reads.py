@@ -7,6 +7,7 @@ import array
 import collections
 import dataclasses
 import importlib
+import itertools
 import os
 import sys
 import types
@@ -350,3 +351,23 @@ def test_a_cumulative_average() -> None:
         torch.testing.assert_close(jnet(x), other(x))
     torch.testing.assert_close(net.state_dict(), other.state_dict())
     assert thunder.cache_misses(jnet) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*runs eagerly")
+def test_the_body_of_a_class_uses_variables_of_a_function() -> None:
+    """It loads them by another instruction than functions do."""
+
+    def make() -> Any:
+        turns = itertools.cycle([1.0, 2.0, 3.0])
+
+        def program(x: Any) -> Any:
+            class Values:
+                value = next(turns)
+
+            return x * Values.value
+
+        return program
+
+    program, jitted = make(), thunder.jit(make())
+    for _ in range(5):
+        assert torch.equal(jitted(torch.ones(2)), program(torch.ones(2)))

@@ -260,6 +260,19 @@ FEATURES = [
         write=("print('v', v$)", "print('constant')", "sys.stdout.write('w')"),
     ),
     Feature(
+        "stream of a handler",
+        "h$ = logging.StreamHandler()\ns$ = io.StringIO()",
+        "h$.stream is s$",
+        mutate=("h$.setStream(s$)", "h$.setStream(sys.stderr)"),
+        state=("type(h$.stream).__name__",),
+    ),
+    Feature(
+        "class of a handler's stream",
+        "h$ = logging.StreamHandler()",
+        "len(type(h$.stream).__name__) + isinstance(h$.stream, io.StringIO)",
+        mutate=("h$.setStream(io.StringIO())",),
+    ),
+    Feature(
         "printing a tensor's sum",
         "k$ = 1",
         "k$",

@@ -15,6 +15,12 @@ FEATURES = [
         state=("g$.getstate()[1][-1]",),
     ),
     Feature(
+        "counter before a fallback",
+        "o$ = Holder()\no$.n = 0\ndef f$(x):\n    o$.n += 1\n    return o$.n + 0.0 * x.data_ptr()",
+        "f$(x)",
+        mutate=("o$.n = 5",),
+    ),
+    Feature(
         "random number before a caught fallback",
         "g$ = random.Random(3)\ndef f$(x):\n    try:\n        return g$.random() + 0.0 * x.data_ptr()\n"
         "    except Exception:\n        return 7.0",

@@ -49,6 +49,8 @@ FEATURES = [
         mutate=("w$ = torch.tensor(2)", "w$ = torch.tensor(True)"),
     ),
     Feature("list of a tensor", "w$ = torch.tensor([2.0, 1.0])", "w$.tolist()[0]", mutate=("w$[0] = 4.0",)),
+    Feature("length of a tensor's text", "w$ = torch.tensor([2.0, 1.0])", "len(f'{w$}')", mutate=("w$[0] = 4e-7",)),
+    Feature("length of the input's text", "k$ = 1.0", "len(str([x]))", mutate=("k$ = 2.0",)),
     Feature(
         "shape of a tensor",
         "w$ = torch.ones(2, 3)",

@@ -13,6 +13,7 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Attr, Query
 from thunder.capture.dispatch.registry import handles, handles_property, methods
 from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import FORMATTED
 from thunder.capture.tensors.layout import meta_of
 from thunder.capture.tensors.tracer import Lifted, Tracer
 
@@ -23,7 +24,7 @@ __all__ = ["METADATA_METHODS", "METADATA_PROPERTIES", "OF_SIZES", "SIZE_METHODS"
 METADATA_METHODS = {
     "size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "is_signed", "element_size",
     "get_device", "is_inference", "__len__", "has_names", "is_shared", "is_conj", "is_neg", "__hash__", "is_same_size",
-    "is_set_to", "__repr__", "__format__", "__dir__", "is_nonzero_", "_is_view", "__setstate__",
+    "is_set_to", "__dir__", "is_nonzero_", "_is_view", "__setstate__",
 }  # fmt: skip
 
 METADATA_PROPERTIES = {
@@ -57,6 +58,11 @@ OF_SIZES = frozenset({"nbytes", "is_same_size", "is_set_to"})
 
 def _no_length() -> Any:
     raise TypeError("len() of a 0-d tensor")
+
+
+@handles(torch.Tensor.__repr__, torch.Tensor.__format__)
+def _text(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
+    fall_back(FORMATTED)
 
 
 # -- strides ----------------------------------------------------------------------------------------------------------

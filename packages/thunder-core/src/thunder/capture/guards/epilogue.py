@@ -29,7 +29,7 @@ from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.tensors.arrays import ArrayHandle, is_array_handle
-from thunder.capture.tensors.handle import is_handle, shows_handle
+from thunder.capture.tensors.handle import is_handle
 from thunder.capture.tensors.layout import function_of
 from thunder.core import prims
 from thunder.core.printer import printable
@@ -184,8 +184,6 @@ class Epilogue:
     # -- how kinds rebuild values that the program created -------------------------------------------------------------
     def constant(self, x: Any) -> Any:
         """Write the value itself. A slice may have symbolic bounds, which become plain numbers."""
-        if type(x) is str and shows_handle(x):
-            fall_back("the program formats a tensor as text")
         return specialized(x)
 
     def kept(self, x: Any) -> Any:
@@ -363,7 +361,5 @@ def _is_plain(x: Any, around: tuple[int, ...] = ()) -> bool:
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v, around) for k, v in x.items())
     if is_handle(x) and (x.given_attributes or x._tracer.subclasses):
-        return False
-    if kind is str and shows_handle(x):
         return False
     return isinstance(x, SymbolicNumber) or is_tensor(x) or kind in (bool, int, float, str, type(None))

@@ -86,7 +86,8 @@ class AttributeReads:
 
     def holds(self, obj: Any) -> bool:
         """Check whether a read has found `obj`, so that it may contain handles and symbols."""
-        return id(model_of(obj)) in self._recorder.reached
+        key = id(model_of(obj))
+        return key in self._recorder.expected or key in self._recorder.reached
 
     def before_read(self, obj: Any, name: str, *, assigned: bool = False) -> None:
         """Record a descriptor before a read or an assignment of `obj.name` runs its code."""

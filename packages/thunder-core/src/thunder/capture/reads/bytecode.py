@@ -48,7 +48,8 @@ _IDENTITY_FUNCTIONS = frozenset({"id", "hash", "is_", "is_not", "eq", "ne", "set
                                  "__contains__", "__hash__", "is_set_to"})  # fmt: skip
 _CONSTANT = {dis.opmap[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT") if name in dis.opmap}
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
-_DEREF = dis.opmap["LOAD_DEREF"]
+# The last two, before and since Python 3.12, load the variables of functions in the body of a class.
+_DEREF = {dis.opmap[n] for n in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if n in dis.opmap}
 _CALLS = {dis.opmap[name] for name in ("CALL", "PRECALL", "CALL_FUNCTION") if name in dis.opmap}
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLOSURE")
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
@@ -115,7 +116,7 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
             loads[chain] = None
             now = (VARIABLE, chain[0])
             measured = 1 if chain == ("len",) else measured
-        elif op == _DEREF:
+        elif op in _DEREF:
             chain = ()
             now = (VARIABLE, _dereferenced(code, argument))
         elif op in _ATTRIBUTE:

@@ -97,8 +97,6 @@ class ClassReads:
             for fn in functions_in(raw):
                 for code in codes_of(fn):
                     self._methods.setdefault(id(code), []).append((cls, name))
-                if not recorder.sees_code and name.startswith("__"):
-                    self.attribute_read(cls, name, raw)
 
     def instance_found(self, cls: type) -> None:
         """Record that a read found an instance. Its class must not gain special methods that it lacks."""

@@ -42,7 +42,6 @@ from thunder.capture.reads.kinds.leaves import Identity, Plain, is_plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
 from thunder.capture.reads.modules import ModuleReads
-from thunder.capture.reads.nondeterminism import READERS, imported_nondeterminism, nondeterminism_of, of_today
 from thunder.capture.reads.output import replacement_of
 from thunder.capture.reads.streams import is_stream
 from thunder.capture.reads.value_hooks import is_watched
@@ -77,6 +76,7 @@ class CodeReads:
         self.scopes: dict[int, GlobalsSnapshot] = {}  # by the ids of the dicts of globals
         self._ran: dict[int, CodeType] = {}
         self.identity_matters: bool | None = None  # whether code ran that compares identities; None if not watched
+        self.reads_streams = False  # whether the program found a stream, which another object replaces while tracing
         self.compares_objects = False  # whether user code ran that may compare objects by identity
         self._functions: dict[int, list[tuple[Source, Any]]] = {}  # by the ids of their code objects
         self._alive: list[CodeType] = []
@@ -115,16 +115,13 @@ class CodeReads:
                     self._recorder.value(source.call(), fn())
             return
         self._attributes.setdefault(id(fn), _attributes_of(fn))
-        if id(code) in self._ran or not self._recorder.sees_code:
+        if id(code) in self._ran:
             self._function_ran(source, fn)
 
     def _function_ran(self, source: Source, fn: types.FunctionType) -> None:
         code = fn.__code__
         self._scope(fn.__globals__, source)
         self._read_code(code, fn.__globals__)
-        if not self._recorder.sees_code:
-            for nested in bytecode.nested_codes(code):
-                self._read_code(nested, fn.__globals__)
         if code.co_argcount:
             self._read_defaults(source.attr("__defaults__"), fn.__defaults__)
         if code.co_kwonlyargcount:
@@ -271,9 +268,6 @@ class CodeReads:
                     self._read_attributes(source, module, (used,), code)
         if "find_spec" in code.co_names:
             self.modules.asked_for(code)
-        reason = None if self._recorder.sees_code else imported_nondeterminism(code)
-        if reason is not None:
-            self._recorder.refuse(reason)
 
     # -- globals ------------------------------------------------------------------------------------------------------
     def scope_of(self, module: types.ModuleType) -> GlobalsSnapshot:
@@ -324,8 +318,6 @@ class CodeReads:
                 self._recorder.absent(snapshot.source, name)
                 found = self._recorder.substitutions.original(builtins, name, getattr(builtins, name))
                 self._recorder.value(_BUILTINS.attr(name), found)
-                if name in READERS and not self._recorder.sees_code:
-                    self._recorder.refuse(READERS[name])
                 override = ANSWERS.get(id(getattr(builtins, name)))
                 if override is None and self.symbolic:
                     override = self.symbolic.stands_for(name)
@@ -356,14 +348,10 @@ class CodeReads:
                     return
                 source, value = found
             elif issubclass(type(value), type):
-                reason = None if self._recorder.sees_code else of_today(module_of(value), name)
-                if reason is not None:
-                    self._recorder.refuse(reason)
-                else:
-                    raw = self._classes.lookup(value, name)
-                    is_constant = is_library_class(value) and not is_plain(raw)
-                    if raw is not ABSENT and not is_constant:
-                        self._classes.attribute_read(value, name, raw)
+                raw = self._classes.lookup(value, name)
+                is_constant = is_library_class(value) and not is_plain(raw)
+                if raw is not ABSENT and not is_constant:
+                    self._classes.attribute_read(value, name, raw)
                 return
             else:
                 return
@@ -376,11 +364,11 @@ class CodeReads:
         if is_watched(module):
             return self.modules.variable(module, name)
         found = recorder.substitutions.original(module, name, module.__dict__.get(name, ABSENT))
-        unseen = not recorder.sees_code or module.__name__ == "importlib"  # which runs no C function
-        reason = nondeterminism_of(module, name, found) if unseen else None
-        if reason is not None:
-            recorder.refuse(reason)
-        if found is ABSENT or (module is sys and name in ("stdout", "stderr")):  # looked up at each call
+        if module.__name__ == "importlib" and name == "import_module":  # which runs no C function
+            recorder.refuse("the program imports a module by a computed name (importlib.import_module)")
+        standard = module is sys and name in ("stdout", "stderr")  # looked up at each call
+        self.reads_streams |= standard
+        if found is ABSENT or standard:
             return None
         if module is os and name == "getenv":
             recorder.value(source.attr("environ"), os.environ)

@@ -26,9 +26,13 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.runtime.lock import MAX_WAIT, runs
 
-__all__ = ["ClassHooks", "CodeWatch", "can_hook", "new_objects", "watch_new_objects"]
+__all__ = ["PROFILED", "ClassHooks", "CodeWatch", "can_hook", "is_profiled", "new_objects", "watch_new_objects"]
+
+PROFILED = "another profiler runs, so thunder cannot see what the program calls. Call it before the profiler starts"
 
 
+# A thread that has waited for a program waits for the next one, too, if it has begun by then, but not for ever.
+MAX_PROGRAMS = 8
 # Since 3.13 Python gives each class a limited number of versions; a class hooked too often would stay slow forever.
 MAX_INSTALLS = 200 if sys.version_info >= (3, 13) else sys.maxsize
 _installs: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
@@ -111,8 +115,11 @@ def _wait_for_program(obj: Any) -> None:
 
     The program may itself wait for this thread, e.g. for a lock. The waiting time is therefore limited.
     """
-    if active.waits and any(reader.holds(obj) for reader in active.readers) and not runs.wait(MAX_WAIT):
-        active.waits = False
+    for _ in range(MAX_PROGRAMS):
+        if not (active.waits and any(reader.holds(obj) for reader in active.readers)):
+            return
+        if not runs.wait(MAX_WAIT):
+            active.waits = False
 
 
 def _assigned_elsewhere(obj: Any, name: str) -> None:
@@ -174,7 +181,7 @@ _TOOLS = (3, 4)  # ids of the interpreter's monitoring that no tool uses by conv
 
 
 class CodeWatch:
-    """Reports each code object that starts to run to a reader; `available` is False if a profiler prevents this."""
+    """Reports each code object that starts to run, and each call of a C function, to a reader."""
 
     def __init__(self, reader: Reader):
         self._reader = reader
@@ -183,20 +190,19 @@ class CodeWatch:
         # Calls of C functions that need not be reported again, by `_key_of_call`; the values keep the ids valid.
         self._harmless: dict[Any, Any] = {}
         self._tool: int | None = None
-        if sys.version_info >= (3, 12):
-            self.available = any(_monitoring.get_tool(tool) is None for tool in _TOOLS)
-        else:
-            self.available = sys.getprofile() is None
 
-    def start(self, substitutions: Substitutions) -> None:
-        """Watch code until the board is restored."""
+    def start(self, substitutions: Substitutions) -> bool:
+        """Watch code until the board is restored; return False if a profiler prevents this."""
         self._thread = threading.get_ident()
         if sys.version_info >= (3, 12):
-            self._monitor(substitutions)
-        elif self.available:
-            substitutions.callback(sys.setprofile, None)
-            substitutions.assign(active, profile=self._on_profile)
-            sys.setprofile(active.profile)
+            return self._monitor(substitutions)
+        go_on = _suspension(sys.getprofile())
+        if go_on is None:
+            return False
+        substitutions.callback(go_on)
+        substitutions.assign(active, profile=self._on_profile)
+        sys.setprofile(active.profile)
+        return True
 
     def release(self) -> None:
         """Release references to the user's classes and functions."""
@@ -215,7 +221,7 @@ class CodeWatch:
         """The name of the monitoring tool, by which `_stop_monitoring` checks that the tool id is ours."""
         return f"thunder {id(self)}"
 
-    def _monitor(self, substitutions: Substitutions) -> None:
+    def _monitor(self, substitutions: Substitutions) -> bool:
         monitoring = _monitoring
         name = self._name
         for tool in _TOOLS:
@@ -230,7 +236,8 @@ class CodeWatch:
             monitoring.set_events(tool, events.PY_START | events.CALL)
             monitoring.restart_events()
             self._tool = tool
-            return
+            return True
+        return False
 
     def _on_start(self, code: CodeType, offset: int) -> Any:
         if threading.get_ident() != self._thread:
@@ -297,6 +304,44 @@ def _key_of_call(fn: Any, owner: Any) -> Any:
     if is_descriptor or (owner is not None and fn.__module__ is None):
         return id(type(owner)), fn.__name__
     return fn
+
+
+def is_profiled() -> bool:
+    """Check whether another profiler keeps thunder from seeing which code runs."""
+    if sys.version_info >= (3, 12):
+        return all(_monitoring.get_tool(tool) is not None for tool in _TOOLS)
+    return _suspension(sys.getprofile()) is None
+
+
+def _suspension(profiler: Any) -> Callable[[], None] | None:
+    """Return a function that turns the interpreter's profiler on again; None if it cannot be interrupted.
+
+    `sys.setprofile` cannot restore a profiler written in C. One that keeps a stack of its own, e.g. that of the module
+    `profile`, fails if it misses calls and returns. cProfile's stack stays as it is while it is interrupted.
+    """
+    if profiler is None or type(profiler) is types.FunctionType:
+        return functools.partial(sys.setprofile, profiler)
+    lsprof = sys.modules.get("_lsprof")
+    if lsprof is not None and isinstance(profiler, lsprof.Profiler):
+        return functools.partial(_enable, profiler, _depth() - 1)
+    return None
+
+
+def _enable(profiler: Any, depth: int) -> None:
+    """Turn cProfile on again, as many calls deep as it was interrupted: each return takes one call off its stack."""
+    if _depth() < depth:
+        _enable(profiler, depth)
+    else:
+        sys.setprofile(lambda frame, event, arg: None)  # else the return from `enable` would not be reported
+        profiler.enable()
+
+
+def _depth() -> int:
+    """Return how many frames are on the stack of the caller."""
+    count, frame = 0, sys._getframe(1)
+    while frame.f_back is not None:
+        count, frame = count + 1, frame.f_back
+    return count
 
 
 def _stop_monitoring(tool: int, name: str) -> None:

@@ -27,8 +27,8 @@ def _folder(path: str | None) -> str:
 
 
 _SITE = ("site-packages", "dist-packages")
-# The folders of the standard library, whose functions compute from their arguments. The exceptions, which read a clock,
-# a random state or a file, are listed in `nondeterminism.py`.
+# The folders of the standard library, whose functions compute from their arguments. What reads a clock, a random state
+# or a file calls a C function that `c_functions.py` does not list.
 _STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
 
 
@@ -42,7 +42,7 @@ def _package_folder(name: str) -> str:
 _TRUSTED: dict[str, str] = {
     _folder(torch.__file__): "every prologue guards torch's settings, or guards them where they are read (modes)",
     OWN_FOLDER: "thunder does the tracing; its own reads are not reads of the program",
-    _package_folder("numpy"): "computes from its arguments; its random state is listed in `nondeterminism.py`",
+    _package_folder("numpy"): "computes from its arguments; methods of its random states, written in C, are denied",
     _package_folder("optree"): "flattens containers, whose items are guarded where they are read",
 }
 _libraries: dict[str, bool] = {}

@@ -21,7 +21,6 @@ from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.libraries import is_library_scope
-from thunder.capture.reads.nondeterminism import nondeterminism_of
 from thunder.capture.reads.value_hooks import is_watchable_module, is_watched, unwatched_class
 from thunder.core.state import state
 
@@ -79,9 +78,6 @@ class ModuleReads:
         snapshot = self._code.scope_of(module)
         before, now = snapshot.before.get(name, ABSENT), module.__dict__.get(name, ABSENT)
         now = recorder.substitutions.original(module, name, now)
-        reason = None if recorder.sees_code else nondeterminism_of(module, name, before)
-        if reason is not None:
-            recorder.refuse(reason)
         if before is ABSENT and now is ABSENT:
             self._missing(module, snapshot, name)
         if before is ABSENT or now is not before:

@@ -18,6 +18,7 @@ import logging
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,13 +26,15 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.phase import TracerPhase
+from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import Effect
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
+from thunder.capture.reads.guard_kinds import IsAlive
 from thunder.capture.reads.hooks import new_objects
 from thunder.capture.reads.libraries import is_library
 from thunder.capture.reads.streams import Stream, is_stream, running_output
-from thunder.capture.tensors.handle import is_handle
+from thunder.capture.tensors.handle import needs_grad
 from thunder.core.locations import is_ours
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
@@ -113,6 +116,11 @@ class Output:
         if not is_new:
             self._recorder.deny(f"the program writes to a {type(file).__name__} that no guard can find")
         return None
+
+    def standard_stream_read(self, name: str, stream: Any) -> None:
+        """Guard which stream `sys.stdout` or `sys.stderr` is."""
+        with TracerPhase():
+            self._recorder.add(IsAlive(Root(sys, "sys").attr(name), weakref.ref(stream)))
 
     # -- logging ------------------------------------------------------------------------------------------------------
     def is_enabled(self, logger: logging.Logger, level: Any) -> bool:
@@ -231,7 +239,7 @@ def _value(x: Any) -> Any:
     """Return what the epilogue prints for a value: a text, or a tensor or number that it gets from the program."""
     if isinstance(x, SymbolicNumber):
         return x
-    if is_handle(x):
+    if is_tensor(x):
         return _tensor(x)
     return str(x)
 
@@ -240,13 +248,13 @@ def _argument(x: Any) -> Any:
     """Return what the epilogue logs for an argument. Numbers stay numbers, for formats such as `%d`."""
     if type(x) in _PLAIN or isinstance(x, SymbolicNumber):
         return x
-    return _tensor(x) if is_handle(x) else Shown(str(x), repr(x))
+    return _tensor(x) if is_tensor(x) else Shown(str(x), repr(x))
 
 
 def _tensor(x: Any) -> Any:
     """Return a copy of a tensor, because the program may write to the tensor later."""
     tracer = state.frontend
-    if x._needs_grad or x._tracer is not tracer or getattr(tracer, "parts", ()):
+    if needs_grad(x) or getattr(x, "_tracer", tracer) is not tracer or getattr(tracer, "parts", ()):
         fall_back("the program formats a tensor that requires grad, or a tensor of a transform, as text")
     return torch.clone(x)
 

@@ -41,18 +41,17 @@ from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads.assignments import guard_what_was_assigned, leave_out_logs
 from thunder.capture.reads.attributes import AttributeReads
 from thunder.capture.reads.classes import UNSHADOWED, ClassReads, names_asked_for
-from thunder.capture.reads.classify import UNGUARDABLE, classify
+from thunder.capture.reads.classify import classify
 from thunder.capture.reads.clocks import replace_clocks
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
-from thunder.capture.reads.hooks import ClassHooks, CodeWatch, new_objects, watch_new_objects
+from thunder.capture.reads.hooks import PROFILED, ClassHooks, CodeWatch, new_objects, watch_new_objects
 from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.arrays import Array, array_handle
 from thunder.capture.reads.kinds.base import Holder, Reached
 from thunder.capture.reads.kinds.containers import item_source
 from thunder.capture.reads.libraries import is_library_class
-from thunder.capture.reads.nondeterminism import draws_or_reads_clock
 from thunder.capture.reads.output import Output
 from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.unguardables import Unguardables
@@ -87,6 +86,7 @@ class ReadRecorder:
         self.code = CodeReads(self, self.classes)
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
+        self.expected: set[int] = set()  # the ids of objects, from before their snapshots are taken
         self._alive: list[Any] = []
         self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
         self.source_of_input: Callable[[torch.Tensor], Source | None] = self.source_of
@@ -127,8 +127,8 @@ class ReadRecorder:
         self.substitutions.assign(active, reader=self._attributes, thread=0)
 
     def watch_identity(self) -> None:
-        """Record whether code runs that may compare objects by identity; without watching code, assume that it does."""
-        self.code.identity_matters = not self._watch.available
+        """Record whether code runs that may compare objects by identity."""
+        self.code.identity_matters = False
 
     @property
     def identity_matters(self) -> bool | None:
@@ -148,7 +148,8 @@ class ReadRecorder:
 
     def watch_code(self) -> None:
         """Start to record the code that runs, until the board is restored."""
-        self._watch.start(self.substitutions)
+        if not self._watch.start(self.substitutions):
+            raise RunsEagerly(PROFILED)
 
     def end_watch(self) -> None:
         """Stop to record reads at the end of the program, and check that reads were recorded until then."""
@@ -159,17 +160,14 @@ class ReadRecorder:
                 "thunder, so thunder has not seen all that it reads"
             )
 
-    @property
-    def sees_code(self) -> bool:
-        """Whether the recorder can detect which code runs."""
-        return self._watch.available
-
     def finish(self) -> None:
         """Add guards at the end of the run for reads that no hook sees."""
         self.code.match_remaining()
         ran = self.code.ran
         if self._not_replaced and self.code.compares_objects:
             raise RunsEagerly("the program may compare an argument with the same tensor in a tuple or a similar object")
+        if self.code.reads_streams and self.code.compares_objects:
+            raise RunsEagerly("the program may compare a stream with another object")
         self.classes.guard_names_read_of_classes(ran)
         self.classes.guard_instance_names()
         self._guard_names_not_on_tensors(ran)
@@ -211,9 +209,8 @@ class ReadRecorder:
     def _leave_writes_of_others(self) -> None:
         """Treat values that other threads assigned to attributes meanwhile as if they had been there before the run."""
         for key, name in list(self.assigned_elsewhere):
-            reached = self.reached[key]
-            for snapshot in reached.snapshots:
-                if snapshot.target is not reached.thing or isinstance(snapshot, AttributesSnapshot):
+            for snapshot in self.reached[key].snapshots if key in self.reached else ():
+                if snapshot.target is not self.reached[key].thing or isinstance(snapshot, AttributesSnapshot):
                     snapshot.adopt(name)  # not a container's own items
             self.refuse(f"another thread assigned the attribute `{name}` of an object while the program was traced")
 
@@ -247,8 +244,6 @@ class ReadRecorder:
             return
         self._guarded.add(source)
         kind = classify(value)
-        if not self.sees_code and type(value) is types.BuiltinFunctionType and draws_or_reads_clock(value):
-            kind = UNGUARDABLE  # its calls are not seen
         if kind.is_shared and id(value) in self.reached:
             known = self.reached[id(value)].source
             if known is not source:
@@ -286,6 +281,11 @@ class ReadRecorder:
         self.denied = (ModuleFallback if always else RunsEagerly)(reason)  # the program may catch it
         self.denied.where = user_line()
         raise self.denied
+
+    def expect(self, thing: Any) -> None:
+        """Make other threads wait for the program before they assign attributes of an object that is recorded next."""
+        self.expected.add(id(thing))
+        self.watch(type(thing))
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Register an object that a read found, with snapshots of its state."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from thunder.capture.base.phase import active
 from thunder.capture.base.predicates import module_of
+from thunder.capture.numbers.overrides import DISGUISED
 
 __all__ = ["Stream", "is_stream", "running_output"]
 
@@ -31,6 +32,40 @@ class Stream:
     def __init__(self, stream: Any, name: str = ""):
         self._thunder_stream = stream
         self._thunder_name = name  # of a standard stream
+
+    @property
+    def __class__(self) -> Any:  # `isinstance` and the program's `type` see the stream's class
+        self._inspect("__class__")
+        return type(self._thunder_stream)
+
+    def __repr__(self) -> str:
+        self._inspect("__repr__")
+        return repr(self._thunder_stream)
+
+    def __eq__(self, other: object) -> Any:
+        self._inspect("__eq__")
+        return self is other
+
+    def __hash__(self) -> int:
+        self._inspect("__hash__")
+        return id(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            self._inspect(f"{name} = ...")
+            setattr(self._thunder_stream, name, value)
+
+    def _inspect(self, name: str) -> None:
+        """Guard what the program reads of the stream, or end the trace."""
+        output = running_output()
+        if output is None:
+            return
+        if name not in _FIXED:
+            output.deny(f"the program uses `{name}` of a {type(self._thunder_stream).__name__}")
+        if self._thunder_name:
+            output.standard_stream_read(self._thunder_name, self._thunder_stream)
 
     def write(self, text: Any) -> Any:
         """Record the text, and return its length as a stream does."""
@@ -55,10 +90,8 @@ class Stream:
             output.add("flush_stream", self._thunder_name or self._thunder_stream)
 
     def __getattr__(self, name: str) -> Any:
-        stream = self._thunder_stream
-        if not self._thunder_name and running_output() is not None and name not in _FIXED:
-            active.reader.output.deny(f"the program uses `{name}` of a {type(stream).__name__}")  # type: ignore[union-attr]
-        return getattr(stream, name)
+        self._inspect(name)
+        return getattr(self._thunder_stream, name)
 
     def __enter__(self) -> Any:
         return self.__getattr__("__enter__")()
@@ -70,5 +103,9 @@ class Stream:
         return self.__getattr__("__iter__")()
 
 
+DISGUISED.add(Stream)
+_OWN = ("_thunder_stream", "_thunder_name")
 # Attributes of streams that do not change.
-_FIXED = frozenset({"isatty", "encoding", "errors", "newlines", "name", "mode", "fileno", "writable", "readable"})
+_FIXED = frozenset(
+    {"isatty", "encoding", "errors", "newlines", "name", "mode", "fileno", "writable", "readable", "__class__"}
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,7 @@ import torch
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.phase import active
 from thunder.capture.base.tracing_mode import dispatch
 from thunder.capture.numbers.overrides import DISGUISED
 from thunder.core import prims
@@ -29,7 +31,7 @@ from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace
 
-__all__ = ["Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad", "shows_handle"]
+__all__ = ["FORMATTED", "Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad"]
 
 
 class View(NamedTuple):
@@ -174,7 +176,9 @@ class Handle(torch.Tensor):
         return self.clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"{_TEXT}{self._value.name}: {self._value.type_string()}>"
+        if active.thread == threading.get_ident():
+            fall_back(FORMATTED)  # the text may be measured, compared or stored
+        return f"<traced tensor {self._value.name}: {self._value.type_string()}>"
 
     __str__ = __repr__
 
@@ -227,12 +231,7 @@ class HandleOwner(Protocol):
         """Return a context in which operations on proxies are recorded and no user code runs."""
 
 
-_TEXT = "<traced tensor "
-
-
-def shows_handle(text: str) -> bool:
-    """Check whether a text contains the text of a handle, which differs from the text of the tensor."""
-    return _TEXT in text
+FORMATTED = "the program formats a tensor as text"
 
 
 def needs_grad(tensor: torch.Tensor) -> bool:

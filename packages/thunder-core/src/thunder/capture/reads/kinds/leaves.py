@@ -180,6 +180,7 @@ class TextStream(Kind):
             recorder.register(source, value, [])
         if holder is not None:
             recorder.substitute(holder, value, Stream(value))
+            recorder.code.reads_streams = True
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the stream itself."""

@@ -28,7 +28,7 @@ from thunder.capture.base.snapshots import (
 from thunder.capture.base.sources import Item, Source, Variables
 from thunder.capture.reads.guard_kinds import HasKeys, HasPlainValue, HasType, IsAlive, IsObject, LacksAttribute
 from thunder.capture.reads.hooks import can_hook
-from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.containers import item_source, read_contents
 from thunder.capture.reads.kinds.leaves import IMMUTABLE
 from thunder.capture.reads.libraries import is_trusted
@@ -68,6 +68,13 @@ class Object(Kind):
             recorder.add(IsObject(source, value))
         elif plain_base(value) is not None:
             recorder.add(HasPlainValue(source, plain_value(value)))
+
+    def record(
+        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
+    ) -> None:
+        """Record it after its class is watched: what another thread assigns from then on is not lost by the undo."""
+        recorder.expect(value)
+        super().record(source, value, recorder, root=root, holder=holder)
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
         """Return snapshots of its variables, slots and tables, and of its items if it is a container."""

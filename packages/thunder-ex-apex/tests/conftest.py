@@ -13,6 +13,7 @@ import torch
 from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+os.environ.setdefault("THUNDER_STRICT", "1")
 
 
 class CrossEntropy:

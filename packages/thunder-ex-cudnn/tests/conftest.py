@@ -19,6 +19,7 @@ from thunder.extend import get_executor
 from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+os.environ.setdefault("THUNDER_STRICT", "1")
 
 
 class NotSupported(RuntimeError):

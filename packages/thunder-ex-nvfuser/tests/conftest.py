@@ -14,6 +14,7 @@ import torch
 from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+os.environ.setdefault("THUNDER_STRICT", "1")
 if not torch.cuda.is_available():  # the other fuser, where it is installed, has an interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

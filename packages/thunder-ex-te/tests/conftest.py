@@ -16,6 +16,7 @@ import pytest
 from thunder.toolkit.testing import is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+os.environ.setdefault("THUNDER_STRICT", "1")
 
 
 def _load(name: str) -> Any:

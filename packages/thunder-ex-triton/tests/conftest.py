@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
+os.environ.setdefault("THUNDER_STRICT", "1")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 

@@ -30,6 +30,7 @@ _ATTRIBUTES = {
         ("grad", "grad_and_value", "value_and_grad", "vjp", "jvp", "vmap", "jacrev", "jacfwd", "hessian"),
         "thunder.frontend.functional",
     ),
+    "FallbackWarning": "thunder.core.errors",
     "assume_pure": "thunder.capture.reads.c_functions",
     "disable": "thunder.frontend.per_module",
     "mark_dynamic": "thunder.capture.numbers.marks",
@@ -59,6 +60,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "FallbackWarning",
     "RewritePass",
     "Transform",
     "__version__",
@@ -115,6 +117,7 @@ if TYPE_CHECKING:
     from thunder.capture.numbers.marks import mark_dynamic
     from thunder.capture.reads.c_functions import assume_pure
     from thunder.core import devices, dtypes
+    from thunder.core.errors import FallbackWarning
     from thunder.core.provenance import diff_traces, provenance
     from thunder.examine import CallableModule
     from thunder.frontend.functional import (

@@ -108,7 +108,7 @@ def jit(
     executors: Sequence[Executor | str] | None = None,
     transforms: Sequence[TransformLike] = (),
     cache: CacheOption = "constant values",
-    sharp_edges: SharpEdges = "allow",
+    sharp_edges: SharpEdges = "warn",
     remat: Remat = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
@@ -127,7 +127,9 @@ def jit(
       numbers that have changed twice become inputs. "symbolic values": all sizes of argument tensors and all numbers
       among the arguments are inputs from the start. "same input": always and without checks; the caller promises that
       inputs do not change. "no caching": never.
-    - `sharp_edges`: the reaction to a program that cannot be cached: "allow", "warn" or "error".
+    - `sharp_edges`: the reaction to a program that cannot be compiled or cached. "warn": run it eagerly, and warn once.
+      "allow": run it eagerly without a warning. "error": raise an error with the line and ways out; `fullgraph=True`
+      means the same.
     - `remat`: the values that the backward program recomputes instead of saving. "auto": values that cost no time.
       "none": no values. "all": every elementwise operation.
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
@@ -163,7 +165,7 @@ def jit(
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
         if (executors, transforms, cache, sharp_edges, remat, max_programs, max_compile_time, options) == (
-            None, (), "constant values", "allow", "auto", MAX_SPECIALIZATIONS, None, {},
+            None, (), "constant values", "warn", "auto", MAX_SPECIALIZATIONS, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)

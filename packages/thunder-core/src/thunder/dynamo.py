@@ -41,22 +41,20 @@ class Subgraph:
         force_recompile = getattr(type(graph), "force_recompile", None)
         if force_recompile is not None:  # otherwise the first call generates the code while it is traced
             force_recompile(graph)
-        self.jitted = None if reason is not None else jit(graph, **options)
+        # torch runs a graph that cannot be compiled, and `__call__` reports it.
+        self.jitted = None if reason is not None else jit(graph, **{"sharp_edges": "allow", **options})
 
     def __call__(self, *args: Any) -> Any:
         if self.jitted is None:
             return self.graph(*args)
-        stats = self.jitted._stats
-        compiled = stats.last
-        try:
-            return self.jitted(*args)
-        except Exception as error:
-            if stats.last is not compiled or not _is_ours(error):
-                raise  # the program itself raised this error
-            self.reason = f"{type(error).__name__}: {error}"
-        self.jitted = None
-        warnings.warn(f"thunder cannot trace a graph of torch.compile, so torch runs it: {self.reason}", stacklevel=2)
-        return self.graph(*args)
+        result = self.jitted(*args)
+        self.reason = self.jitted._stats.error
+        if self.reason is not None:
+            self.jitted = None
+            warnings.warn(
+                f"thunder cannot trace a graph of torch.compile, so torch runs it: {self.reason}", stacklevel=2
+            )
+        return result
 
     @property
     def traces(self) -> list[Trace]:
@@ -71,14 +69,6 @@ class Subgraph:
     def __repr__(self) -> str:
         count = sum(node.op.startswith("call") for node in self.graph.graph.nodes)
         return f"<Subgraph of {count} operations, run by {'thunder' if self.reason is None else 'torch'}>"
-
-
-def _is_ours(error: Exception) -> bool:
-    """Check whether an error means that thunder cannot trace the program, rather than that the program is wrong."""
-    # The import is local: torch imports this module to list its backends, which must not load the compiler.
-    from thunder.core.errors import ThunderError
-
-    return isinstance(error, (ThunderError, NotImplementedError, RecursionError))
 
 
 def backend(

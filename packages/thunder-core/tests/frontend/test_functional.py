@@ -330,7 +330,7 @@ OF_CALLS_OUTSIDE = tuple(name for name in ERRORS if "cotangent" in name)
 
 
 def check_error(name, run, *, inside):
-    """It has torch's type, says something, and names the user's line if it comes from inside of a program."""
+    """It has torch's type, and its traceback contains the user's line if it comes from inside of a program."""
     call, x = ERRORS[name], torch.ones(3)
     with pytest.raises(Exception) as theirs:
         call(torch.func, x)

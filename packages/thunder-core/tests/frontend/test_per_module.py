@@ -320,9 +320,14 @@ def test_nothing_is_left_of_the_trace_that_met_it():
         assert type(net.kept[-1]) is torch.Tensor
 
 
-def test_what_is_transformed_as_a_whole_cannot_do_without_it():
+def test_what_is_transformed_as_a_whole():
+    """`torch.func.grad` runs it; a transform of the user's has no such form."""
+    gradient = thunder.grad(lambda x: doubled_if_positive(x).sum())
+    for _ in range(3):
+        assert torch.equal(gradient(torch.ones(3)), torch.full((3,), 2.0))
+    ones = thunder.core.transforms.grad(lambda x: doubled_if_positive(x).sum())
     with pytest.raises(TracingError, match=r"doubled_if_positive, which thunder\.disable keeps out"):
-        thunder.grad(lambda x: doubled_if_positive(x).sum())(torch.ones(3))
+        ones(torch.ones(3))
     with pytest.raises(TypeError, match="takes a function or a module"):
         thunder.disable(3)
 

@@ -422,7 +422,7 @@ def test_grad_of_a_function_that_writes_to_an_input_that_it_read() -> None:
 
 # -- what is refused --------------------------------------------------------------------------------------------------
 def test_writing_a_differentiated_value_into_an_input() -> None:
-    """The write changes autograd's graph of the input, which no program can do: the call runs eagerly."""
+    """No gradient could flow back through it in a trace, so the call runs eagerly."""
 
     def f(buffer: Any, w: Any) -> Any:
         buffer.copy_(w * 2)

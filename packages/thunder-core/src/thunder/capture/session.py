@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, ProgramRaised, RunsEagerly, fall_back
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, fall_back
 from thunder.capture.base.modes import keep_grad_mode, keep_modes
 from thunder.capture.base.phase import Phase, active
 from thunder.capture.base.predicates import is_tensor
@@ -28,7 +28,7 @@ from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.torch_patches import replace_torch_functions
 from thunder.core import langctx, pytree
-from thunder.core.errors import ThunderError, TracingError
+from thunder.core.errors import ThunderError, TraceHasEnded, TracingError
 from thunder.core.state import SourceLine, state
 from thunder.core.symint.symbols import symbols_of
 from thunder.extend import Executor
@@ -55,6 +55,10 @@ def _keep_state(substitutions: Substitutions) -> None:
 
 class IsShared(Exception):
     """Signals that the program can detect that several of its arguments are the same tensor."""
+
+
+# The exceptions by which thunder ends a trace.
+_OURS = (RunsEagerly, ThunderError, TraceHasEnded, IsShared)
 
 
 class CaptureSession:
@@ -154,18 +158,17 @@ class CaptureSession:
                 result = self._run_on(copies)
             finally:
                 self.substitutions.restore(before)
-        except Exception as error:
-            refusal = tracer.refusal
-            if self.recorder.denied is None and (refusal is None or error is refusal or isinstance(error, RunsEagerly)):
-                if not _is_thunders(error) and not self.independent and self.uses_arrays:
+        except (Exception, TraceHasEnded) as error:
+            ended: Exception | None = self.recorder.denied
+            if ended is None and not isinstance(error, RunsEagerly):
+                ended = tracer.partly_eager or tracer.refusal
+            if ended is None or ended is error:
+                if self.uses_arrays and not self.independent and not isinstance(error, _OURS):
                     # C code may have rejected an array handle, which is no array.
                     raise RunsEagerly(f"the program uses NumPy arrays and raised {type(error).__name__}") from error
-                if self.effects and self.numbers is None and not _is_thunders(error):
-                    raise ProgramRaised(f"the program raised {type(error).__name__}: {error}") from error
                 raise
-            if self.recorder.denied is not None:
-                raise self.recorder.denied from None
-            raise _located(refusal) from error  # the program caught the refusal and raised another error
+            # The program caught what ended the trace, and raised another error.
+            raise (ended if isinstance(ended, RunsEagerly) else _located(ended)) from None
         if self.recorder.denied is not None:
             raise self.recorder.denied  # the program caught this exception
         if tracer.partly_eager is not None:
@@ -262,10 +265,6 @@ def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         if "TorchScript interpreter" not in str(error):
             raise
         fall_back("the program calls a function compiled by torch.jit, which thunder cannot trace")
-
-
-def _is_thunders(error: Exception) -> bool:
-    return isinstance(error, (ThunderError, RunsEagerly, IsShared))
 
 
 def _located(error: Exception) -> Exception:

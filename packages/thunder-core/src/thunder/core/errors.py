@@ -7,6 +7,7 @@ therefore states only the problem and how to fix it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,14 +16,26 @@ from thunder.core.state import state
 __all__ = [
     "DataDependentError",
     "DataDependentFormattingError",
+    "FallbackWarning",
+    "OnlyInTracesError",
     "PluginLoadError",
     "ResultVerificationError",
     "ThunderError",
+    "TraceHasEnded",
     "TraceVerificationError",
     "TracingError",
     "UnsupportedError",
     "check",
+    "is_of_extension",
+    "mark_as_of_extension",
 ]
+
+
+class TraceHasEnded(BaseException):
+    """Raised instead of an error that has already ended the trace, if the program catches the error and goes on.
+
+    It is no `Exception`: a program that catches exceptions in a loop and tries again would try forever.
+    """
 
 
 class ThunderError(RuntimeError):
@@ -39,8 +52,9 @@ class ThunderError(RuntimeError):
 
 def note_refusal(error: ThunderError) -> None:
     """Record on the tracer that `error` was raised into the traced program, in case the program catches it."""
-    if hasattr(state.frontend, "refusal"):
-        state.frontend.refusal = error  # type: ignore[union-attr]
+    tracer: Any = state.frontend
+    if hasattr(tracer, "note_refusal"):
+        tracer.note_refusal(error)
 
 
 class TracingError(ThunderError):
@@ -54,10 +68,10 @@ class DataDependentError(TracingError):
     """
 
     def __init__(self, *args: Any, asked: tuple[str, ...] = ()) -> None:
-        super().__init__(*args)
         self.asked = asked
         # True if tracing again with overridden builtins, or with derived scalars, may succeed (`frontend/jit.py`).
         self.overrides_builtins = self.derives_scalars = True
+        super().__init__(*args)
 
 
 class DataDependentFormattingError(DataDependentError):
@@ -68,12 +82,20 @@ class UnsupportedError(ThunderError):
     """An operation, transform or executor does not support the requested feature."""
 
 
+class OnlyInTracesError(ThunderError):
+    """Eager mode cannot run a program instead of its trace, because an operator has its gradient only in traces."""
+
+
 class TraceVerificationError(ThunderError):
     """A trace is not a valid program; the message shows the invalid line and the lines around it."""
 
 
 class ResultVerificationError(ThunderError):
     """An executor returned a result that differs from the result of the operation's meta function, or from torch's."""
+
+
+class FallbackWarning(UserWarning):
+    """A jitted function runs eagerly, as a whole or but for the modules that it calls."""
 
 
 class PluginLoadError(ThunderError):
@@ -99,6 +121,8 @@ def name_source(error: Exception, what: str, executor: Any = None) -> None:
 
     If the code belongs to the executor of a plugin, the message also says how to run without the plugin.
     """
+    if executor is not None and not executor.is_fallback:
+        mark_as_of_extension(error)
     if getattr(error, "_thunder_raised_in", None) is None:
         try:
             error._thunder_raised_in = what  # type: ignore[attr-defined]
@@ -106,3 +130,14 @@ def name_source(error: Exception, what: str, executor: Any = None) -> None:
             error.args = (f"{message}\n  in {what}{way_out(executor)}", *error.args[1:])
         except Exception:  # an exception that does not allow the change keeps its message
             return
+
+
+def mark_as_of_extension(error: BaseException) -> None:
+    """Mark an error that an extension of thunder has raised, i.e. an executor or a transform."""
+    with contextlib.suppress(Exception):  # an exception that does not allow new attributes
+        error._thunder_of_extension = True  # type: ignore[attr-defined]
+
+
+def is_of_extension(error: BaseException) -> bool:
+    """Check whether `mark_as_of_extension` has marked an error."""
+    return getattr(error, "_thunder_of_extension", False)

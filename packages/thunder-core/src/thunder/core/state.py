@@ -70,6 +70,7 @@ class _State(threading.local):
         self.trace: ActiveTrace | None = None
         self.frontend: Frontend | None = None
         self.source: SourceLine | None = None
+        self.replaces_trace = False  # whether a program runs eagerly because its trace was given up
 
 
 state = _State()

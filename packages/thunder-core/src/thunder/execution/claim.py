@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from thunder.core.errors import check, name_source
+from thunder.core.errors import check, mark_as_of_extension, name_source
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import flat_items
@@ -110,7 +110,10 @@ class _Claimer:
         if choice.executor is not None and choice.implementation is not None:
             self.execute(bsym, choice.executor, choice.implementation, excluded)
             return
-        check(bool(bsym.subsymbols) or not bsym.out_names, lambda: self.unclaimed(bsym))
+        if not bsym.subsymbols and bsym.out_names:
+            error = RuntimeError(self.unclaimed(bsym))
+            mark_as_of_extension(error)  # eager mode has no better way to run an operator without an implementation
+            raise error
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
 

@@ -6,6 +6,7 @@
 | `THUNDER_DISABLE=1` | `thunder.jit` compiles nothing; calls run eagerly |
 | `THUNDER_LOGS=recompiles,…` | print these logs (`frontend/logs.py`) |
 | `THUNDER_TRACEBACK=full` | tracebacks keep thunder's frames (`core/tracebacks.py`) |
+| `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/jit.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
@@ -23,7 +24,8 @@ from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, name
 __all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
-    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_VERIFY", EXECUTORS_VARIABLE, DISABLE_VARIABLE,
+    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY",
+    EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.
 _OF_TESTS = ("THUNDER_INTERRUPTS", "THUNDER_PROPERTY_EXECUTORS", "THUNDER_TEST", "THUNDER_TORCH", "THUNDER_UPDATE_")

@@ -18,6 +18,7 @@ import torch
 from thunder.capture.higher_order import derivatives, function_transforms
 from thunder.capture.higher_order import vmap as batching
 from thunder.core.state import state
+from thunder.frontend.fallbacks import TRANSFORMS_OF_TORCH
 from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options
@@ -58,6 +59,30 @@ def _jacfwd(fn: Any, argnums: Any, has_aux: bool, randomness: str, /, *args: Any
 
 def _jvp(fn: Any, strict: bool, has_aux: bool, /, primals: Any, tangents: Any) -> Any:
     return derivatives.jvp(fn, primals, tangents, strict, has_aux)
+
+
+def _value_and_grad_in_torch(fn: Any, argnums: Any, has_aux: bool) -> Callable[..., Any]:
+    def value_and_grad(*args: Any, **kwargs: Any) -> Any:
+        grads, value = torch.func.grad_and_value(fn, argnums, has_aux)(*args, **kwargs)
+        return value, grads
+
+    return value_and_grad
+
+
+_OF_TORCH: dict[Any, Any] = {
+    _grad: torch.func.grad,
+    _grad_and_value: torch.func.grad_and_value,
+    _value_and_grad: _value_and_grad_in_torch,
+    _vmap: lambda fn, in_dims, out_dims, randomness, chunk_size: torch.func.vmap(
+        fn, in_dims, out_dims, randomness, chunk_size=chunk_size
+    ),
+    _jacrev: lambda fn, argnums, has_aux, chunk_size: torch.func.jacrev(
+        fn, argnums, has_aux=has_aux, chunk_size=chunk_size
+    ),
+    _jacfwd: lambda fn, argnums, has_aux, randomness: torch.func.jacfwd(fn, argnums, has_aux, randomness=randomness),
+    _jvp: lambda fn, strict, has_aux: functools.partial(torch.func.jvp, fn, strict=strict, has_aux=has_aux),
+}
+TRANSFORMS_OF_TORCH.update(_OF_TORCH)
 
 
 # -- transforms -------------------------------------------------------------------------------------------------------

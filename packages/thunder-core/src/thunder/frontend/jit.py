@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -12,7 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, ProgramRaised, RunsEagerly
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly, stays_an_error
 from thunder.capture.base.modes import mode_around
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function
@@ -23,7 +24,14 @@ from thunder.capture.reads.hooks import PROFILED, is_profiled
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
 from thunder.core import pytree
-from thunder.core.errors import DataDependentError, DataDependentFormattingError, TracingError
+from thunder.core.errors import (
+    DataDependentError,
+    DataDependentFormattingError,
+    FallbackWarning,
+    OnlyInTracesError,
+    TracingError,
+    mark_as_of_extension,
+)
 from thunder.core.locations import name_in_module
 from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
@@ -33,6 +41,14 @@ from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.environment import is_disabled, read_environment
 from thunder.frontend.explain import counted
+from thunder.frontend.fallbacks import (
+    at_line,
+    has_frames_of_extension,
+    is_transform,
+    release_frames,
+    stacklevel_of_user,
+    with_transforms_of_torch,
+)
 from thunder.frontend.options import Options
 from thunder.frontend.paths import MAX_RESTARTS, is_worth_it, reason_to_give_up
 from thunder.frontend.per_module import PerModule
@@ -54,10 +70,6 @@ P = ParamSpec("P")  # the parameters of the function that is jitted
 R = TypeVar("R")  # the type of its result
 Rest = ParamSpec("Rest")  # the parameters of a method after `self`
 Instance = TypeVar("Instance")
-
-
-class _Raised(str):
-    """Why a call was not cached: its program raised an error, which needs no warning."""
 
 
 class JitFunction(Generic[P, R]):
@@ -87,6 +99,8 @@ class JitFunction(Generic[P, R]):
         self._uncacheable_traces = 0  # in a row
         self._lost_calls = 0  # calls that ran eagerly because no path accepted them
         self._uncacheable_line: SourceLine | None = None
+        self._warned = False  # that it runs eagerly
+        self._reasons: set[str] = set()  # of such warnings, shared with the programs of modules
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -184,7 +198,7 @@ class JitFunction(Generic[P, R]):
             if found is None:
                 paths = self._cache.paths
                 reason = reason_to_give_up(paths, self._lost_calls)
-                if reason is not None and self._may_run_per_module:
+                if reason is not None and not self._is_transformed:
                     self._cache.clear()
                     self._give_up_compiling(reason, None)
                 elif not is_worth_it(paths) and not self._is_transformed:
@@ -229,21 +243,21 @@ class JitFunction(Generic[P, R]):
         self._stats.slow_calls += 1
         if self._disabled:
             return self._run_eagerly(args, kwargs)
-        if not any(t.is_needed for t in self._transforms):  # otherwise eager mode would compute different results
-            if self._stats.eager is None:
+        stats = self._stats
+        if not self._is_transformed:
+            if stats.eager is None:
                 self._stop_at_limits(refused)
-            if self._stats.eager is not None:
+            if self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES and stats.per_module is None and stats.eager is None:
+                self._give_up_compiling(f"{stats.uncacheable}, at every call", self._uncacheable_line)
+            if stats.eager is not None:
                 return self._run_eagerly(args, kwargs)
         mode = mode_around()
         if mode is not None:
             return self._run_under_mode(*mode, args, kwargs)
         if is_profiled() and not self._is_transformed:
-            self._stats.uncacheable = PROFILED
-            self._say_if_uncacheable()
+            stats.uncacheable = PROFILED
+            self._warn_of_fallback(PROFILED, None)
             return self._run_eagerly(args, kwargs)
-        uncacheable = self._stats.per_module is None and self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES
-        if uncacheable and self._may_run_per_module:
-            self._give_up_compiling(f"{self._stats.uncacheable}, at every call", self._uncacheable_line)
         if self._stats.per_module is not None:
             return self._stats.per_module(self._fn, args, kwargs)
         if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
@@ -256,18 +270,14 @@ class JitFunction(Generic[P, R]):
                 refused.clear()
                 cached = self._cache.find(args, kwargs, refused, observed)
             compiling = functools.partial(self._capture, args, kwargs, refused, observed)
-            found = None if cached is not None else undone(compiling)
+            found: Any = None if cached is not None else undone(compiling)
         if cached is not None:
             self._stats.slow_calls -= 1
             return self._hit(cached, args, kwargs)
-        if found is None:
-            per_module = self._stats.per_module
-            if per_module is not None:
-                return per_module(self._fn, args, kwargs)
-            if not isinstance(self._stats.uncacheable, _Raised):
-                self._say_if_uncacheable()
-            return self._run_eagerly(args, kwargs)
-        self._say_if_uncacheable()
+        if isinstance(found, RunsEagerly):
+            return self._run_untraced(found, args, kwargs)
+        if self._stats.uncacheable is not None and self._options.sharp_edges == "error":
+            raise TracingError(f"{self!r} cannot be cached: {self._stats.uncacheable}{at_line(self._uncacheable_line)}")
         specialization, inputs = found
         del found
         if specialization.path is None:
@@ -282,8 +292,11 @@ class JitFunction(Generic[P, R]):
         refused: list[Refusal],
         observed: Sequence[Any],
         substitutions: Substitutions,
-    ) -> tuple[Specialization, Any] | None:
-        """Compile a call, cache the specialization, and return it with its inputs. Return None to run eagerly."""
+    ) -> tuple[Specialization, Any] | RunsEagerly:
+        """Compile a call, cache the specialization, and return it with its inputs, or return the reason to run eagerly.
+
+        The board `substitutions` then undoes what the trace has done.
+        """
         keep_thread(substitutions)
         self._stats.cache_misses += 1
         self._stats.guards_failed(refused)
@@ -294,28 +307,10 @@ class JitFunction(Generic[P, R]):
         self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
         try:
             captured, specialization = self._compile(args, kwargs, observed)
-        except ModuleFallback as reason:
-            where = reason.where or find_source(reason.__traceback__)
-            _release_frames(reason)
-            self._run_per_module(str(reason), where, warns=reason.warns)
-            return None
-        except ProgramRaised as raised:
-            if self._is_transformed and raised.__cause__ is not None:
-                raise raised.__cause__ from None
-            self._stats.uncacheable = _Raised(raised)
-            self._stats.fell_back(str(raised), find_source(raised.__traceback__))
-            return None
-        except RunsEagerly as once:
-            self._stats.fell_back(str(once), once.where or find_source(once.__traceback__))
-            _release_frames(once)
-            if self._is_transformed:
-                raise TracingError(
-                    f"{self!r} is transformed as a whole, but {once}. Move that call out of the function"
-                ) from None
-            if self._stats.uncacheable == str(once) and self._may_run_per_module:
-                self._give_up_compiling(f"{once}, at every call", once.where)
-            self._stats.uncacheable = str(once)
-            return None
+        except (Exception, SystemExit) as error:
+            if stays_an_error(error):
+                raise
+            return self._reason_to_run_eagerly(error)
         finally:
             self._stats.compile_time += perf_counter() - start
         self._check_marks(captured)
@@ -414,14 +409,20 @@ class JitFunction(Generic[P, R]):
                 )
         except DataDependentFormattingError as error:
             raise ModuleFallback(str(error.args[0])) from None
-        return captured, compile_trace(
-            captured,
-            executors,
-            self._transforms,
-            autograd=self._autograd,
-            compilation=self.compilation,
-            remat=self._options.remat,
-        )
+        try:
+            specialization = compile_trace(
+                captured,
+                executors,
+                self._transforms,
+                autograd=self._autograd,
+                compilation=self.compilation,
+                remat=self._options.remat,
+            )
+        except Exception as error:
+            if self._transforms or self._options.exact or has_frames_of_extension(error):
+                mark_as_of_extension(error)
+            raise
+        return captured, specialization
 
     @property
     def _extra_state(self) -> dict[str, Any]:
@@ -441,49 +442,127 @@ class JitFunction(Generic[P, R]):
         """Inline `fn` into the program that is being traced."""
         if any(t.is_needed for t in self._transforms):
             return call_transformed(self._fn, self._transforms, repr(self), args, kwargs, trace_into)
-        return self._run_eagerly(args, kwargs)
+        return self._run(self._fn, args, kwargs)
 
     def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._run(with_transforms_of_torch(self._fn), args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call `fn` in the contexts in which transforms trace it."""
         if not self._transforms:
-            return self._fn(*args, **kwargs)
+            return fn(*args, **kwargs)
         with contextlib.ExitStack() as around:
             for transform in self._transforms:
                 around.enter_context(transform.tracing())
-            return self._fn(*args, **kwargs)
+            return fn(*args, **kwargs)
 
-    def _run_per_module(self, reason: str, where: SourceLine | None = None, *, warns: bool = False) -> None:
-        """Run the function eagerly from now on, and compile each module that it calls."""
-        if not self._may_run_per_module:
-            raise TracingError(f"{self!r} is transformed as a whole, but {reason}. Move that call out of the function")
-        if warns:
-            message = f"{self!r} runs eagerly, but for the modules that it calls: {reason}"
-            if self._options.sharp_edges == "error":
-                raise TracingError(message)
-            warnings.warn(message, stacklevel=6)
-        self._stats.fell_back(reason, where, scope="modules")
-        self._stats.partly_eager = reason
-        self._stats.per_module = PerModule(self)
+    # -- traces that were given up ------------------------------------------------------------------------------------
+    def _reason_to_run_eagerly(self, error: BaseException) -> RunsEagerly:
+        """Return the reason to run a call eagerly whose trace has ended. Raise an error if that is not possible."""
+        ended = reason_to_run_eagerly(error)
+        ended.where = ended.where or find_source(error.__traceback__)
+        if self._is_transformed:
+            if ended.error is not None:
+                raise ended.error
+            raise TracingError(
+                f"{self!r} is transformed as a whole, but {ended}. Move that call out of the function"
+            ) from None
+        if self._options.sharp_edges == "error" and not ended.is_programs:
+            if ended.error is not None:
+                raise ended.error
+            raise TracingError(f"{self!r} cannot be compiled: {ended}{at_line(ended.where, str(ended))}") from None
+        if not ended.is_programs:
+            release_frames(error)
+        return ended
 
-    def _give_up_compiling(self, reason: str, where: SourceLine | None) -> None:
-        """Run per module a function that was traced again and again, and warn once."""
-        if self._options.sharp_edges == "error":
-            raise TracingError(f"{self!r} cannot be compiled as a whole: {reason}")
-        self._run_per_module(reason, where)
-        warnings.warn(
-            f"{self!r} runs eagerly from now on, and the modules that it calls are compiled one by one: {reason}"
-            f"{'' if where is None else f' (at {where})'}. Move this code out of the jitted function",
-            stacklevel=6,
+    def _run_untraced(self, ended: RunsEagerly, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call whose trace was given up and undone.
+
+        An error of this run is the program's own. If there is none, record the reason, and warn once.
+        """
+        again = self._uncacheable_traces + 1 >= MAX_UNCACHEABLE_TRACES and not ended.is_programs
+        if isinstance(ended, ModuleFallback):
+            self._stop_tracing(f"{ended}", ended.where)
+        else:
+            self._stats.uncacheable = f"{ended}"
+            if again:
+                self._stop_tracing(f"{ended}, at every call", ended.where)
+            else:
+                self._stats.fell_back(f"{ended}", ended.where)
+        per_module = self._stats.per_module
+        state.replaces_trace, before = True, state.replaces_trace
+        try:
+            result = self._run_eagerly(args, kwargs) if per_module is None else per_module(self._fn, args, kwargs)
+        except Exception as error:
+            if ended.is_programs or not (self._is_transform or isinstance(error, OnlyInTracesError)):
+                raise
+            self._stats.eager = None  # eager mode cannot replace the trace
+            raise ended.error or TracingError(
+                f"{self!r} cannot be compiled: {ended}{at_line(ended.where, str(ended))}"
+            ) from error
+        finally:
+            state.replaces_trace = before
+        self._uncacheable_traces += 1
+        self._uncacheable_line = ended.where
+        if ended.error is not None:
+            self._stats.error = f"{type(ended.error).__name__}: {ended.error}"
+        if ended.is_programs:
+            self._unexpected(ended)
+        elif not (isinstance(ended, ModuleFallback) and ended.asked):
+            self._warn_of_fallback(f"{ended}", ended.where)
+        release_frames(ended.error)
+        return result
+
+    def _unexpected(self, ended: RunsEagerly) -> None:
+        """Report an error that ended a trace although eager mode does not raise it."""
+        if self._options.sharp_edges == "error" or os.environ.get("THUNDER_STRICT", "0") != "0":
+            raise TracingError(
+                f"tracing {self!r} raised an error that eager mode does not raise: {ended}"
+            ) from ended.error
+        self._warn_of_fallback(
+            f"tracing raised an error that eager mode does not raise ({ended}). If the program does not raise it at "
+            "random, this is a defect of thunder: please report it. THUNDER_STRICT=1 raises the error",
+            ended.where,
         )
 
+    def _give_up_compiling(self, reason: str, where: SourceLine | None) -> None:
+        """Run the function eagerly from now on although it can be traced, and warn."""
+        if self._options.sharp_edges == "error":
+            raise TracingError(f"{self!r} cannot be compiled as a whole: {reason}")
+        self._stop_tracing(reason, where)
+        self._warn_of_fallback(reason, where)
+
+    def _stop_tracing(self, reason: str, where: SourceLine | None) -> None:
+        """Run the function eagerly from now on, and compile the modules that it calls one by one."""
+        if self._autograd and not self._is_transform:
+            self._stats.partly_eager = reason
+            self._stats.per_module = PerModule(self)
+            self._stats.fell_back(reason, where, scope="modules")
+        else:
+            self._stats.eager = reason
+            self._stats.fell_back(reason, where, scope="function")
+
+    def _warn_of_fallback(self, reason: str, where: SourceLine | None) -> None:
+        """Warn that the function is not compiled, once, and not for a reason that the calling function has given."""
+        if self._warned or reason in self._reasons or self._options.sharp_edges == "allow":
+            return
+        self._warned = True
+        self._reasons.add(reason)
+        modules = ", and the modules that it calls are compiled one by one" if self._stats.per_module else ""
+        message = f"{self!r} runs eagerly{modules}: {reason}{at_line(where, reason)}"
+        message += "\n  " if "\n" in reason else ". "  # the errors of thunder end with the line
+        message += 'Move this code out of the jitted function, or accept this with sharp_edges="allow"'
+        warnings.warn(message, FallbackWarning, stacklevel=stacklevel_of_user())
+
     @property
-    def _may_run_per_module(self) -> bool:
-        return self._autograd and not self._is_transformed
+    def _is_transform(self) -> bool:
+        """Whether this is the function that `thunder.grad` or another function transform returns."""
+        return is_transform(self._fn)
 
     @property
     def _is_transformed(self) -> bool:
-        """Whether eager mode would compute other results, e.g. for the function that `thunder.grad` returns."""
-        derived = isinstance(self._fn, functools.partial) and self._fn.func.__module__.startswith("thunder.frontend.")
-        return derived or any(t.is_needed for t in self._transforms)
+        """Whether eager mode would compute other results."""
+        return any(t.is_needed for t in self._transforms)
 
     def program_of_module(self, module: torch.nn.Module) -> JitFunction:
         """Return the jitted program of a module that the function calls, for a partly eager run."""
@@ -491,12 +570,16 @@ class JitFunction(Generic[P, R]):
         names = {id(m): name for name, m in whole.named_modules()} if isinstance(whole, torch.nn.Module) else {}
         name = names.get(id(module), f"module {len(self._extra_state)}")
         state = self._extra_state.setdefault(name, {})
-        return JitFunction(module, self._options, transforms=self._transforms, extra_state=state)
+        program: JitFunction[..., Any] = JitFunction(
+            module, self._options, transforms=self._transforms, extra_state=state
+        )
+        program._reasons = self._reasons
+        return program
 
     def _run_under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run eagerly under a mode that intercepts the program's calls of torch."""
         reason = f"{mode}, which must intercept the program's calls of torch"
-        if self._options.sharp_edges == "error" or any(t.is_needed for t in self._transforms):
+        if self._options.sharp_edges == "error" or self._is_transformed:
             raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
         self._stats.uncacheable = reason
         self._stats.fell_back(reason)
@@ -514,19 +597,14 @@ class JitFunction(Generic[P, R]):
     def _fall_back_to_eager(self, reason: str) -> None:
         self._stats.eager = reason
         self._stats.fell_back(reason, scope="function")
+        if self._options.sharp_edges == "allow":
+            return
         warnings.warn(
             f"{self!r} falls back to eager if no cached program accepts a call: {self._stats.eager}. Pass the changing "
             "value as a tensor, or clear the cache with thunder.reset()",
-            stacklevel=4,
+            FallbackWarning,
+            stacklevel=stacklevel_of_user(),
         )
-
-    def _say_if_uncacheable(self) -> None:
-        reason = self._stats.uncacheable
-        if reason is not None and self._options.sharp_edges != "allow":
-            message = f"{self!r} cannot be cached: {reason}"
-            if self._options.sharp_edges == "error":
-                raise TracingError(message)
-            warnings.warn(message, stacklevel=4)
 
     @property
     def settings(self) -> tuple[Options, tuple[Transform, ...], dict[str, Any]]:
@@ -550,6 +628,8 @@ class JitFunction(Generic[P, R]):
             self._stats.eager = None
         self._stats.compile_time = 0.0
         self._uncacheable_traces = 0
+        self._warned = False
+        self._reasons.clear()
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
         """Return a jitted callable that also applies `transform`, and whose program autograd does not differentiate.
@@ -566,13 +646,6 @@ class JitFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
-
-
-def _release_frames(error: BaseException | None) -> None:
-    """Drop the frames of an exception that thunder handles, because they refer to the arguments of the call."""
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def _is_lazy(module: torch.nn.Module) -> bool:

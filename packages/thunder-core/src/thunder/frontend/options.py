@@ -30,7 +30,7 @@ class Options:
         *,
         executors: Sequence[Executor | str] | None = None,
         cache: str = "constant values",
-        sharp_edges: str = "allow",
+        sharp_edges: str = "warn",
         remat: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,

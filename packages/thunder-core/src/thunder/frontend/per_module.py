@@ -62,7 +62,7 @@ def disable(fn: Any = None) -> Any:
 
     def stays_python(*args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
-            fall_back(f"the program calls {title}, which thunder.disable keeps out of traces")
+            fall_back(f"the program calls {title}, which thunder.disable keeps out of traces", asked=True)
         return fn(*args, **kwargs)
 
     return functools.wraps(fn)(stays_python) if hasattr(fn, "__name__") else stays_python

@@ -37,6 +37,7 @@ class CompileStats:
         # The failed guards of the cached specializations, newest first, in the last call that compiled.
         self.refused: list[str] = []
         self.eager: str | None = None  # why it falls back to eager
+        self.error: str | None = None  # thunder's error that ended the last trace, which then ran eagerly
         self.constant: str | None = None  # why numbers that change are static although thunder tried symbolic ones
         self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
         self.per_module: PerModule | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from thunder.core.errors import ThunderError
+from thunder.core.errors import ThunderError, mark_as_of_extension
 from thunder.transforms.base import PHASES, PassContext
 
 __all__ = ["PHASES", "Catalog", "OptionSpec", "PassContext", "TransformSpec"]
@@ -70,15 +70,20 @@ class TransformSpec:
         """Run the pass on `trace`. If it raises, the error names the plugin, not the user's program or thunder."""
         try:
             result = self.transform(trace, context)
-        except ThunderError:  # the error already has a message for the user
+        except ThunderError as error:  # the error already has a message for the user
+            mark_as_of_extension(error)
             raise
         except Exception as error:
-            raise ThunderError(
+            failed = ThunderError(
                 f"the pass {self.name!r} of {self.owner} failed: {type(error).__name__}: {error}. "
                 "The plugin causes this error, not your program. THUNDER_DISABLE_PLUGINS disables the plugin"
-            ) from error
+            )
+            mark_as_of_extension(failed)
+            raise failed from error
         if result is None:
-            raise ThunderError(f"the pass {self.name!r} of {self.owner} returned no trace")
+            failed = ThunderError(f"the pass {self.name!r} of {self.owner} returned no trace")
+            mark_as_of_extension(failed)
+            raise failed
         return result
 
 

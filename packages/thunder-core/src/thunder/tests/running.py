@@ -291,5 +291,5 @@ def run_jitted(info: Operation, sample: SampleInput, executors: Sequence[Executo
     def call(args: Any, kwargs: Any) -> Any:
         return symbol(*args, **kwargs)
 
-    jitted = thunder.jit(call, executors=list(executors))
+    jitted = thunder.jit(call, executors=list(executors), sharp_edges="error")
     return jitted(sample.args, sample.kwargs), jitted

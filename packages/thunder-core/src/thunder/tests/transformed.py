@@ -39,7 +39,7 @@ def compare_tangents(case: Case, sample: SampleInput) -> bool:
     ]
     if not ways:
         return False
-    ours = thunder.jit(_function(case, sample, places, _symbol), executors=case.target.executors)
+    ours = thunder.jit(_function(case, sample, places, _symbol), executors=case.target.executors, sharp_edges="error")
     with running.same_random_numbers():
         _, found = thunder.jvp(ours, tuple(primals), tuple(tangents))
 
@@ -115,7 +115,9 @@ def compare_batches(case: Case, sample: SampleInput) -> int:
         except (RuntimeError, IndexError, ValueError, NotImplementedError):
             continue  # torch rejects the variant, or its results have another shape
         given = [torch.stack([e[n] for e in examples]) if n in chosen else x for n, x in enumerate(tensors)]
-        ours = thunder.jit(_function(case, sample, range(len(tensors)), _symbol), executors=case.target.executors)
+        ours = thunder.jit(
+            _function(case, sample, range(len(tensors)), _symbol), executors=case.target.executors, sharp_edges="error"
+        )
         found = thunder.vmap(ours, in_dims=tuple([0 if n in chosen else None for n in range(len(tensors))]))(*given)
         compare(tuple(found), expected, tolerance=case.tolerance, truth=None, values=case.info.has_values)
         ways += 1
@@ -164,7 +166,7 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
         return False  # e.g. torch writes in place
     expected = tuple([torch.stack(parts) for parts in zip(*gradients)])
     batch = [torch.stack(parts) for parts in zip(*examples)]
-    jitted = thunder.jit(number(_symbol), executors=case.target.executors)
+    jitted = thunder.jit(number(_symbol), executors=case.target.executors, sharp_edges="error")
     together = thunder.vmap(jitted)
     for ours in (thunder.vmap(thunder.grad(jitted, wrt)), thunder.grad(lambda *given: together(*given).sum(), wrt)):
         found = ours(*batch)

@@ -283,6 +283,8 @@ def test_what_has_to_be_known_is_an_error(name: str) -> None:
     with pytest.raises((TracingError, RuntimeError), match=f"(?s){message}") as caught:
         thunder.trace()(f, value())
     assert "test_data_dependent.py:" in str(caught.value)
+    found, expected = thunder.jit(f, sharp_edges="allow")(value()), f(value())
+    assert repr(found) == repr(expected)
 
 
 UNDECIDED = ("the greater of an integer and a float", "percent", "numpy", "many numbers")

@@ -289,7 +289,7 @@ def test_a_failed_trace_leaves_everything_as_it_was() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        thunder.jit(run)(X)
+        thunder.trace()(run, X)
     assert vars(o) == before[0]
     assert (o.log, o.table) == before[2:]
     assert vars(module).keys() == before[1].keys()

@@ -169,7 +169,7 @@ def test_what_is_refused(name: str) -> None:
     """In torch's words, with the user's line."""
     f, message = REFUSED[name]
     with pytest.raises((RuntimeError, TracingError), match=message) as caught:
-        thunder.jit(f)(points())
+        thunder.trace()(f, points())
     assert "test_inner_gradients.py" in message_and_notes(caught.value)
 
 

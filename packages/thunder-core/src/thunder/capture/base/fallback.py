@@ -1,58 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions that end a trace because thunder cannot trace what the program does, but eager PyTorch can run it.
+"""The end of a trace that cannot be finished: the call runs eagerly, and `thunder.explain` reports the reason.
 
-The call then runs eagerly, and `thunder.explain` reports the reason.
+Every exception ends a trace in the same way. The trace is undone, and `RunsEagerly` describes the reason: a one-time
+effect that a trace cannot repeat, an error of thunder that eager mode does not raise, or an error of the program. Eager
+mode is the specification: if the eager run raises an error too, this is the error that the user gets.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
+from thunder.capture.base.user_lines import user_line
+from thunder.core.errors import (
+    PluginLoadError,
+    ResultVerificationError,
+    ThunderError,
+    TraceVerificationError,
+    is_of_extension,
+)
 from thunder.core.state import SourceLine, state
 
 __all__ = [
     "ModuleFallback",
-    "ProgramRaised",
     "RunsEagerly",
     "fall_back",
     "is_torchs",
+    "reason_to_run_eagerly",
     "refuse_kinds_of_memory",
+    "stays_an_error",
     "torch_error",
 ]
 
 
 class RunsEagerly(Exception):
-    """Raised if the program has a one-time effect that a trace cannot repeat. The call then runs eagerly."""
+    """The end of a trace, and its reason. The call then runs eagerly."""
 
     where: SourceLine | None = None  # the line of user code that needs it
-
-
-class ProgramRaised(RunsEagerly):
-    """Raised if the program raised an error after it had printed, logged or warned, which tracing does not do.
-
-    The call then runs eagerly, so that the error and what the program did before it are as in eager mode.
-    """
+    error: BaseException | None = None  # the error that ended the trace
+    # Whether the error may be one of the program. Then eager mode raises it too, or it is a defect of thunder.
+    is_programs = False
 
 
 class ModuleFallback(RunsEagerly):
     """Raised at a module or function that has to run as Python (`frontend/per_module.py`).
 
-    `warns`: whether to warn the user, because nothing in the program asks for it.
+    `asked`: whether the user asked for it, so that no warning is needed.
     """
 
-    def __init__(self, why: str, *, warns: bool = False) -> None:
+    def __init__(self, why: str, *, asked: bool = False) -> None:
         super().__init__(why)
-        self.warns = warns
+        self.asked = asked
 
 
-def fall_back(why: str, *, warns: bool = False) -> NoReturn:
+def fall_back(why: str, *, asked: bool = False) -> NoReturn:
     """End the trace. If user code catches the exception, the program still falls back and is not compiled."""
-    reason = ModuleFallback(why, warns=warns)
-    if hasattr(state.frontend, "partly_eager"):
-        state.frontend.partly_eager = reason  # type: ignore[union-attr]
+    reason = ModuleFallback(why, asked=asked)
+    reason.where = user_line()
+    tracer: Any = state.frontend
+    if hasattr(tracer, "partly_eager"):
+        tracer.partly_eager = reason
+        tracer.count_errors()
     raise reason
+
+
+def reason_to_run_eagerly(error: BaseException) -> RunsEagerly:
+    """Return the reason to run a call eagerly whose trace an error has ended."""
+    if isinstance(error, RunsEagerly):
+        return error
+    is_ours = isinstance(error, (ThunderError, NotImplementedError))
+    reason = RunsEagerly(f"{error}" if is_ours else f"the program raised {type(error).__name__}: {error}")
+    reason.error, reason.is_programs = error, not is_ours
+    return reason
+
+
+def stays_an_error(error: BaseException) -> bool:
+    """Check whether an error must be raised instead of running eagerly: it reports a defect outside of the program.
+
+    The defect is one of a plugin, of an executor or of a transform, or a check found it that the user has asked for.
+    """
+    return is_of_extension(error) or isinstance(
+        error, (PluginLoadError, ResultVerificationError, TraceVerificationError)
+    )
 
 
 def refuse_kinds_of_memory(tensor: torch.Tensor) -> None:

@@ -123,7 +123,7 @@ def _by_torch(
         except Exception:  # e.g. the Python source branches on values, or the result's shape depends on them
             tracer.refusal = before
     annotate(refused, user_line())
-    return fall_back(f"the program calls {name}, which cannot be compiled here ({refused})", warns=True)
+    return fall_back(f"the program calls {name}, which cannot be compiled here ({refused})")
 
 
 def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

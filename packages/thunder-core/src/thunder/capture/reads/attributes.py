@@ -66,6 +66,11 @@ class AttributeReads:
         self._alive.clear()
         self._not_reached.clear()
 
+    def report_again(self) -> None:
+        """Make the hooks report attributes again that they have reported before."""
+        self.seen.clear()
+        self.plain.clear()
+
     def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None:
         """Record a code object that runs for the first time."""
         self._recorder.code.code_ran(code, frame)
@@ -91,6 +96,8 @@ class AttributeReads:
 
     def before_read(self, obj: Any, name: str, *, assigned: bool = False) -> None:
         """Record a descriptor before a read or an assignment of `obj.name` runs its code."""
+        if self.holds(obj):
+            self._recorder.go_on()
         model = model_of(obj)
         if model is not obj:
             obj = model

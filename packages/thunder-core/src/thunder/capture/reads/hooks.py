@@ -209,6 +209,13 @@ class CodeWatch:
         self._seen.clear()
         self._harmless.clear()
 
+    def report_again(self) -> None:
+        """Report code and C functions again that were reported before."""
+        self._seen.clear()
+        self._harmless.clear()
+        if self._tool is not None:
+            _monitoring.restart_events()
+
     def is_intact(self) -> bool:
         """Check whether the interpreter still reports code. Call this in `Phase.TRACER`, which checks the profile."""
         if self._tool is None:
@@ -265,25 +272,30 @@ class CodeWatch:
         return None
 
     def _on_profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event == "c_call":
-            harmless = self._harmless
-            if (
-                arg in harmless
-                or not active.thread
-                or (id(type(arg.__self__)), arg.__name__) in harmless
-                or frame.f_code.co_filename.startswith(OWN_FOLDER)
-            ):
-                return
-            self._c_function_called(arg, arg.__self__, frame)
-        elif event == "call" and active.thread:
-            code = frame.f_code
-            if id(code) not in self._seen:
-                self._seen[id(code)] = code
-                with TracerPhase():
-                    self._reader.code_ran(code, frame)
-                # Before Python 3.11, the interpreter writes its copy of the frame's variables (and closure variables)
-                # back after this callback. The reader may have changed the variables, so refresh the copy here.
-                frame.f_locals  # noqa: B018
+        try:
+            if event == "c_call":
+                harmless = self._harmless
+                if (
+                    arg in harmless
+                    or not active.thread
+                    or (id(type(arg.__self__)), arg.__name__) in harmless
+                    or frame.f_code.co_filename.startswith(OWN_FOLDER)
+                ):
+                    return
+                self._c_function_called(arg, arg.__self__, frame)
+            elif event == "call" and active.thread:
+                code = frame.f_code
+                if id(code) not in self._seen:
+                    self._seen[id(code)] = code
+                    with TracerPhase():
+                        self._reader.code_ran(code, frame)
+                    # Before Python 3.11, the interpreter writes its copy of the frame's variables (and closure
+                    # variables) back after this callback. The reader may have changed the variables, so refresh the
+                    # copy here.
+                    frame.f_locals  # noqa: B018
+        except BaseException:
+            _profile_after_exception(frame, self._on_profile)
+            raise
 
     def _c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:
         with TracerPhase():
@@ -291,6 +303,28 @@ class CodeWatch:
                 key = _key_of_call(fn, owner)
                 if key is not None:
                     self._harmless[key] = type(owner)
+
+
+def _profile_after_exception(frame: FrameType, profile: Any) -> None:
+    """Restore a profile callback that is about to raise an exception, for which the interpreter removes it.
+
+    The program may catch the exception, and what it calls then must be reported, too. The interpreter calls a trace
+    function when the exception arrives in a frame of the program, before the program can catch it.
+    """
+    before = sys.gettrace()
+    frames = [f for f in (frame, frame.f_back) if f is not None]
+    own = [f.f_trace for f in frames]
+
+    def arrived(*_: Any) -> None:
+        sys.settrace(before)
+        for f, trace in zip(frames, own):
+            f.f_trace = trace
+        if active.profile is not None:
+            sys.setprofile(profile)
+
+    for f in frames:
+        f.f_trace = arrived
+    sys.settrace(arrived)
 
 
 def _key_of_call(fn: Any, owner: Any) -> Any:

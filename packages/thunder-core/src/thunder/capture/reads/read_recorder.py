@@ -57,6 +57,7 @@ from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
 from thunder.capture.tensors.arrays import ArrayHandle
+from thunder.core.errors import TraceHasEnded
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
 
@@ -278,14 +279,23 @@ class ReadRecorder:
 
         With `always`, the program runs eagerly from now on, and the modules that it calls are compiled one by one.
         """
+        self.go_on()
         self.denied = (ModuleFallback if always else RunsEagerly)(reason)  # the program may catch it
         self.denied.where = user_line()
+        # If the program catches the exception, whatever it reads or calls next is reported, and ends it.
+        self._attributes.report_again()
+        self._watch.report_again()
         raise self.denied
 
     def expect(self, thing: Any) -> None:
         """Make other threads wait for the program before they assign attributes of an object that is recorded next."""
         self.expected.add(id(thing))
         self.watch(type(thing))
+
+    def go_on(self) -> None:
+        """End a program that has caught the exception of `deny`: what it does next would be done twice."""
+        if self.denied is not None:
+            raise TraceHasEnded
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Register an object that a read found, with snapshots of its state."""

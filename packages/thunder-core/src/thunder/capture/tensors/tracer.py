@@ -33,7 +33,7 @@ from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
-from thunder.core.errors import ThunderError, TracingError
+from thunder.core.errors import ThunderError, TraceHasEnded, TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
@@ -45,6 +45,10 @@ from thunder.passes.checkpoint import drop_unused_results
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["Lifted", "Tracer", "needs_grad", "tensors_in"]
+
+
+# After so many errors of thunder in one trace, the program is assumed to catch them in a loop.
+MAX_ERRORS = 1000
 
 
 class DerivedScalars(Protocol):
@@ -97,6 +101,7 @@ class Tracer:
         self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention
         self.uncacheable: str | None = None  # why this trace cannot be cached
         self.refusal: Exception | None = None  # an error that thunder raised and the program may have caught
+        self._errors = 0
         self.partly_eager: Exception | None = None  # set if the program calls a function that runs as Python
         self.symbolic: Inputs | None = None  # set if sizes or numbers of inputs are symbolic
         # Arrays that the program made and used as tensors: the array, its bytes at that time, and the tensor's memory.
@@ -232,6 +237,17 @@ class Tracer:
             )
         return self.add_input(tensor, self._names_of(tensor))
 
+    def note_refusal(self, error: Exception) -> None:
+        """Record an error of thunder, in case the program catches it."""
+        self.refusal = error
+        self.count_errors()
+
+    def count_errors(self) -> None:
+        """End a program that catches thunder's errors in a loop."""
+        self._errors += 1
+        if self._errors > MAX_ERRORS:
+            raise TraceHasEnded
+
     # -- values -------------------------------------------------------------------------------------------------------
     def unwrap(self, x: Any) -> Any:
         """Return arguments in which each tensor is replaced by the proxy of its current value."""
@@ -297,7 +313,7 @@ class Tracer:
         except Exception as error:
             annotate(error, state.source)
             if isinstance(error, ThunderError) and before[0] is self:
-                self.refusal = error
+                self.note_refusal(error)
             raise
         finally:
             state.frontend, state.source = before

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import enum
+import sys
 import threading
 import types
 from collections import deque
@@ -65,6 +66,10 @@ __all__ = ["ReadRecorder"]
 
 _DECIMAL_SETTINGS = Root(modes, "decimal").attr("decimal_settings").call()
 UNREACHABLE = "which thunder cannot find again from the arguments, or from the function's module, closure or globals"
+
+
+# So many frames are searched for the `__exit__` that reads an attribute: hooks of the read, and functions that it calls.
+_FRAMES_OF_EXIT = 12
 
 
 class ReadRecorder:
@@ -294,7 +299,7 @@ class ReadRecorder:
 
     def go_on(self) -> None:
         """End a program that has caught the exception of `deny`: what it does next would be done twice."""
-        if self.denied is not None:
+        if self.denied is not None and not _is_leaving():
             raise TraceHasEnded
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
@@ -536,3 +541,15 @@ def _attributes_of(source: Source, x: Any) -> Iterator[tuple[Source, str, Any]]:
     for name in slot_names(type(x)):
         if (value := slot(x, name)) is not ABSENT:
             yield source.attr(name), name, value
+
+
+def _is_leaving() -> bool:
+    """Check whether a context manager is being exited, which e.g. releases a lock."""
+    frame: types.FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES_OF_EXIT):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "__exit__":
+            return True
+        frame = frame.f_back
+    return False

@@ -538,15 +538,17 @@ def _unpacks(args: Sequence[Proxy]) -> list[Any]:
 def tensors_in(*containers: Any) -> list[torch.Tensor]:
     """Return all tensors in the arguments, including tensors in tuples, lists and dicts."""
     found: list[torch.Tensor] = []
+    seen: set[int] = set()  # a list or dict may contain itself
     stack = list(containers)
     while stack:
         x = stack.pop()
         if isinstance(x, torch.Tensor):
             found.append(x)
-        elif isinstance(x, (tuple, list)):
+        elif isinstance(x, tuple):
             stack.extend(x)
-        elif isinstance(x, dict):
-            stack.extend(x.values())
+        elif isinstance(x, (list, dict)) and id(x) not in seen:
+            seen.add(id(x))
+            stack.extend(x.values() if isinstance(x, dict) else x)
     return found
 
 

@@ -304,7 +304,8 @@ class JitFunction(Generic[P, R]):
         if refused and self._options.cache != "no caching":
             self._cache.learn(refused, args, kwargs)
         refused.clear()  # they refer to values of the call
-        self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
+        with contextlib.suppress(RecursionError):  # an argument that contains itself
+            self._cache.dynamic.look_for_marks(pytree.tree_leaves((args, kwargs)))
         try:
             captured, specialization = self._compile(args, kwargs, observed)
         except (Exception, SystemExit) as error:

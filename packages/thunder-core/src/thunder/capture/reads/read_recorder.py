@@ -68,7 +68,7 @@ _DECIMAL_SETTINGS = Root(modes, "decimal").attr("decimal_settings").call()
 UNREACHABLE = "which thunder cannot find again from the arguments, or from the function's module, closure or globals"
 
 
-# So many frames are searched for the `__exit__` that reads an attribute: hooks of the read, and functions that it calls.
+# This many frames are searched for an `__exit__` that reads an attribute: hooks of the read, and its own functions.
 _FRAMES_OF_EXIT = 12
 
 

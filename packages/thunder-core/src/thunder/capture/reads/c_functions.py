@@ -279,7 +279,7 @@ def communicates(fn: Any) -> bool:
 def _denied_anywhere(fn: Any, owner: Any) -> str | None:
     if _assumed and any(fn == known for known in _assumed):
         return None
-    cls = type(owner)
+    cls: Any = type(owner)
     if owner is None or issubclass(cls, types.ModuleType):
         cls = None
     elif issubclass(cls, type):
@@ -287,7 +287,7 @@ def _denied_anywhere(fn: Any, owner: Any) -> str | None:
     known = _verdicts if cls is None else _verdicts_of_methods.get(cls)
     if known is None:
         known = {}
-        _verdicts_of_methods[cls] = known  # type: ignore[index]
+        _verdicts_of_methods[cls] = known
     key = (fn.__name__, getattr(fn, "__module__", None))  # a method descriptor has no module
     try:
         return known[key]

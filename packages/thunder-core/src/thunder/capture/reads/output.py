@@ -254,7 +254,7 @@ def _argument(x: Any) -> Any:
 def _tensor(x: Any) -> Any:
     """Return a copy of a tensor, because the program may write to the tensor later."""
     tracer = state.frontend
-    if needs_grad(x) or getattr(x, "_tracer", tracer) is not tracer or getattr(tracer, "parts", ()):
+    if needs_grad(x) or getattr(x, "_tracer", tracer) is not tracer or getattr(tracer, "parts", False):
         fall_back("the program formats a tensor that requires grad, or a tensor of a transform, as text")
     return torch.clone(x)
 

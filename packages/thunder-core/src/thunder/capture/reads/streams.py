@@ -34,7 +34,7 @@ class Stream:
         self._thunder_name = name  # of a standard stream
 
     @property
-    def __class__(self) -> Any:  # `isinstance` and the program's `type` see the stream's class
+    def __class__(self) -> Any:  # type: ignore[misc]  # `isinstance` and the program's `type` see the stream's class
         self._inspect("__class__")
         return type(self._thunder_stream)
 

@@ -97,8 +97,8 @@ def test_calls_remember_the_users_line(trace: Trace) -> None:
         prims.sin(trace.args[0])
     finally:
         state.source = None
-    assert trace.bound_symbols[0].source == ("user.py", 7)
-    assert trace.bound_symbols[0].substitute({}).source == ("user.py", 7)
+    assert trace.bound_symbols[0].source[:2] == ("user.py", 7)
+    assert trace.bound_symbols[0].substitute({}).source[:2] == ("user.py", 7)
 
 
 def test_a_symbol_knows_what_stands_below_its_declaration() -> None:

@@ -152,7 +152,7 @@ def test_a_defect_of_thunder_says_how_to_see_it(monkeypatch: pytest.MonkeyPatch)
     """Its frames are hidden too, so a note tells how to see them."""
     monkeypatch.setattr("thunder.frontend.pipeline.Passes", None)
     error = error_of(thunder.jit(lambda x: x + 1), torch.ones(3))
-    assert type(error) is TypeError
+    assert "'NoneType' object is not callable" in str(error)
     assert "THUNDER_TRACEBACK=full" in message_and_notes(error)
 
 

@@ -252,7 +252,7 @@ def test_the_users_line_goes_along() -> None:
 
     executor = rewriting(ltorch.add)
     last = claim(traced(f), (executor, *get_always_executors()))
-    assert last.bound_symbols[0].source == ("model.py", 4)
+    assert last.bound_symbols[0].source[:2] == ("model.py", 4)
 
 
 # -- nobody -----------------------------------------------------------------------------------------------------------

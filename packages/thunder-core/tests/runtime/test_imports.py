@@ -14,7 +14,7 @@ import thunder.core.dtypes, thunder.core.devices
 heavy = ("thunder.torch", "thunder.numpy", "thunder.clang", "thunder.core.prims", "thunder.core.trace",
          "thunder.core.symbol", "thunder.passes", "thunder.transforms", "thunder.extend", "thunder.execution",
          "thunder.capture", "thunder.frontend", "thunder.api", "thunder.executors.torchex.base")
-print([name for name in sys.modules if name.startswith(heavy)])
+print([name for name in sys.modules if any(name == h or name.startswith(h + ".") for h in heavy)])
 """
 
 

@@ -76,7 +76,7 @@ def test_a_mutant_is_found(package: Path, original: Worker) -> None:
 def test_a_mutant_that_breaks_thunder_does_not_count(package: Path, original: Worker) -> None:
     start = "__all__ = [\n"
     broken = dataclasses.replace(SIGN, old=start, new=f"raise ImportError('broken')\n{start}")
-    assert outcome(broken, package, original) == Outcome(invalid="every program is wrong: ImportError: broken")
+    assert "ImportError: broken" in outcome(broken, package, original).invalid
 
 
 def test_a_test_finds_a_mutant(

@@ -162,7 +162,7 @@ def test_rows_that_are_not_dense(as_eager: Any, randn: Any, which: int) -> None:
 def test_errors_name_what_is_wrong(randn: Any) -> None:
     """torch's texts where it has one, plainer words where it computes nonsense."""
     q, k, v = (x.detach() for x in qkv(randn, 2, 3))
-    jitted = thunder.jit(lambda q, k, v: attention(q, k, v))
+    jitted = thunder.jit(lambda q, k, v: attention(q, k, v), sharp_edges="error")
     with pytest.raises(RuntimeError, match="to have the same dtype, but got"):
         jitted(q.float(), k, v)
     with pytest.raises(RuntimeError, match="key and value must have the same length, but have 6 and 7"):

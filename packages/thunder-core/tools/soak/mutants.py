@@ -120,7 +120,10 @@ def _judged(mutant: Mutant, package: Path, original: Worker) -> Outcome:
     """Judge programs until one of them is wrong with the mutant and right without it."""
     worker, judged, wrong_anyway = Worker(sources=package.parent), 0, 0
     try:
-        trivial = worker.judge(_TRIVIAL)
+        try:
+            trivial = worker.judge(_TRIVIAL)
+        except RuntimeError as error:
+            return Outcome(invalid=f"{error}")
         if trivial.kind:
             return Outcome(invalid=f"every program is wrong: {trivial.thunder}")
         for program in programs_of(mutant):

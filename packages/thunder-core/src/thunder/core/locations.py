@@ -35,7 +35,7 @@ def is_user_code(filename: str) -> bool:
     if filename.startswith(("<", OWN_FOLDER)):
         return False
     if not _torch_folder and "torch" in sys.modules:
-        _torch_folder.append(os.path.dirname(os.path.abspath(sys.modules["torch"].__file__ or "torch")) + os.sep)
+        _torch_folder.append(os.path.dirname(sys.modules["torch"].__file__ or "torch") + os.sep)
     if _torch_folder and filename.startswith(_torch_folder[0]):
         return False
     return not filename.startswith(_STANDARD_FOLDER) or _PACKAGES in filename

@@ -518,7 +518,8 @@ class JitFunction(Generic[P, R]):
         """Report an error that ended a trace although eager mode does not raise it."""
         if self._options.sharp_edges == "error" or os.environ.get("THUNDER_STRICT", "0") != "0":
             raise TracingError(
-                f"tracing {self!r} raised an error that eager mode does not raise: {ended}"
+                f"tracing {self!r} raised an error that eager mode does not raise: {ended}. THUNDER_TRACEBACK=full "
+                "shows where"
             ) from ended.error
         self._warn_of_fallback(
             f"tracing raised an error that eager mode does not raise ({ended}). If the program does not raise it at "

@@ -35,7 +35,7 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_inexact_dtype, to_torch_dtype
-from thunder.core.errors import ThunderError, name_source
+from thunder.core.errors import ThunderError, mark_as_of_extension, name_source
 from thunder.core.executor import ExecutorLike
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
@@ -382,7 +382,7 @@ class JointTrace:
         """Rename the values of the rule's result to the names of the output that they replace."""
         old, new = proxies_in(bsym.output), proxies_in(result)
         if len(old) != len(new):
-            raise ThunderError(
+            raise _of_rule(
                 f"{self._whose(rule, bsym)} returned {len(new)} values instead of {len(old)}: it must return the same "
                 f"values as the operation{_at(bsym)}"
             )
@@ -392,7 +392,7 @@ class JointTrace:
             if want.name == got.name:
                 continue
             if not _stands_for(got, want):
-                raise ThunderError(
+                raise _of_rule(
                     f"{self._whose(rule, bsym)} returned a {got.type_string()}, but the operation returns a "
                     f"{want.type_string()}{_at(bsym)}"
                 )
@@ -564,3 +564,10 @@ def _full_like(p: TensorProxy, value: float) -> Any:
 def writes(op: BoundSymbol) -> bool:
     """Check whether an operation, or one in its decomposition, writes to one of its inputs."""
     return op.has_effect and (OpTags.IN_PLACE_OP in op.sym.tags or any(writes(sub) for sub in op.subsymbols))
+
+
+def _of_rule(message: str) -> ThunderError:
+    """Return the error for a gradient rule that is wrong, which running eagerly would hide."""
+    error = ThunderError(message)
+    mark_as_of_extension(error)
+    return error

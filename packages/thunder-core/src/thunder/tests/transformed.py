@@ -215,13 +215,12 @@ def _function(
 ) -> Callable[..., Any]:
     """Return the operator as a function of some of the sample's tensors. The function returns a tuple of tensors."""
     tensors = _unique(sample)
-    order = {id(x): i for i, x in enumerate(tensors)}
 
     def of_tensors(*given: Any) -> Any:
         values = dict(zip(places, given))
 
         def value(x: torch.Tensor) -> Any:
-            i = order.get(id(x))
+            i = next((i for i, known in enumerate(tensors) if known is x), None)
             if i in values:
                 return values[i]
             return widened(x) if widen and (x.is_floating_point() or x.is_complex()) else x.detach()

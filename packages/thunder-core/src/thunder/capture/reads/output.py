@@ -34,7 +34,7 @@ from thunder.capture.reads.guard_kinds import IsAlive
 from thunder.capture.reads.hooks import new_objects
 from thunder.capture.reads.libraries import is_library
 from thunder.capture.reads.streams import Stream, is_stream, running_output
-from thunder.capture.tensors.handle import needs_grad
+from thunder.capture.tensors.handle import FORMATTED, TEXT_OF_HANDLE, needs_grad
 from thunder.core.locations import is_ours
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
@@ -239,16 +239,23 @@ def _value(x: Any) -> Any:
     """Return what the epilogue prints for a value: a text, or a tensor or number that it gets from the program."""
     if isinstance(x, SymbolicNumber):
         return x
-    if is_tensor(x):
-        return _tensor(x)
-    return str(x)
+    return _tensor(x) if is_tensor(x) else _without_tensors(str(x))
 
 
 def _argument(x: Any) -> Any:
     """Return what the epilogue logs for an argument. Numbers stay numbers, for formats such as `%d`."""
     if type(x) in _PLAIN or isinstance(x, SymbolicNumber):
         return x
-    return _tensor(x) if is_tensor(x) else Shown(str(x), repr(x))
+    if is_tensor(x):
+        return _tensor(x)
+    return Shown(_without_tensors(str(x)), repr(x))
+
+
+def _without_tensors(text: str) -> str:
+    """Return a text. Fall back if it contains the text of a handle, e.g. of a list of tensors."""
+    if TEXT_OF_HANDLE in text:
+        fall_back(FORMATTED)
+    return text
 
 
 def _tensor(x: Any) -> Any:

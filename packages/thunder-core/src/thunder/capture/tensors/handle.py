@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import threading
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
@@ -26,12 +28,25 @@ from thunder.capture.numbers.overrides import DISGUISED
 from thunder.core import prims
 from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import is_boolean_dtype, is_inexact_dtype, to_torch_dtype
+from thunder.core.locations import is_ours
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace
 
-__all__ = ["FORMATTED", "Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad"]
+__all__ = [
+    "FORMATTED", "TEXT_OF_HANDLE", "Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad",
+]  # fmt: skip
+    "FORMATTED",
+    "TEXT_OF_HANDLE",
+    "Handle",
+    "HandleOwner",
+    "Lifted",
+    "Storage",
+    "View",
+    "is_handle",
+    "needs_grad",
+]
 
 
 class View(NamedTuple):
@@ -176,9 +191,8 @@ class Handle(torch.Tensor):
         return self.clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        if active.thread == threading.get_ident():
-            fall_back(FORMATTED)  # the text may be measured, compared or stored
-        return f"<traced tensor {self._value.name}: {self._value.type_string()}>"
+        _refuse_text(sys._getframe(1))
+        return f"{TEXT_OF_HANDLE}{self._value.name}: {self._value.type_string()}>"
 
     __str__ = __repr__
 
@@ -186,7 +200,14 @@ class Handle(torch.Tensor):
         if state.frontend is self._tracer and self.dim() == 0 and not is_inexact_dtype(self._value.dtype):
             value = bool(self) if is_boolean_dtype(self._value.dtype) else self.__index__()
             return format(value, spec)  # a decision, e.g. the index in the name of an expert
+        _refuse_text(sys._getframe(1))
         return repr(self)
+
+
+def _refuse_text(frame: types.FrameType) -> None:
+    """Fall back if user code formats a tensor, because the text may be measured, compared or stored."""
+    if active.thread == threading.get_ident() and not is_ours(frame.f_code.co_filename):
+        fall_back(FORMATTED)
 
 
 class Lifted:
@@ -232,6 +253,7 @@ class HandleOwner(Protocol):
 
 
 FORMATTED = "the program formats a tensor as text"
+TEXT_OF_HANDLE = "<traced tensor "
 
 
 def needs_grad(tensor: torch.Tensor) -> bool:

@@ -37,16 +37,6 @@ from thunder.core.trace import Trace
 __all__ = [
     "FORMATTED", "TEXT_OF_HANDLE", "Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad",
 ]  # fmt: skip
-    "FORMATTED",
-    "TEXT_OF_HANDLE",
-    "Handle",
-    "HandleOwner",
-    "Lifted",
-    "Storage",
-    "View",
-    "is_handle",
-    "needs_grad",
-]
 
 
 class View(NamedTuple):

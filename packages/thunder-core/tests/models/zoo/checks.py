@@ -163,9 +163,10 @@ def check_branching(entry: Entry) -> None:
         if eager.training:
             loss_of(expected).backward()
             loss_of(found).backward()
-            compare_states(eager, twin, (10 * entry.tolerance[0], 10 * entry.tolerance[1]))  # steps add up
+            # Routers compute in float32, and their gradients are sums in another order.
+            compare_states(eager, twin, (entry.tolerance[0], max(entry.tolerance[1], 1e-7)))
             for model in (eager, twin):
-                update(model)
+                model.zero_grad()
 
 
 MODES: dict[str, dict[str, Any]] = {

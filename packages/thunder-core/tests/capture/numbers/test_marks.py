@@ -101,7 +101,7 @@ def test_static_sizes_stay_constants() -> None:
 
 
 def test_a_program_that_needs_the_size() -> None:
-    """The user is told, because the mark has no effect."""
+    """Warn the user about a mark without effect."""
 
     def fixed(x: Any) -> Any:
         return x + torch.ones(4, 3)

@@ -50,11 +50,11 @@ class Decisions:
 
     def condition(self, constraint: Constraint) -> bool:
         """Return whether a condition on numbers of the program is true, and record the decision."""
-        truth = constraint.left
+        asked = constraint.left
         if constraint.relation != "==" or constraint.right is not True:
-            truth = self._symbols.deferred(*constraint)
+            asked = self._symbols.deferred(*constraint)
         known = len(self.made)
-        answer = bool(self._answer(truth))
+        answer = bool(self._answer(asked))
         whole = all(issubclass(x.__class__, int) for x in (constraint.left, constraint.right))
         relation = constraint.relation if answer else _OPPOSITE[constraint.relation]
         if len(self.made) > known and whole and relation != "!=":

@@ -6,7 +6,7 @@
 | `THUNDER_DISABLE=1` | `thunder.jit` compiles nothing; calls run eagerly |
 | `THUNDER_LOGS=recompiles,…` | print these logs (`frontend/logs.py`) |
 | `THUNDER_TRACEBACK=full` | tracebacks keep thunder's frames (`core/tracebacks.py`) |
-| `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/jit.py`) |
+| `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |

@@ -18,7 +18,7 @@ import torch
 from thunder.capture.higher_order import derivatives, function_transforms
 from thunder.capture.higher_order import vmap as batching
 from thunder.core.state import state
-from thunder.frontend.fallbacks import TRANSFORMS_OF_TORCH
+from thunder.frontend.eager_calls import TRANSFORMS_OF_TORCH
 from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.frontend.module import ThunderModule
 from thunder.frontend.options import Options

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import warnings
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -13,46 +12,34 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly, stays_an_error
-from thunder.capture.base.modes import mode_around
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, stays_an_error
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.marks import specialized_mark
 from thunder.capture.numbers.symbolic import Dynamic
-from thunder.capture.reads.hooks import PROFILED, is_profiled
+from thunder.capture.reads.libraries import is_library
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
 from thunder.core import pytree
 from thunder.core.errors import (
     DataDependentError,
     DataDependentFormattingError,
-    FallbackWarning,
-    OnlyInTracesError,
     TracingError,
     mark_as_of_extension,
 )
-from thunder.core.locations import name_in_module
-from thunder.core.state import SourceLine, registrations, state
+from thunder.core.locations import is_ours, name_in_module
+from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
-from thunder.core.tracebacks import find_source, present
+from thunder.core.tracebacks import present
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
-from thunder.frontend.environment import is_disabled, read_environment
-from thunder.frontend.explain import counted
-from thunder.frontend.fallbacks import (
-    at_line,
-    has_frames_of_extension,
-    is_transform,
-    release_frames,
-    stacklevel_of_user,
-    with_transforms_of_torch,
-)
+from thunder.frontend.eager_calls import EagerCalls
+from thunder.frontend.environment import read_environment
 from thunder.frontend.options import Options
-from thunder.frontend.paths import MAX_RESTARTS, is_worth_it, reason_to_give_up
-from thunder.frontend.per_module import PerModule
 from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.frontend.restarts import Restarts
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath, imposed
 from thunder.runtime.lock import runs, tracing_lock
@@ -61,8 +48,6 @@ from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jitted_of", "statistics", "trace"]
 
-# So many traces in a row that serve one call each, and the function is not traced again.
-MAX_UNCACHEABLE_TRACES = 2
 # The number of times that a call is looked up between the traces of other threads, before it keeps these from starting.
 MAX_LOOKUPS = 8
 
@@ -92,15 +77,16 @@ class JitFunction(Generic[P, R]):
         self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
         self._stats = CompileStats(repr(self), self._cache)
         read_environment()
-        # A function that is transformed as a whole computes results that eager mode does not.
-        self._disabled = is_disabled() and not self._is_transformed
-        if self._disabled:
-            self._stats.eager = "THUNDER_DISABLE is set"
-        self._uncacheable_traces = 0  # in a row
-        self._lost_calls = 0  # calls that ran eagerly because no path accepted them
-        self._uncacheable_line: SourceLine | None = None
-        self._warned = False  # that it runs eagerly
-        self._reasons: set[str] = set()  # of such warnings, shared with the programs of modules
+        self._eager_calls = EagerCalls(
+            fn,
+            options,
+            self._transforms,
+            self._stats,
+            autograd=autograd,
+            extra_state=self._kept,
+            jit=JitFunction,
+        )
+        self._restarts = Restarts(self._cache, self._stats, self._eager_calls)
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
             functools.update_wrapper(self, fn, updated=())
@@ -189,35 +175,7 @@ class JitFunction(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any], specialization: Specialization, left: OtherPath
     ) -> Any:
         """Run a call on another path than `specialization`, in which a decision has another answer in this call."""
-        specialization.hits -= 1
-        for _ in range(MAX_RESTARTS):
-            assert specialization.path is not None
-            observed = specialization.path.observed(left)
-            kept = self._cache.kept
-            found = self._find(args, kwargs, [], observed)
-            if found is None:
-                paths = self._cache.paths
-                reason = reason_to_give_up(paths, self._lost_calls)
-                if reason is not None and not self._is_transformed:
-                    self._cache.clear()
-                    self._give_up_compiling(reason, None)
-                elif not is_worth_it(paths) and not self._is_transformed:
-                    break
-                return self._first_call(args, kwargs, [], kept, observed)
-            specialization, inputs = found
-            try:
-                with imposed(len(observed)):
-                    result = specialization.call(inputs)
-            except OtherPath as reason_to_leave:
-                left = reason_to_leave
-            else:
-                specialization.hits += 1
-                self._stats.last = specialization
-                return result
-        self._lost_calls += 1
-        self._stats.slow_calls += 1
-        self._stats.fell_back("its branches on values of tensors took a path that is not compiled")
-        return self._run_eagerly(args, kwargs)
+        return self._restarts.run(args, kwargs, specialization, left, find=self._find, trace=self._first_call)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...
@@ -241,29 +199,9 @@ class JitFunction(Generic[P, R]):
             module = self.module()  # torch.fx finds modules by identity, and has to see their calls
             return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
         self._stats.slow_calls += 1
-        if self._disabled:
-            return self._run_eagerly(args, kwargs)
-        stats = self._stats
-        if not self._is_transformed:
-            if stats.eager is None:
-                self._stop_at_limits(refused)
-            if self._uncacheable_traces >= MAX_UNCACHEABLE_TRACES and stats.per_module is None and stats.eager is None:
-                self._give_up_compiling(f"{stats.uncacheable}, at every call", self._uncacheable_line)
-            if stats.eager is not None:
-                return self._run_eagerly(args, kwargs)
-        mode = mode_around()
-        if mode is not None:
-            return self._run_under_mode(*mode, args, kwargs)
-        if is_profiled() and not self._is_transformed:
-            stats.uncacheable = PROFILED
-            self._warn_of_fallback(PROFILED, None)
-            return self._run_eagerly(args, kwargs)
-        if self._stats.per_module is not None:
-            return self._stats.per_module(self._fn, args, kwargs)
-        if isinstance(self._fn, torch.nn.Module) and _is_lazy(self._fn):
-            self._stats.uncacheable = "its first call creates its parameters"
-            self._stats.fell_back(self._stats.uncacheable)
-            return self._run_eagerly(args, kwargs)
+        run = self._eager_calls.instead_of_tracing(refused)
+        if run is not None:
+            return run(args, kwargs)
         with tracing_lock, self._stats.compiling():
             cached = None
             if self._cache.kept != kept:  # another thread has compiled meanwhile, maybe for such a call
@@ -275,9 +213,8 @@ class JitFunction(Generic[P, R]):
             self._stats.slow_calls -= 1
             return self._hit(cached, args, kwargs)
         if isinstance(found, RunsEagerly):
-            return self._run_untraced(found, args, kwargs)
-        if self._stats.uncacheable is not None and self._options.sharp_edges == "error":
-            raise TracingError(f"{self!r} cannot be cached: {self._stats.uncacheable}{at_line(self._uncacheable_line)}")
+            return self._eager_calls.run_untraced(found, args, kwargs)
+        self._eager_calls.check_is_cacheable()
         specialization, inputs = found
         del found
         if specialization.path is None:
@@ -311,15 +248,13 @@ class JitFunction(Generic[P, R]):
         except (Exception, SystemExit) as error:
             if stays_an_error(error):
                 raise
-            return self._reason_to_run_eagerly(error)
+            return self._eager_calls.reason(error)
         finally:
             self._stats.compile_time += perf_counter() - start
         self._check_marks(captured)
         self._stats.compiled(specialization, perf_counter() - start)
         self._stats.last = specialization
-        self._stats.uncacheable = captured.uncacheable
-        self._uncacheable_line = captured.where
-        self._uncacheable_traces = 0 if captured.uncacheable is None else self._uncacheable_traces + 1
+        self._eager_calls.traced(captured.uncacheable, captured.where)
         self._stats.constant = self._cache.dynamic.given_up
         if specialization.prologue is not None and self._options.cache != "no caching":
             self._cache.keep(specialization, args, kwargs)
@@ -420,7 +355,7 @@ class JitFunction(Generic[P, R]):
                 remat=self._options.remat,
             )
         except Exception as error:
-            if self._transforms or self._options.exact or has_frames_of_extension(error):
+            if self._transforms or self._options.exact or _has_frames_of_extension(error):
                 mark_as_of_extension(error)
             raise
         return captured, specialization
@@ -443,170 +378,7 @@ class JitFunction(Generic[P, R]):
         """Inline `fn` into the program that is being traced."""
         if any(t.is_needed for t in self._transforms):
             return call_transformed(self._fn, self._transforms, repr(self), args, kwargs, trace_into)
-        return self._run(self._fn, args, kwargs)
-
-    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._run(with_transforms_of_torch(self._fn), args, kwargs)
-
-    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call `fn` in the contexts in which transforms trace it."""
-        if not self._transforms:
-            return fn(*args, **kwargs)
-        with contextlib.ExitStack() as around:
-            for transform in self._transforms:
-                around.enter_context(transform.tracing())
-            return fn(*args, **kwargs)
-
-    # -- traces that were given up ------------------------------------------------------------------------------------
-    def _reason_to_run_eagerly(self, error: BaseException) -> RunsEagerly:
-        """Return the reason to run a call eagerly whose trace has ended. Raise an error if that is not possible."""
-        ended = reason_to_run_eagerly(error)
-        ended.where = ended.where or find_source(error.__traceback__)
-        if self._is_transformed:
-            if ended.error is not None:
-                raise ended.error
-            raise TracingError(
-                f"{self!r} is transformed as a whole, but {ended}. Move that call out of the function"
-            ) from None
-        if self._options.sharp_edges == "error" and not ended.is_programs:
-            if ended.error is not None:
-                raise ended.error
-            raise TracingError(f"{self!r} cannot be compiled: {ended}{at_line(ended.where, str(ended))}") from None
-        if not ended.is_programs:
-            release_frames(error)
-        return ended
-
-    def _run_untraced(self, ended: RunsEagerly, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call whose trace was given up and undone.
-
-        An error of this run is the program's own. If there is none, record the reason, and warn once.
-        """
-        again = self._uncacheable_traces + 1 >= MAX_UNCACHEABLE_TRACES and not ended.is_programs
-        if isinstance(ended, ModuleFallback):
-            self._stop_tracing(f"{ended}", ended.where)
-        else:
-            self._stats.uncacheable = f"{ended}"
-            if again:
-                self._stop_tracing(f"{ended}, at every call", ended.where)
-            else:
-                self._stats.fell_back(f"{ended}", ended.where)
-        per_module = self._stats.per_module
-        state.replaces_trace, before = True, state.replaces_trace
-        try:
-            result = self._run_eagerly(args, kwargs) if per_module is None else per_module(self._fn, args, kwargs)
-        except Exception as error:
-            if ended.is_programs or not (self._is_transform or isinstance(error, OnlyInTracesError)):
-                raise
-            self._stats.eager = None  # eager mode cannot replace the trace
-            raise ended.error or TracingError(
-                f"{self!r} cannot be compiled: {ended}{at_line(ended.where, str(ended))}"
-            ) from error
-        finally:
-            state.replaces_trace = before
-        self._uncacheable_traces += 1
-        self._uncacheable_line = ended.where
-        if ended.error is not None:
-            self._stats.error = f"{type(ended.error).__name__}: {ended.error}"
-        if ended.is_programs:
-            self._unexpected(ended)
-        elif not (isinstance(ended, ModuleFallback) and ended.asked):
-            self._warn_of_fallback(f"{ended}", ended.where)
-        release_frames(ended.error)
-        return result
-
-    def _unexpected(self, ended: RunsEagerly) -> None:
-        """Report an error that ended a trace although eager mode does not raise it."""
-        if self._options.sharp_edges == "error" or os.environ.get("THUNDER_STRICT", "0") != "0":
-            raise TracingError(
-                f"tracing {self!r} raised an error that eager mode does not raise: {ended}. THUNDER_TRACEBACK=full "
-                "shows where"
-            ) from ended.error
-        self._warn_of_fallback(
-            f"tracing raised an error that eager mode does not raise ({ended}). If the program does not raise it at "
-            "random, this is a defect of thunder: please report it. THUNDER_STRICT=1 raises the error",
-            ended.where,
-        )
-
-    def _give_up_compiling(self, reason: str, where: SourceLine | None) -> None:
-        """Run the function eagerly from now on although it can be traced, and warn."""
-        if self._options.sharp_edges == "error":
-            raise TracingError(f"{self!r} cannot be compiled as a whole: {reason}")
-        self._stop_tracing(reason, where)
-        self._warn_of_fallback(reason, where)
-
-    def _stop_tracing(self, reason: str, where: SourceLine | None) -> None:
-        """Run the function eagerly from now on, and compile the modules that it calls one by one."""
-        if self._autograd and not self._is_transform:
-            self._stats.partly_eager = reason
-            self._stats.per_module = PerModule(self)
-            self._stats.fell_back(reason, where, scope="modules")
-        else:
-            self._stats.eager = reason
-            self._stats.fell_back(reason, where, scope="function")
-
-    def _warn_of_fallback(self, reason: str, where: SourceLine | None) -> None:
-        """Warn that the function is not compiled, once, and not for a reason that the calling function has given."""
-        if self._warned or reason in self._reasons or self._options.sharp_edges == "allow":
-            return
-        self._warned = True
-        self._reasons.add(reason)
-        modules = ", and the modules that it calls are compiled one by one" if self._stats.per_module else ""
-        message = f"{self!r} runs eagerly{modules}: {reason}{at_line(where, reason)}"
-        message += "\n  " if "\n" in reason else ". "  # the errors of thunder end with the line
-        message += 'Move this code out of the jitted function, or accept this with sharp_edges="allow"'
-        warnings.warn(message, FallbackWarning, stacklevel=stacklevel_of_user())
-
-    @property
-    def _is_transform(self) -> bool:
-        """Whether this is the function that `thunder.grad` or another function transform returns."""
-        return is_transform(self._fn)
-
-    @property
-    def _is_transformed(self) -> bool:
-        """Whether eager mode would compute other results."""
-        return any(t.is_needed for t in self._transforms)
-
-    def program_of_module(self, module: torch.nn.Module) -> JitFunction:
-        """Return the jitted program of a module that the function calls, for a partly eager run."""
-        whole = self._fn
-        names = {id(m): name for name, m in whole.named_modules()} if isinstance(whole, torch.nn.Module) else {}
-        name = names.get(id(module), f"module {len(self._extra_state)}")
-        state = self._extra_state.setdefault(name, {})
-        program: JitFunction[..., Any] = JitFunction(
-            module, self._options, transforms=self._transforms, extra_state=state
-        )
-        program._reasons = self._reasons
-        return program
-
-    def _run_under_mode(self, mode: str, way_out: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run eagerly under a mode that intercepts the program's calls of torch."""
-        reason = f"{mode}, which must intercept the program's calls of torch"
-        if self._options.sharp_edges == "error" or self._is_transformed:
-            raise TracingError(f"{self!r} cannot be compiled: {reason}. {way_out}")
-        self._stats.uncacheable = reason
-        self._stats.fell_back(reason)
-        return self._run_eagerly(args, kwargs)
-
-    def _stop_at_limits(self, refused: list[Refusal]) -> None:
-        """Compile no more programs if the number of programs or the time for compilations has reached its limit."""
-        most, seconds = self._options.max_compile_time, self._stats.compile_time
-        if len(refused) >= self._options.max_programs:
-            cached = f"{counted(len(refused), 'program')} {'is' if len(refused) == 1 else 'are'} cached"
-            self._fall_back_to_eager(f"{cached}, and their guards refuse this call ({refused[0]})")
-        elif most is not None and seconds >= most:
-            self._fall_back_to_eager(f"compilations have taken {seconds:.3g} s, and max_compile_time is {most:g}")
-
-    def _fall_back_to_eager(self, reason: str) -> None:
-        self._stats.eager = reason
-        self._stats.fell_back(reason, scope="function")
-        if self._options.sharp_edges == "allow":
-            return
-        warnings.warn(
-            f"{self!r} falls back to eager if no cached program accepts a call: {self._stats.eager}. Pass the changing "
-            "value as a tensor, or clear the cache with thunder.reset()",
-            FallbackWarning,
-            stacklevel=stacklevel_of_user(),
-        )
+        return self._eager_calls.run_inside_transforms(self._fn, args, kwargs)
 
     @property
     def settings(self) -> tuple[Options, tuple[Transform, ...], dict[str, Any]]:
@@ -625,13 +397,8 @@ class JitFunction(Generic[P, R]):
         if len(self._cache):
             self._stats.events.add("cache", "thunder.reset() was called", details={"dropped": len(self._cache)})
         self._cache.clear()
-        self._stats.partly_eager = self._stats.per_module = None
-        if not self._disabled:
-            self._stats.eager = None
         self._stats.compile_time = 0.0
-        self._uncacheable_traces = 0
-        self._warned = False
-        self._reasons.clear()
+        self._eager_calls.reset()
 
     def with_transform(self, transform: Transform | Callable[..., Trace]) -> JitFunction[..., Any]:
         """Return a jitted callable that also applies `transform`, and whose program autograd does not differentiate.
@@ -650,9 +417,15 @@ class JitFunction(Generic[P, R]):
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
 
 
-def _is_lazy(module: torch.nn.Module) -> bool:
-    """Check whether a module has parameters or buffers that its first call initializes."""
-    return any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
+def _has_frames_of_extension(error: BaseException) -> bool:
+    """Check whether code that belongs neither to thunder nor to a library raised an error in a pass."""
+    entry = error.__traceback__
+    while entry is not None:
+        filename = entry.tb_frame.f_code.co_filename
+        if not is_ours(filename) and not is_library(filename):
+            return True
+        entry = entry.tb_next
+    return False
 
 
 def jitted_of(fn: Any) -> Any:

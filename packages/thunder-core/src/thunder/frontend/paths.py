@@ -20,10 +20,8 @@ from thunder.runtime.decisions import OtherPath, same_answer
 if TYPE_CHECKING:
     from thunder.core.trace import Trace
 
-__all__ = ["MAX_RANDOM_PATHS", "MAX_RESTARTS", "Path", "is_worth_it", "reason_to_give_up"]
+__all__ = ["MAX_RANDOM_PATHS", "Path", "is_worth_it", "reason_to_give_up"]
 
-# A call starts again at most this many times before it runs eagerly.
-MAX_RESTARTS = 2
 # A function whose decisions depend on random draws has at most this many paths.
 MAX_RANDOM_PATHS = 4
 # Beyond this many paths, a new one must be paid for by so many hits for each path.

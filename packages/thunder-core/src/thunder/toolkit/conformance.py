@@ -54,11 +54,12 @@ __all__ = [
 class OperatorSamples(NamedTuple):
     """The tests of an operator.
 
-    samples: given a `TensorMaker`, yields arguments as tuples or (with keyword arguments) as `SampleInput`s.
-    reference: a function that computes the expected result from the same arguments, on real tensors.
-    dtypes: the dtypes that the operator supports; None means all that its reference supports.
-    supports_grad: False means that its gradient is not tested; None means that it is differentiable if its reference is
-      differentiable.
+    - `samples`: given a `TensorMaker`, yields the arguments of each call, as a tuple or (with keyword arguments) as a
+      `SampleInput`.
+    - `reference`: a function that computes the expected result from the same arguments, on real tensors.
+    - `dtypes`: the dtypes that the operator supports; None means all that its reference supports.
+    - `supports_grad`: False means that its gradient is not tested; None means that it is differentiable if its
+      reference is differentiable.
     """
 
     samples: Callable[[TensorMaker], Iterator[Any]]

@@ -33,8 +33,8 @@ class Stream:
         self._thunder_stream = stream
         self._thunder_name = name  # of a standard stream
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # `isinstance` and the program's `type` see the stream's class
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # `isinstance` and the program's `type` see the stream's class
         self._inspect("__class__")
         return type(self._thunder_stream)
 

@@ -85,8 +85,8 @@ class ArrayHandle:
         return function(*_numbers(args), **_numbers(kwargs or {}))
 
     # -- metadata -----------------------------------------------------------------------------------------------------
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return self.dtype.type if self._thunder_scalar else _numpy().ndarray
 
     @property

@@ -434,7 +434,7 @@ def test_one_warning_names_the_line_and_the_way_out() -> None:
             jitted(torch.ones(2))
     (warning,) = found
     assert warning.filename == __file__
-    assert "test_fallbacks.py" in str(warning.message) and "return x * random.random()" in str(warning.message)
+    assert "test_eager_calls.py" in str(warning.message) and "return x * random.random()" in str(warning.message)
     assert "Move this code out of the jitted function" in str(warning.message)
     assert thunder.cache_misses(jitted) == 2
 

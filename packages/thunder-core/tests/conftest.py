@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,25 @@ settings.register_profile(
     "thunder", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("thunder")
+
+
+# Tests of programs that must be compiled. The other folders also test programs that run eagerly.
+COMPILED = (
+    "clang", "core", "execution", "executors", "extend", "models", "numpy", "passes", "tests", "torch", "transforms",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where programs must be compiled, one that falls back to eager mode raises an error instead of a warning."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    if folder not in COMPILED:
+        yield
+        return
+    from thunder.toolkit.testing import fallbacks_raise
+
+    with fallbacks_raise():
+        yield
 
 
 @pytest.fixture

@@ -16,10 +16,17 @@ import pytest
 import torch
 
 from thunder.extend import get_executor
-from thunder.toolkit.testing import is_ready, registered
+from thunder.toolkit.testing import fallbacks_raise, is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 os.environ.setdefault("THUNDER_STRICT", "1")
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> Iterator[None]:
+    """A program that falls back to eager mode raises an error instead of a warning."""
+    with fallbacks_raise():
+        yield
 
 
 class NotSupported(RuntimeError):

@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from thunder.toolkit.testing import fallbacks_raise
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 os.environ.setdefault("THUNDER_STRICT", "1")
@@ -17,3 +21,10 @@ settings.register_profile(
     "thunder", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("thunder")
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> Iterator[None]:
+    """A program that falls back to eager mode raises an error instead of a warning."""
+    with fallbacks_raise():
+        yield

@@ -110,7 +110,8 @@ def test_fallbacks_name_reason_line_and_module() -> None:
             return self.draws(x)
 
     jitted = thunder.jit(Net())
-    jitted(torch.ones(3))
+    with pytest.warns(thunder.FallbackWarning, match="untyped_storage"):
+        jitted(torch.ones(3))
     (event,) = thunder.compile_stats(jitted).events.of("fallback")
     assert event.where is not None
     assert (event.where.filename, event.where.module) == (__file__, "draws (Draws)")

@@ -44,7 +44,7 @@ SURFACE = {
         without_views
     """,
     "thunder.toolkit.launch": "current_cuda_device current_stream new_tensor no_device",
-    "thunder.toolkit.testing": "FakeEnv gpu is_ready registered",
+    "thunder.toolkit.testing": "FakeEnv fallbacks_raise gpu is_ready registered",
 }
 # The languages are public too: what they have is what torch, or the set of primitives, has.
 LANGUAGES = ("thunder.torch", "thunder.prims")

@@ -432,9 +432,10 @@ def test_writing_a_differentiated_value_into_an_input() -> None:
     buffer = torch.zeros_like(w).detach()
     for write in (f, lambda b, w: b.add_(w), lambda b, w: b[0].mul_(w[0]).sum() * w.sum()):
         found = [buffer.clone() for _ in range(2)]
-        for g, b in zip((write, thunder.jit(write)), found):
-            (g(b, w).sum() + b.sum()).backward()
-            b.gradient, w.grad = w.grad, None
+        with pytest.warns(thunder.FallbackWarning, match="writes a value that requires grad into its input"):
+            for g, b in zip((write, thunder.jit(write)), found):
+                (g(b, w).sum() + b.sum()).backward()
+                b.gradient, w.grad = w.grad, None
         torch.testing.assert_close(found[0].gradient, found[1].gradient)
         assert torch.equal(*found)
     with torch.no_grad():

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+import thunder
 import thunder.torch as ltorch
+from thunder.core.errors import TracingError
 from thunder.core.samples import SampleInput
 from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import get_executor
 from thunder.tests.cases import Case
 from thunder.tests.comparison import Mismatch
 from thunder.tests.gradients import (
+    compare_second_order,
     compare_with_autograd,
     compare_with_differences,
     gradients_of,
@@ -144,3 +147,13 @@ def test_differences_need_double_precision() -> None:
     """In others they would say little."""
     case, sample = case_of(opinfo_of("exp"), torch.float32)
     assert compare_with_differences(case, sample) is None
+
+
+@pytest.mark.parametrize("executors", [(), ("torch",)])
+def test_eager_second_derivatives_do_not_count(executors: tuple[str, ...]) -> None:
+    """They are right, but nothing was compiled."""
+    sample = SampleInput(torch.rand(3, requires_grad=True))
+    assert compare_second_order(lambda args, kwargs: args[0].sin(), sample, executors=executors)
+    stays_python = thunder.disable(torch.sin)
+    with pytest.raises(TracingError, match="disable keeps out of traces"):
+        compare_second_order(lambda args, kwargs: stays_python(*args), sample, executors=executors)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+import thunder
 from thunder.core import devices, dtypes, prims
+from thunder.core.errors import TracingError
 from thunder.core.samples import SampleInput
 from thunder.executors import TORCH
 from thunder.extend import OperatorExecutor
@@ -115,6 +117,14 @@ def test_jit() -> None:
     result, jitted = running.run_jitted(opinfo_of("sub"), SampleInput(torch.ones(2), 2, alpha=3), (TORCH,))
     assert torch.equal(result, torch.full((2,), -5.0))
     assert jitted._stats.cache_misses == 1
+
+
+def test_a_jit_that_never_runs_eagerly() -> None:
+    """A program that cannot be compiled, or not be cached, is an error."""
+    x = torch.ones(2)
+    for uncompiled in (thunder.disable(torch.sin), lambda x: x + x.data_ptr()):
+        with pytest.raises(TracingError):
+            running.jit_strictly(uncompiled, (TORCH,))(x)
 
 
 def test_without_a_function_of_torch() -> None:

@@ -12,6 +12,7 @@ import torch
 
 import thunder.tests.test_ops  # noqa: F401  imported once: sessions inside of this one must not load torch again
 import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
 from thunder.core.proxies import TensorProxy
 from thunder.core.transforms import get_grad, put_grads
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
@@ -290,6 +291,24 @@ def test_a_plugins_own_operators(
     assert "test_grad_vs_torch[acme_double_mul-on_purpose-cpu-float32] PASSED" in result.stdout.str()
     run(3.0)
     assert "test_core_vs_torch_consistency" in failed_tests(suite(only="acme_double_mul"))
+
+
+def test_an_operator_that_falls_back(
+    executor: Any, suite: Callable[..., pytest.RunResult], profile: Callable[..., None]
+) -> None:
+    """Its results are right, but it is not compiled: the run fails, and says why."""
+    from thunder.tests.opinfos import OpInfo, elementwise_binary_generator
+
+    def stays_python(a: Any, b: Any) -> Any:
+        fall_back("acme_python_mul is not traced", asked=True)  # without a warning
+
+    op = executor.register_operator("acme_python_mul", like=stays_python, fn=product)
+    info = OpInfo(op, sample_input_generator=elementwise_binary_generator, torch_reference=operator.mul)
+    profile(dtypes=("float32",), opinfos=lambda: [info])
+    result = suite(only="acme_python_mul")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert failed_tests(result) >= {"test_core_vs_torch_consistency", "test_grad_vs_torch"}
+    result.stdout.fnmatch_lines(["*cannot be compiled: acme_python_mul is not traced*"])
 
 
 def test_a_copy_where_torch_has_a_view(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+import thunder
 import thunder.torch as ltorch
+from thunder.core.errors import TracingError
 from thunder.core.samples import SampleInput
 from thunder.core.symbol import Symbol
 from thunder.extend import get_executor
+from thunder.tests import transformed
 from thunder.tests.cases import Case
 from thunder.tests.comparison import Mismatch
 from thunder.tests.opinfos import OpInfo, make_tensor, opinfo_of
@@ -75,3 +78,11 @@ def test_random_numbers_are_refused() -> None:
     sym, info = squared(lambda a: a * ltorch.rand_like(a))
     sym.batch(lambda b, a: a)
     compare_batches(*case_of(info))
+
+
+@pytest.mark.parametrize("compare", [compare_tangents, compare_batches, compare_batched_gradients])
+def test_eager_results_do_not_count(compare: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are right, but nothing was compiled."""
+    monkeypatch.setattr(transformed, "_symbol", thunder.disable(transformed._symbol))
+    with pytest.raises(TracingError, match="disable keeps out of traces"):
+        compare(*case_of(opinfo_of("mul")))

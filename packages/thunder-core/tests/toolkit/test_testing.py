@@ -6,9 +6,13 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import pytest
+import torch
+
+import thunder
 from thunder import plugins
 from thunder.extend import OperatorExecutor, get_all_executors, get_default_executors
-from thunder.toolkit.testing import FakeEnv, gpu, is_ready, registered
+from thunder.toolkit.testing import FakeEnv, fallbacks_raise, gpu, is_ready, registered
 
 
 def test_a_machine_from_tables() -> None:
@@ -41,3 +45,19 @@ def test_hooks_in_use() -> None:
         assert not is_ready("acme")
     assert "acme" not in [ex.name for ex in get_all_executors()]
     assert "acme_level" not in plugins.known_options()
+
+
+def test_fallbacks_raise() -> None:
+    """A program that is not compiled is an error, also of a function that has warned before; others run."""
+
+    def addresses(x: torch.Tensor) -> torch.Tensor:
+        return x + (x.data_ptr() > 0)
+
+    x = torch.ones(2)
+    with fallbacks_raise():
+        assert torch.equal(thunder.jit(torch.sin)(x), x.sin())
+        for _ in range(2):
+            with pytest.raises(thunder.FallbackWarning, match="data_ptr"):
+                thunder.jit(addresses)(x)
+    with pytest.warns(thunder.FallbackWarning):
+        thunder.jit(addresses)(x)

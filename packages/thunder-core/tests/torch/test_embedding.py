@@ -49,6 +49,8 @@ def test_sparse_gradients() -> None:
         torch.testing.assert_close(jitted(NUMBERS), expected)
     assert "Python" not in thunder.explain(jitted)
     wanted = torch.autograd.grad(expected.sum(), [*model.parameters()])
+    with pytest.warns(thunder.FallbackWarning, match="calls embedding with sparse=True"):
+        jitted(NUMBERS)
     for _ in range(2):
         out = jitted(NUMBERS)
         torch.testing.assert_close(out, expected)

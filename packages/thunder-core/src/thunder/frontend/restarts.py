@@ -38,7 +38,7 @@ class Restarts:
         find: Callable[..., tuple[Specialization, Any] | None],
         trace: Callable[..., Any],
     ) -> Any:
-        """Run a call that has left `specialization`: `find` looks up a path, and `trace` compiles and runs a new one."""
+        """Run a call that has left `specialization`. `find` looks up a path; `trace` compiles and runs a new one."""
         specialization.hits -= 1
         eager_calls = self._eager_calls
         for _ in range(MAX_RESTARTS):

@@ -231,7 +231,7 @@ class Case:
             f"    info = opinfo_of({self.info.name!r}{own})\n"
             f"    sample = info.sample_inputs({self.device!r}, {self.dtype}{grad})[{number}]\n"
             f"    call = lambda args, kwargs: info.symbol(*args, **kwargs)\n"
-            f"    jitted = thunder.jit(call, executors=[{self.target.name!r}])\n"
+            f'    jitted = thunder.jit(call, executors=[{self.target.name!r}], sharp_edges="error")\n'
             f"    print(jitted(sample.args, sample.kwargs), thunder.last_traces(jitted)[-1])\n"
             f"or with\n"
             f"    {self.command()}"

@@ -199,7 +199,7 @@ def compare_second_order(
     plain = running.map_tensors(sample, lambda x: x.detach())
     try:
         with running.same_random_numbers():
-            jitted = thunder.jit(scalar, executors=list(executors), sharp_edges="error") if executors else scalar
+            jitted = running.jit_strictly(scalar, executors or None)
             found = list(grad(grad(jitted))(plain.args, plain.kwargs))
     except ThunderError as error:
         if "nothing to differentiate" not in str(error):

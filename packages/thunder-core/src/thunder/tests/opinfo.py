@@ -36,10 +36,10 @@ class Domain(NamedTuple):
 
 
 class DecorateInfo:
-    """A pytest mark for some of the tests of an operator.
+    """A pytest mark for some of the tests of an operator::
 
-    DecorateInfo(pytest.mark.xfail, "test_core_vs_torch_consistency", dtypes=(datatypes.float16,),
-                 devicetypes=(devices.DeviceType.CPU,), executors=("nvfuser",))
+        DecorateInfo(pytest.mark.xfail, "test_core_vs_torch_consistency", dtypes=(datatypes.float16,),
+                     devicetypes=(devices.DeviceType.CPU,), executors=("nvfuser",))
 
     Arguments that are omitted (including the test's name) match everything. dtypes and device types may be thunder's or
     torch's.
@@ -80,16 +80,16 @@ def _type_name(device: Any) -> str:
 class OpInfo:
     """An operator, and how the suite tests it.
 
-    op: a symbol, or any function of thunder's operations (e.g. `clang.unfold`).
-    sample_input_generator: `(op, device, dtype, requires_grad, **kwargs)` yields `SampleInput`s.
-    error_input_generator: `(op, device, dtype=torch.float32, **kwargs)` yields `(sample, exception type, pattern)`.
-    torch_reference: computes the expected result from the same arguments on real tensors.
-    test_directives: a list of `DecorateInfo`s.
-    domain: the interval on which the operator is defined, `(low, high)`.
-    dtypes, devicetypes: those that the operator supports; None means those of its reference.
-    supports_grad: False means that its gradient is not tested; True means that it has a gradient; None means that it
-      has one if its reference has one.
-    family: its row in the summary table.
+    - `op`: a symbol, or any function of thunder's operations (e.g. `clang.unfold`).
+    - `sample_input_generator`: `(op, device, dtype, requires_grad, **kwargs)` yields instances of `SampleInput`.
+    - `error_input_generator`: `(op, device, dtype=torch.float32, **kwargs)` yields `(sample, exception type, pattern)`.
+    - `torch_reference`: computes the expected result from the same arguments on real tensors.
+    - `test_directives`: a list of `DecorateInfo` objects.
+    - `domain`: the interval on which the operator is defined, `(low, high)`.
+    - `dtypes`, `devicetypes`: those that the operator supports; None means those of its reference.
+    - `supports_grad`: False means that its gradient is not tested; True means that it has a gradient; None means that
+      it has one if its reference has one.
+    - `family`: its row in the summary table.
     """
 
     def __init__(

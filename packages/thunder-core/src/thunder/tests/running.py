@@ -284,6 +284,14 @@ def has_implementation(bsym: BoundSymbol, executor: Executor) -> bool:
 
 
 # -- jit ---------------------------------------------------------------------------------------------------------------
+def jit_strictly(fn: Callable[..., Any], executors: Sequence[Executor] | None) -> Any:
+    """Return a jitted function that raises an error where others would run eagerly, and thus hide an operator's defect.
+
+    All jitted functions of the suite come from here.
+    """
+    return thunder.jit(fn, executors=executors, sharp_edges="error")
+
+
 def run_jitted(info: Operation, sample: SampleInput, executors: Sequence[Executor]) -> tuple[Any, Any]:
     """Return the result of `thunder.jit` for a sample, and the jitted function."""
     symbol = info.symbol
@@ -291,5 +299,5 @@ def run_jitted(info: Operation, sample: SampleInput, executors: Sequence[Executo
     def call(args: Any, kwargs: Any) -> Any:
         return symbol(*args, **kwargs)
 
-    jitted = thunder.jit(call, executors=list(executors), sharp_edges="error")
+    jitted = jit_strictly(call, executors)
     return jitted(sample.args, sample.kwargs), jitted

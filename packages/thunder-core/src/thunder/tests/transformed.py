@@ -39,7 +39,7 @@ def compare_tangents(case: Case, sample: SampleInput) -> bool:
     ]
     if not ways:
         return False
-    ours = thunder.jit(_function(case, sample, places, _symbol), executors=case.target.executors, sharp_edges="error")
+    ours = running.jit_strictly(_function(case, sample, places, _symbol), case.target.executors)
     with running.same_random_numbers():
         _, found = thunder.jvp(ours, tuple(primals), tuple(tangents))
 
@@ -115,9 +115,7 @@ def compare_batches(case: Case, sample: SampleInput) -> int:
         except (RuntimeError, IndexError, ValueError, NotImplementedError):
             continue  # torch rejects the variant, or its results have another shape
         given = [torch.stack([e[n] for e in examples]) if n in chosen else x for n, x in enumerate(tensors)]
-        ours = thunder.jit(
-            _function(case, sample, range(len(tensors)), _symbol), executors=case.target.executors, sharp_edges="error"
-        )
+        ours = running.jit_strictly(_function(case, sample, range(len(tensors)), _symbol), case.target.executors)
         found = thunder.vmap(ours, in_dims=tuple([0 if n in chosen else None for n in range(len(tensors))]))(*given)
         compare(tuple(found), expected, tolerance=case.tolerance, truth=None, values=case.info.has_values)
         ways += 1
@@ -135,7 +133,8 @@ def _variant(x: torch.Tensor) -> torch.Tensor:
 def _check_refused(fn: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> None:
     batched = [torch.stack([x, x]) for x in tensors]
     try:
-        thunder.vmap(lambda _, *tensors: fn(*tensors))(torch.zeros(2), *batched)
+        drawing = running.jit_strictly(lambda _, *tensors: fn(*tensors), None)
+        thunder.vmap(drawing)(torch.zeros(2), *batched)
     except RuntimeError as error:
         if "randomness error mode" in str(error):
             return
@@ -166,7 +165,7 @@ def compare_batched_gradients(case: Case, sample: SampleInput) -> bool:
         return False  # e.g. torch writes in place
     expected = tuple([torch.stack(parts) for parts in zip(*gradients)])
     batch = [torch.stack(parts) for parts in zip(*examples)]
-    jitted = thunder.jit(number(_symbol), executors=case.target.executors, sharp_edges="error")
+    jitted = running.jit_strictly(number(_symbol), case.target.executors)
     together = thunder.vmap(jitted)
     for ours in (thunder.vmap(thunder.grad(jitted, wrt)), thunder.grad(lambda *given: together(*given).sum(), wrt)):
         found = ours(*batch)

@@ -2,22 +2,24 @@
 """Test a plugin on a machine without the library or the GPU that the plugin needs.
 
 `FakeEnv` is an environment for a probe that is defined by tables. `registered` uses a plugin even if its probe would
-reject it.
+reject it. In `fallbacks_raise`, no test passes because a program ran eagerly.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import thunder
 import thunder.extend
 from thunder import plugins
 from thunder.plugins import Env, GpuDevice, PluginRegistry
 from thunder.plugins.hookspecs import REGISTER_HOOKS
 
-__all__ = ["FakeEnv", "gpu", "is_ready", "registered"]
+__all__ = ["FakeEnv", "fallbacks_raise", "gpu", "is_ready", "registered"]
 
 
 def gpu(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0)) -> GpuDevice:
@@ -86,3 +88,14 @@ def registered(name: str, hooks: ModuleType) -> Iterator[dict[str, Any]]:
         catalog.remove(registry.owner)
         for executor in executors.values():
             thunder.extend.deregister_executor(executor)
+
+
+@contextmanager
+def fallbacks_raise() -> Iterator[None]:
+    """Raise each `thunder.FallbackWarning` within the context as an error.
+
+    Otherwise a test that compares a jitted function with eager mode passes although the function is not compiled.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", thunder.FallbackWarning)
+        yield

@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -290,3 +292,34 @@ def test_without_hooks(test: Any, watch: Any, net: Net, monkeypatch: pytest.Monk
     monkeypatch.setattr("thunder.capture.reads.hooks.MAX_INSTALLS", 0)
     given = {"watch": watch, "net": net, "monkeypatch": monkeypatch, "register": "register_forward_hook"}
     test(**{name: given[name] for name in inspect.signature(test).parameters})
+
+
+def test_a_module_imported_by_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The objects that the import creates stay, and so does their state: they are none of the call's own."""
+    (tmp_path / "counting_since_import.py").write_text(
+        "class Counter:\n n = 0\n def step(self):\n  self.n += 1\n  return self.n\ncounter = Counter()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def f(x: Any) -> Any:
+        import counting_since_import
+
+        return x * counting_since_import.counter.step()
+
+    try:
+        jitted = thunder.jit(f, sharp_edges="allow")
+        assert [jitted(torch.ones(1)).item() for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert thunder.cache_hits(jitted) > 0  # since the module is there
+    finally:
+        sys.modules.pop("counting_since_import", None)
+
+
+def test_a_random_state_imported_by_the_program() -> None:
+    """NumPy imports `numpy.random` at its first use, and a draw from it is no constant."""
+    program = """
+        import sys, numpy as np, torch, thunder
+        jitted = thunder.jit(lambda x: x * np.random.rand(), sharp_edges="allow")
+        drawn = {jitted(torch.ones(1)).item() for _ in range(4)}
+        assert len(drawn) == 4, drawn
+    """
+    subprocess.run([sys.executable, "-c", inspect.cleandoc(program)], check=True)

@@ -40,7 +40,7 @@ from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.callables import Function
 from thunder.capture.reads.kinds.leaves import Identity, Plain, is_plain
 from thunder.capture.reads.kinds.references import ClassKind
-from thunder.capture.reads.libraries import is_library, is_library_class, is_library_scope
+from thunder.capture.reads.libraries import is_imported_freely, is_library, is_library_class, is_library_scope
 from thunder.capture.reads.modules import ModuleReads
 from thunder.capture.reads.output import replacement_of
 from thunder.capture.reads.streams import is_stream
@@ -164,6 +164,10 @@ class CodeReads:
         """Record what a code object reads, when it runs for the first time."""
         if self.identity_matters is False:
             self.identity_matters = not is_ours(code.co_filename) and bytecode.compares_identity(code)
+        if code.co_name == "<module>" and not is_imported_freely(code.co_filename) and _is_imported_now(frame):
+            # Its objects look like objects of this call, but they stay, and their states with them.
+            module = frame.f_globals.get("__name__")
+            self._recorder.refuse(f"the program imports the module {module} for the first time")
         if id(code) in _INSPECTING:
             self._of_functions |= {"__dict__", "__name__", "__defaults__", "__kwdefaults__", "__annotations__"}
         if id(code) in self._ran or is_library(code.co_filename):

@@ -38,11 +38,12 @@ def _package_folder(name: str) -> str:
     return _folder(spec.origin if spec is not None and spec.origin else sysconfig.get_path("purelib") + f"/{name}/")
 
 
+_NUMPY = _package_folder("numpy")
 # Other trusted folders, each with the reason.
 _TRUSTED: dict[str, str] = {
     _folder(torch.__file__): "every prologue guards torch's settings, or guards them where they are read (modes)",
     OWN_FOLDER: "thunder does the tracing; its own reads are not reads of the program",
-    _package_folder("numpy"): "computes from its arguments; methods of its random states, written in C, are denied",
+    _NUMPY: "computes from its arguments; methods of its random states, written in C, are denied",
     _package_folder("optree"): "flattens containers, whose items are guarded where they are read",
 }
 _libraries: dict[str, bool] = {}
@@ -57,6 +58,15 @@ def is_library(filename: str) -> bool:
         generated = filename.startswith(("<frozen", "<thunder.", "<__array_function__"))
         found = _libraries[filename] = standard or trusted or generated
     return found
+
+
+def is_imported_freely(filename: str) -> bool:
+    """Check whether a traced program may import a file for the first time: no object that it creates has a state.
+
+    It is a file of the standard library, of torch or of thunder. (`numpy.random`, which NumPy imports at its first use,
+    creates a random state.)
+    """
+    return is_library(filename) and not filename.startswith(_NUMPY)
 
 
 def is_library_scope(scope: dict[str, Any]) -> bool:

@@ -214,7 +214,11 @@ class CaptureSession:
         _keep_state(substitutions)  # steps pushed earlier run later, and need the state from outside the program
         with self.tracer.user_code():
             recorder.watch_code()
-            result = recorder.context.run(_result, self.fn, *copies)
+            try:
+                result = recorder.context.run(_result, self.fn, *copies)
+            except Exception:
+                recorder.code.check_values()  # the error may be due to what is replaced while tracing
+                raise
             recorder.end_watch()  # exiting the contexts must not be recorded
         recorder.finish()
         return result

@@ -74,6 +74,10 @@ class DataDependentError(TracingError):
         super().__init__(*args)
 
 
+class ReplacedBuiltinError(DataDependentError):
+    """The program would see that a built-in is another object while programs with data-dependent numbers are traced."""
+
+
 class DataDependentFormattingError(DataDependentError):
     """The program formats a data-dependent number as text."""
 

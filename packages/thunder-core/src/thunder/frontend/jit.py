@@ -17,7 +17,7 @@ from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function
 from thunder.capture.higher_order.nested_jit import call_transformed
 from thunder.capture.numbers.marks import specialized_mark
-from thunder.capture.numbers.symbolic import Dynamic
+from thunder.capture.numbers.symbolic import ONLY_DECIDES, Dynamic, Ways
 from thunder.capture.reads.libraries import is_library
 from thunder.capture.session import keep_thread
 from thunder.capture.trace_into import trace_into
@@ -25,6 +25,7 @@ from thunder.core import pytree
 from thunder.core.errors import (
     DataDependentError,
     DataDependentFormattingError,
+    ReplacedBuiltinError,
     TracingError,
     mark_as_of_extension,
 )
@@ -300,9 +301,7 @@ class JitFunction(Generic[P, R]):
             for way in dynamic.further_ways():
                 if not isinstance(failure, DataDependentError):
                     break
-                if not (
-                    way.decides or (failure.derives_scalars if way.derives_scalars else failure.overrides_builtins)
-                ):
+                if not self._may_help(way, failure):
                     continue
                 dynamic.ways = way
                 try:
@@ -324,6 +323,14 @@ class JitFunction(Generic[P, R]):
             raise failure from None
         dynamic.given_up = f"{type(failure).__name__}: {failure}"
         return found
+
+    def _may_help(self, way: Ways, failure: DataDependentError) -> bool:
+        """Check whether tracing again in another way may succeed after this failure."""
+        if isinstance(failure, ReplacedBuiltinError):
+            return not way.overrides_builtins
+        if way == ONLY_DECIDES:
+            return self._cache.dynamic.given_up is not None
+        return way.decides or (failure.derives_scalars if way.derives_scalars else failure.overrides_builtins)
 
     def _compile_with(
         self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from thunder.core.proxies import NumberProxy
     from thunder.core.trace import Trace
 
-__all__ = ["FAILURES", "Dynamic", "Inputs", "Number", "Size"]
+__all__ = ["FAILURES", "ONLY_DECIDES", "Dynamic", "Inputs", "Number", "Size"]
 
 # A number or size becomes symbolic when its guard has failed this many times.
 FAILURES = 2
@@ -41,6 +41,9 @@ class Ways(NamedTuple):
     overrides_builtins: bool  # the program computes with unbacked numbers (`builtin_overrides.py`)
     derives_scalars: bool  # Python needs values that integer inputs determine (`derived_scalars.py`)
     decides: bool  # Python needs other values of the program (`decisions.py`)
+
+
+ONLY_DECIDES = Ways(False, False, True)
 
 
 class Dynamic:
@@ -66,12 +69,13 @@ class Dynamic:
         )
 
     def further_ways(self) -> list[Ways]:
-        """Return the ways to trace a program that needs more data-dependent values than the current way gives it."""
-        if self.given_up is not None:
-            found = [Ways(False, False, True)]
-        else:
-            found = [Ways(True, False, False), Ways(True, True, False), Ways(True, True, True)]
-        return [way for way in found if way > self.ways]
+        """Return the ways to trace a program that needs more data-dependent values than the current way gives it.
+
+        The last one leaves the built-ins as they are, for programs that would see that they are replaced.
+        """
+        found = [Ways(True, False, False), Ways(True, True, False), Ways(True, True, True)]
+        found = [way for way in found if way > self.ways and self.given_up is None]
+        return [*found, ONLY_DECIDES] if self.ways != ONLY_DECIDES else found
 
     def dims(self, source: Source | None, tensor: torch.Tensor) -> frozenset[int]:
         """Return the dimensions of a tensor with symbolic sizes. Sizes 0 and 1 stay constant: they may broadcast."""

@@ -22,7 +22,7 @@ import torch
 
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.modes import is_state
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
@@ -45,6 +45,8 @@ from thunder.capture.reads.modules import ModuleReads
 from thunder.capture.reads.output import replacement_of
 from thunder.capture.reads.streams import is_stream
 from thunder.capture.reads.value_hooks import is_watched
+from thunder.capture.reads.value_uses import value_uses
+from thunder.core.errors import ReplacedBuiltinError
 from thunder.core.locations import is_ours
 
 __all__ = ["CodeReads", "attention_kernels_source"]
@@ -87,6 +89,8 @@ class CodeReads:
         self._of_functions: set[str] = set()  # attributes of functions that code reads
         self._attributes: dict[int, tuple[Any, ...]] = {}  # of functions, when they were found; by the ids of these
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
+        self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
+        self._used_as_value: str | None = None  # a function or class that is replaced while tracing
 
     @property
     def ran(self) -> list[CodeType]:
@@ -312,7 +316,7 @@ class CodeReads:
                     if self.symbolic and self.symbolic.dynamic.ways.overrides_builtins:
                         override = override or override_of(before)
                     if override is not None:
-                        self._recorder.substitute((scope, name), before, override)
+                        self._replace(scope, name, before, override)
                     self._read_attributes(source, before, chain[1:], code)
                 self._watch_if_value(before, name, code)
             elif name not in scope and not hasattr(builtins, name):
@@ -327,7 +331,42 @@ class CodeReads:
                     override = self.symbolic.stands_for(name)
                 override = override or BUILTIN_READERS.get(name)
                 if override is not None:
-                    self._recorder.substitute((scope, name), ABSENT, override)
+                    self._replace(scope, name, ABSENT, override)
+        self._find_replaced_values(code, scope)
+
+    def _replace(self, scope: dict[str, Any], name: str, before: Any, replacement: Any) -> None:
+        self._replaced.add((id(scope), name))
+        self._recorder.substitute((scope, name), before, replacement)
+
+    def _find_replaced_values(self, code: CodeType, scope: dict[str, Any]) -> None:
+        """Find uses of what is replaced while tracing that show that it is another object, e.g. `x.kind is int`."""
+        uses = value_uses(code)
+        for name in sorted(uses.kept | uses.passed):
+            found = self._replacement(name, scope)
+            if found is not None and (name in uses.kept or isinstance(found, type)):
+                self._used_as_value = self._used_as_value or name
+
+    def check_values(self) -> None:
+        """Raise if the program uses what is replaced while tracing as a value. It may have returned or compared it."""
+        if self._used_as_value is None:
+            return
+        why = f"the program uses `{self._used_as_value}` as a value, and another object replaces it while tracing"
+        if self.symbolic and self.symbolic.dynamic.ways.overrides_builtins:
+            raise ReplacedBuiltinError(why)
+        raise ModuleFallback(why)
+
+    def _replacement(self, name: str, scope: dict[str, Any]) -> Any:
+        """Return what replaces a global or an attribute of a module, by its name in a program; None if nothing does."""
+        root, *chain = name.split(".")
+        found = scope.get(root, getattr(builtins, root, None))
+        holder: Any = builtins if root not in scope else None
+        for attribute in chain:
+            if not issubclass(type(found), types.ModuleType):
+                return None
+            holder, root, found = found, attribute, found.__dict__.get(attribute)
+        if holder is None:
+            return found if (id(scope), root) in self._replaced else None
+        return found if self._recorder.substitutions.replaces(holder, root) else None
 
     def _leave_plain(self, module: types.ModuleType, name: str, code: CodeType) -> None:
         """Do not watch a module whose class the code may read: `type(m)` would return the watching class."""

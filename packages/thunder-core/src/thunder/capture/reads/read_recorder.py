@@ -169,6 +169,7 @@ class ReadRecorder:
     def finish(self) -> None:
         """Add guards at the end of the run for reads that no hook sees."""
         self.code.match_remaining()
+        self.code.check_values()
         ran = self.code.ran
         if self._not_replaced and self.code.compares_objects:
             raise RunsEagerly("the program may compare an argument with the same tensor in a tuple or a similar object")

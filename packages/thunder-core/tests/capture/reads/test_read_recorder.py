@@ -391,7 +391,7 @@ def test_what_is_replaced_while_tracing_is_read(name: str, watch: Any) -> None:
 
 def test_a_replaced_function_is_guarded(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard is on torch's own function, which stands there when no program is traced."""
-    w = watch(lambda x: (torch._check, x + 1)[1])
+    w = watch(lambda x: (torch._check(True), x + 1)[1])
     w.kept()
     monkeypatch.setattr(torch, "_check", lambda *args: None)
     w.changed()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 from types import CodeType
 from typing import NamedTuple
 
@@ -39,6 +40,10 @@ _PUSHES = frozenset({"LOAD_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT", "LO
 _CALLS = {"CALL_FUNCTION": 0, "CALL_FUNCTION_KW": 1, "CALL_METHOD": 1, "CALL": 1, "CALL_KW": 2}
 _ENDS = frozenset({"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "RETURN_VALUE",
                    "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})  # fmt: skip
+# Instructions that take the last values only, and leave those below as they are.
+_TAKE_THE_LAST = frozenset({"LIST_APPEND", "LIST_EXTEND", "LIST_TO_TUPLE", "SET_ADD", "SET_UPDATE", "MAP_ADD",
+                            "DICT_UPDATE", "DICT_MERGE", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME",
+                            "RETURN_VALUE"})  # fmt: skip
 _JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 
 # The names of one entry: one of a loaded global, several of a tuple, none of another value.
@@ -74,6 +79,9 @@ def value_uses(code: CodeType) -> ValueUses:
             stack = _Stack()
         if instruction.opname in _CALLS:
             passed |= _call(stack, instruction.arg or 0, _CALLS[instruction.opname])
+        elif instruction.opname == "CALL_FUNCTION_EX":  # the arguments are in a tuple and a dict
+            with_keywords = 1 if sys.version_info >= (3, 14) else (instruction.arg or 0) & 1
+            passed |= _call(stack, 1 + with_keywords, 0 if sys.version_info < (3, 11) else 1)
         else:
             kept |= _step(instruction, stack)
         if instruction.opcode in _JUMPS and isinstance(instruction.argval, int):
@@ -123,7 +131,7 @@ def _step(instruction: dis.Instruction, stack: _Stack) -> frozenset[str]:
     elif op == "POP_TOP" or (op.startswith("POP_JUMP") and change == -1):
         stack.take(1)
     else:
-        taken = max(0, -change) + 1
+        taken = 1 - change if op.startswith("BUILD_") else max(0, -change) + (op not in _TAKE_THE_LAST)
         used = _OTHER.union(*stack.take(taken))
         stack.extend([_OTHER] * (change + taken))
         return used

@@ -8,7 +8,9 @@ are registered in thunder's own optree namespace, so that other users of optree 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,7 +18,15 @@ import optree
 
 from thunder.core.classes import ClassCache, is_permanent
 
-__all__ = ["flat_items", "tree_flatten", "tree_leaves", "tree_map", "tree_unflatten"]
+__all__ = [
+    "flat_items",
+    "flatten_without_ordered_dicts",
+    "has_ordered_dict",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map",
+    "tree_unflatten",
+]
 
 NAMESPACE = "thunder"
 # The context is never exited: after it, optree would sort the keys of dictionaries again.
@@ -82,6 +92,29 @@ def _see(cls: type) -> None:
 
 def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     """Return the leaves of nested containers and their structure, for `tree_unflatten`."""
+    leaves, spec = flatten_without_ordered_dicts(tree)
+    # optree visits the items of an OrderedDict in the order of insertion, also after `move_to_end`.
+    return flatten_without_ordered_dicts(_reordered(tree)) if has_ordered_dict(spec) else (leaves, spec)
+
+
+@functools.lru_cache(maxsize=4096)
+def has_ordered_dict(spec: Any) -> bool:
+    """Check whether a structure contains an OrderedDict, or a text that names it."""
+    return "OrderedDict" in str(spec)
+
+
+def _reordered(tree: Any) -> Any:
+    """Copy the containers of a tree, each OrderedDict with its items inserted in their order."""
+    options = {"none_is_leaf": True, "namespace": NAMESPACE}
+    items, spec = optree.tree_flatten(tree, is_leaf=lambda x: type(x) is OrderedDict, **options)
+    reordered = [
+        OrderedDict((k, _reordered(v)) for k, v in x.items()) if type(x) is OrderedDict else x for x in items
+    ]  # fmt: skip
+    return optree.tree_unflatten(spec, reordered)
+
+
+def flatten_without_ordered_dicts(tree: Any) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of nested containers that contain no OrderedDict."""
     leaves, spec = optree.tree_flatten(tree, none_is_leaf=True, namespace=NAMESPACE)
     # optree returns a container of a new type as a leaf, even if another thread has just registered its class. So
     # flatten again until the type of each leaf has been classified as a leaf type.

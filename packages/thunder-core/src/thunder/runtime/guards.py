@@ -22,6 +22,7 @@ __all__ = [
     "check_distinct",
     "class_attributes",
     "flatten_call",
+    "flatten_call_in_order",
     "plain_base",
     "plain_value",
     "same_attributes",
@@ -164,11 +165,23 @@ def check_distinct(tensors: Sequence[torch.Tensor], written: Sequence[int], arra
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
+    """Flatten the arguments of a call, and raise if their structure differs from `structure`.
+
+    `structure` contains no OrderedDict.
+    """
+    return _flatten(pytree.flatten_without_ordered_dicts, args, kwargs, structure)
+
+
+def flatten_call_in_order(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
     """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
+    return _flatten(pytree.tree_flatten, args, kwargs, structure)
+
+
+def _flatten(flatten: Callable[[Any], Any], args: Any, kwargs: Any, structure: Any) -> list[Any]:
     try:
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        leaves, spec = flatten((args, kwargs))
     except RecursionError:
         raise GuardFailed("an argument contains itself") from None
     if spec != structure:
         raise GuardFailed(f"the structure of the arguments was {structure} and is {spec}")
-    return leaves
+    return leaves  # type: ignore[no-any-return]

@@ -176,8 +176,9 @@ def _flatten_meta(*args: Any) -> Any:
     raise TypeError("flatten_call is bound by the prologue's builder")
 
 
-flatten_call = python_executor.register_operator(
-    "flatten_call", meta=_flatten_meta, fn=runtime.flatten_call, tags=(OpTags.UNPACK_OP,)
+flatten_call, flatten_call_in_order = (
+    python_executor.register_operator(fn.__name__, meta=_flatten_meta, fn=fn, tags=(OpTags.UNPACK_OP,))
+    for fn in (runtime.flatten_call, runtime.flatten_call_in_order)
 )
 
 

@@ -361,7 +361,9 @@ def _bind_leaves(trace: Trace, arguments: Arguments, call: tuple[Proxy, Proxy]) 
         source = call[0]
     else:
         source = AnyProxy(name=trace.make_name("leaves"))
-        trace.record(BoundSymbol(guards.flatten_call, (*call, arguments.structure), {}, source))
+        ordered = pytree.has_ordered_dict(arguments.structure)
+        flatten = guards.flatten_call_in_order if ordered else guards.flatten_call
+        trace.record(BoundSymbol(flatten, (*call, arguments.structure), {}, source))
     leaves: list[Proxy] = [AnyProxy(name=trace.add_name(name)) for name in arguments.names]
     trace.record(BoundSymbol(guards.unpack, (source,), {}, tuple(leaves)))
     return leaves

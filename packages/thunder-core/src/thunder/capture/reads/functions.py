@@ -159,9 +159,11 @@ class CodeReads:
             found = recorder.reached[id(cell)].snapshots[0].before if id(cell) in recorder.reached else before
             recorder.value(variable, found, holder=(cell, None) if found is before else None)
             if issubclass(type(found), (types.ModuleType, type)):
-                for used in bytecode.uses(fn.__code__, bytecode.VARIABLE, name):
-                    self._read_attributes(variable, found, (used,) if used else (), fn.__code__)
-                self._watch_if_value(found, name, fn.__code__)
+                nested = [c for c in bytecode.nested_codes(fn.__code__) if name in c.co_freevars]
+                for code in (fn.__code__, *nested):  # functions that the program defines share the cell
+                    for used in bytecode.uses(code, bytecode.VARIABLE, name):
+                        self._read_attributes(variable, found, (used,) if used else (), code)
+                    self._watch_if_value(found, name, code)
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:

@@ -242,6 +242,36 @@ def test_modules_that_are_globals():
     assert STEPS == 3
 
 
+RATE = 1.0
+
+
+def set_rate(rate):
+    global RATE
+    RATE = rate
+
+
+def changes_globals(x):
+    out = doubled_if_positive(MODEL(x)) * RATE
+    set_rate(RATE + 1)
+    out = out + RATE
+    globals()["RATE"] = 2 * RATE
+    names = [name for name in globals() if name == "RATE"]
+    return out * RATE, names, globals()["MODEL"] is MODEL, "MODEL" in globals(), len(globals()) > 20
+
+
+def test_globals_are_read_and_written_as_they_are():
+    x = torch.randn(2, 4)
+    jitted, found, wanted = thunder.jit(changes_globals), [], []
+    for run, results in ((jitted, found), (changes_globals, wanted)):
+        set_rate(1.0)
+        for _ in range(3):
+            results.append((*run(x), RATE))
+            set_rate(RATE - 0.5)
+    for got, expected in zip(found, wanted):
+        torch.testing.assert_close(got[0], expected[0])
+        assert got[1:] == expected[1:]
+
+
 def test_inside_of_modes_and_of_jitted_functions():
     states = []
 

@@ -17,7 +17,7 @@ import dis
 import functools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Protocol, TypeVar, overload
 
 import torch
@@ -68,6 +68,45 @@ def disable(fn: Any = None) -> Any:
     return functools.wraps(fn)(stays_python) if hasattr(fn, "__name__") else stays_python
 
 
+# -- globals ----------------------------------------------------------------------------------------------------------
+class _Scope(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc]  # the methods of the first base count
+    """The globals of a function, with pieces in place of modules.
+
+    All other variables are those of the function, as they are when they are read. The interpreter reads names such as
+    `__builtins__` from the dict itself, which contains only these.
+    """
+
+    __slots__ = ("live", "pieces")
+
+    def __init__(self, live: dict[str, Any], pieces: dict[str, tuple[Any, Any]]):
+        live.setdefault("__warningregistry__", {})
+        dict.__init__(self, {name: value for name, value in live.items() if name.startswith("__")})
+        self.live = live
+        self.pieces = pieces  # each with the module that it replaces
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.live[name]
+        module, piece = self.pieces.get(name, (None, None))
+        return piece if module is not None and found is module else found
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.live[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.live[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.live)
+
+    def __len__(self) -> int:
+        return len(self.live)
+
+
+def _runs_text_or_stores(code: types.CodeType) -> bool:
+    """Check whether code may assign globals past the methods of `_Scope`."""
+    return bool(stored_globals(code)) or not {"exec", "eval"}.isdisjoint(code.co_names)
+
+
 # -- pieces -----------------------------------------------------------------------------------------------------------
 class Jitted(Protocol):
     """The interface of the jitted function (`JitFunction`) that `PerModule` needs."""
@@ -102,8 +141,8 @@ class PerModule:
         scope = fn.__globals__
         codes = [fn.__code__, *nested_codes(fn.__code__)]
         named = {n: m for c in codes for n in c.co_names if issubclass(type(m := scope.get(n)), torch.nn.Module)}
-        if named and not any(map(stored_globals, codes)):
-            scope = {**scope, **{name: self.piece(module) for name, module in named.items()}}
+        if named and not any(map(_runs_text_or_stores, codes)):
+            scope = _Scope(scope, {name: (module, self.piece(module)) for name, module in named.items()})
         cells = []
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
             content = cell_value(cell)

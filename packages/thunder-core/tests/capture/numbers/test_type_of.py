@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -150,3 +151,17 @@ def test_code_outside_of_the_program_sees_no_replacement() -> None:
     jitted(torch.ones(3))
     assert "type" not in globals()
     assert ALIAS is type
+
+
+def test_modes_override_torch_functions() -> None:
+    def f(x):
+        with torch.device("meta"):
+            inside = has_torch_function((W,))
+        return x + 1, has_torch_function((W,)), has_torch_function_unary(x), inside
+
+    for device in (None, "cpu", "meta"):
+        x = torch.ones(2)
+        with contextlib.nullcontext() if device is None else torch.device(device):
+            jitted = thunder.jit(f)
+            for _ in range(2):
+                assert jitted(x)[1:] == f(x)[1:] == (device is not None, device is not None, True)

@@ -20,10 +20,10 @@ from thunder.capture.reads.value_uses import value_uses
 
 def _calls(x, o):
     for y in x:
-        o(int(y), key=float(y), *x, **o)
+        o(int(y), *x, key=float(y), **o)
     if isinstance(x.a if o else x.b, (int, float)) and isinstance(o, int | float):
         return max(x, key=abs), [*map(int, x)], math.sqrt(x) + math.hypot(*x)
-    return type(x) is float, x.__class__ is int, x == int, int.from_bytes(x)
+    return type(x) is float, x.__class__ is int, int.from_bytes(x)
 
 
 def _kept(x, o):

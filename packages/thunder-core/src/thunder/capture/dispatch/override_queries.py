@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers to user code that asks torch whether a tensor overrides torch functions: handles do not, as in eager mode."""
+"""Answers to user code that asks torch whether a tensor or a mode overrides torch functions.
+
+Handles and thunder's own mode do not.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.overrides
+from torch.overrides import _get_current_function_mode_stack
 
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.base.user_lines import asked_by_torch
 from thunder.capture.numbers.overrides import ANSWERS
 from thunder.capture.tensors.handle import is_handle
@@ -30,6 +35,8 @@ def _replacement(name: str) -> Callable[..., bool]:
     def call(*args: Any) -> bool:
         if state.frontend is None or asked_by_torch():  # torch's own functions dispatch to handles
             return bool(original(*args))
+        if any(not isinstance(mode, TracingMode) for mode in _get_current_function_mode_stack()):
+            return True  # e.g. of a default device
         return any(map(_overrides, args[0] if name == "has_torch_function" else args))
 
     return call

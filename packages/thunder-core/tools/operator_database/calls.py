@@ -23,8 +23,8 @@ DTYPES = {str(d).removeprefix("torch."): d for d in
           (torch.float32, torch.float64, torch.bfloat16, torch.complex64, torch.int64)}  # fmt: skip
 
 #: The forms of an operator: the function on reference inputs, its gradients, inputs that are not contiguous, the
-#: method, the in-place method, its gradients, and invalid calls.
-FORMS = ("function", "gradients", "noncontiguous", "method", "in-place", "in-place gradients", "error")
+#: method, the in-place method, its gradients, the function and its gradients under autocast, and invalid calls.
+FORMS = ("function", "gradients", "noncontiguous", "method", "in-place", "in-place gradients", "autocast", "error")
 
 # Importing the database forbids to set flags such as `torch.backends.cudnn.allow_tf32` in the whole process.
 torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
@@ -191,6 +191,19 @@ def _in_place_gradients(op: Any, dtype: torch.dtype) -> Source:
             yield on_copy, sample, True
 
 
+def _autocast(op: Any, dtype: torch.dtype) -> Source:
+    if dtype is not torch.float32:
+        return
+
+    def under_autocast(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu"):
+            return op.op(*args, **kwargs)
+
+    differentiable = _is_differentiable(op, dtype)
+    for sample in op.sample_inputs("cpu", dtype, requires_grad=differentiable):
+        yield under_autocast, sample, differentiable
+
+
 def _error(op: Any, dtype: torch.dtype) -> Source:
     if op.error_inputs_func is not None and dtype is torch.float32:  # they choose their dtypes themselves
         for error in op.error_inputs("cpu"):
@@ -202,5 +215,5 @@ def _is_differentiable(op: Any, dtype: torch.dtype) -> bool:
 
 
 _SOURCES: dict[str, Callable[[Any, torch.dtype], Source]] = dict(
-    zip(FORMS, (_function, _gradients, _noncontiguous, _method, _in_place, _in_place_gradients, _error))
+    zip(FORMS, (_function, _gradients, _noncontiguous, _method, _in_place, _in_place_gradients, _autocast, _error))
 )

@@ -151,6 +151,11 @@ class Symbol:
         frontend = state.frontend
         if frontend is not None:
             return frontend.call_symbol(self, args, kwargs)
+        return self.record(args, kwargs)
+
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call into the current trace, and return its output."""
+        trace: Any = state.trace
         args, kwargs = self.bind(args, kwargs)
         subsymbols: tuple[BoundSymbol, ...] | list[BoundSymbol] = ()
         try:

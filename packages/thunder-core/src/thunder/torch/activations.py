@@ -166,7 +166,7 @@ def _(make: MakeTensor) -> Any:
 leaky_relu.errors(integer_errors)
 
 
-@torchsymbol(torch.prelu, F.prelu, tags=ELEMENTWISE, autocast={"cuda": "lower"})
+@torchsymbol(torch.prelu, F.prelu, tags=ELEMENTWISE, autocast="lower")
 def prelu(input: Any, weight: Any) -> Any:
     """Return `input` where it is positive, otherwise input * `weight`: one number, or one number per channel."""
     check(

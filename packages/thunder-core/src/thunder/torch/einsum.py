@@ -225,13 +225,13 @@ def _contract(
         right = _arranged(b, lb, (batch, summed, columns), sizes)
         if not batch:
             left, right = ltorch.squeeze(left, 0), ltorch.squeeze(right, 0)
-        return ltorch.reshape(clang.matmul(left, right), shape), labels
+        return ltorch.reshape(ltorch.matmul(left, right), shape), labels
     left = _arranged(a, la, (*[(x,) for x in (*batch, *rows)], *[() for _ in columns]), sizes)
     right = _arranged(b, lb, (*[(x,) for x in batch], *[() for _ in rows], *[(x,) for x in columns]), sizes)
     return left * right, labels
 
 
-@torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,), autocast="lower")
+@torchsymbol(torch.einsum, tags=(OpTags.MATMUL_OP,), autocast={"cuda": "lower"})
 def einsum(equation: Any, *operands: Any) -> Any:
     """Compute a sum of products in Einstein's notation, e.g. `einsum("ij,jk->ik", a, b)`.
 

@@ -218,7 +218,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 4)), make((3, 4)), dim=0)
 
 
-@torchsymbol(torch.inner, tags=_TAGS, autocast="lower")
+@torchsymbol(torch.inner, tags=_TAGS)
 def inner(input: Any, other: Any) -> Any:
     """Compute the inner products of vectors along the last dimension of both tensors.
 
@@ -321,6 +321,7 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
         lambda: f"bilinear(): bias size does not match weight size: got {bias.shape[0]} but expected {weight.shape[0]}",
     )
     out = ltorch.einsum("...i,kij,...j->...k", input1, weight, input2)
+    out = ltorch.to(out, input1.dtype)  # under autocast, torch adds the products into a tensor of this dtype
     return out if bias is None else out + bias
 
 
@@ -354,7 +355,7 @@ def _contracted_dims(input: Any, other: Any, dims: Any) -> tuple[list[int], list
     return ([ours] if isinstance(ours, int) else list(ours)), ([theirs] if isinstance(theirs, int) else list(theirs))
 
 
-@torchsymbol(torch.tensordot, tags=_TAGS, autocast={"cuda": "lower"})
+@torchsymbol(torch.tensordot, tags=_TAGS, autocast={"cuda": "widest"})
 def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
     """Compute sums of products over `dims`.
 
@@ -385,7 +386,10 @@ def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
     left = ltorch.reshape(left, (math.prod(input.shape[d] for d in rows), inner))
     right = ltorch.reshape(right, (inner, math.prod(other.shape[d] for d in columns)))
     shape = (*[input.shape[d] for d in rows], *[other.shape[d] for d in columns])
-    return ltorch.reshape(clang.matmul(left, right), shape)
+    if all(size == 1 for size in shape):  # torch multiplies no matrices here, which matters under autocast
+        products = ltorch.reshape(left, (inner,)) * ltorch.reshape(right, (inner,))
+        return ltorch.reshape(ltorch.sum(products, dtype=products.dtype), shape)
+    return ltorch.reshape(ltorch.matmul(left, right), shape)
 
 
 @tensordot.samples

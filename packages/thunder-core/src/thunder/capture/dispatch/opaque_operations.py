@@ -9,10 +9,10 @@ saved for backward: backward runs the function again, with the same random numbe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxie
 from thunder.core.symint.numbers import specialized
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
+from thunder.runtime.autocast import no_autocast
 from thunder.runtime.torch_private import functorch_active
 from thunder.torch.private import (
     DataDependentOutputException,
@@ -42,7 +43,7 @@ from thunder.torch.private import (
     TorchDispatchMode,
 )
 
-__all__ = ["is_collective", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
+__all__ = ["autocast_symbol", "enabled_autocast", "is_collective", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
 
 
 # Autocast rules, as torch documents them, of functions that have no symbol in the torch language.
@@ -66,6 +67,24 @@ def opaque_symbol(func: Any) -> Symbol:
     if module is None:
         name = "".join(c if c.isalnum() else "_" for c in name)  # e.g. the overload `add.Tensor`
     return _symbol(func, name, module, ("opaque", func))
+
+
+def enabled_autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """Return the device types for which autocast is enabled, with its dtypes."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+@functools.cache
+def autocast_symbol(func: Any, casts: tuple[tuple[str, torch.dtype], ...]) -> Symbol:
+    """Return the operation that runs `func`, which is composed of other functions of torch, under autocast."""
+
+    def autocast(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as contexts:
+            for kind, dtype in casts:
+                contexts.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+            return func(*args, **kwargs)
+
+    return _derived(func, "autocast", autocast, None, casts)
 
 
 def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
@@ -161,6 +180,7 @@ def _no_shape(func: Any, shape: bool) -> UnsupportedError:
     )
 
 
+@no_autocast  # the compiled program runs without it, too
 def _on_fakes(func: Any, args: Any, kwargs: Any, places: Sequence[int] | None = None) -> tuple[Any, bool]:
     """Run a call on fake tensors. Tensors at the positions `places` require grad, or all inexact ones if None."""
     number = itertools.count()
@@ -187,6 +207,7 @@ def _empty(p: TensorProxy, device: Any) -> torch.Tensor:
 _CHECK_VALUES = frozenset({torch.istft, torch.Tensor.istft, torch.combinations, torch._VF.istft})  # type: ignore[attr-defined]
 
 
+@no_autocast
 def _on_ones(func: Any, args: Any, kwargs: Any) -> Any:
     devices = {p.device for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
 
@@ -362,7 +383,7 @@ def _identifier(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _random_numbers(states: Sequence[tuple[str, torch.Tensor]]) -> Iterator[None]:
     """Set the random number generators of devices to `states`, and restore their states on exit."""
     before = [(name, _exchange(name, state)) for name, state in states]

@@ -27,7 +27,7 @@ from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.autocast import autocast_arguments
+from thunder.capture.tensors.autocast import call_with_autocast
 from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
 from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
@@ -361,8 +361,9 @@ class Tracer:
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-                args, kwargs = autocast_arguments(sym, args, kwargs)
-            out = sym(*args, **kwargs)
+                out = call_with_autocast(sym, args, kwargs)
+            else:
+                out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
             if detached:

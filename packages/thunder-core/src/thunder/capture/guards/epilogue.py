@@ -215,8 +215,8 @@ class Epilogue:
             if tensor is x:
                 return self._made.get(id(x), proxy)  # type: ignore[no-any-return]
         out = AnyProxy(name=self.trace.make_name("t"))
-        base = self.shared.get(id(x._storage)) if is_handle(x) and x._views else None
-        if base is not None:
+        base = self.shared.get(id(x._storage)) if is_handle(x) else None
+        if base is not None and base is not x:
             self._repeat_views(x, self._tensor(base), out)
             return out
         self.tensors.append(x)
@@ -234,6 +234,10 @@ class Epilogue:
         return out
 
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
+        if not x._views:  # a view of the whole memory, e.g. `view` with the same shape
+            self.trace.record(
+                BoundSymbol(_OPERATORS["repeat_view"], (torch.Tensor.view_as, base, (base,), {}), {}, out)
+            )
         for i, view in enumerate(x._views):
             found = out if i + 1 == len(x._views) else AnyProxy(name=self.trace.make_name("t"))
             args = function_of(view), base, specialized(view.args), specialized(view.kwargs)
@@ -311,8 +315,8 @@ def _holds_number(x: Any) -> bool:
 
 
 def _holds_tensor(x: Any) -> bool:
-    """Check whether a function holds a tensor of the program. A tensor's own method does not count."""
-    return _holds(x, lambda i: is_handle(i) and i._storage.source is None)
+    """Check whether a function, or a wrapper of a function, holds a tensor of the program (e.g. in its closure)."""
+    return _holds(x, is_handle)
 
 
 def _holds(x: Any, found: Callable[[Any], bool], seen: tuple[Any, ...] = ()) -> bool:

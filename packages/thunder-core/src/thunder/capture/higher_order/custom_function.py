@@ -105,7 +105,26 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         with tracer.recording():
             output = map_proxies(output, lambda p: prims.detach(p) if p.name in stopped else p)
     dirty = {id(t) for t in ctx._dirty if any(t is h for h in handles)}
-    return _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+    around = list(tracer.handles)
+    wrapped = _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+    _link_memory(tracer, around, wrapped, forward)
+    return wrapped
+
+
+def _link_memory(tracer: Tracer, around: list[Handle], results: Any, forward: list[BoundSymbol]) -> None:
+    """Record which results of the forward are views of tensors that existed before, or of each other."""
+    made = {name: op for op in forward for name in op.out_names}
+
+    def producer(value: TensorProxy) -> BoundSymbol | None:
+        return made.get(value.name) or tracer.producer(value)
+
+    storages = aliasing.storages_by_memory(around, producer)
+    for x in results if isinstance(results, tuple) else (results,):
+        if isinstance(x, Handle) and not any(x is h for h in around):
+            known = storages.setdefault(aliasing.memory_of(x._value, producer), [])
+            for storage in known:
+                aliasing.link(x._storage, storage)
+            known.append(x._storage)
 
 
 def _stopped(ctx: TracedContext, out: Any, output: Any) -> set[str]:

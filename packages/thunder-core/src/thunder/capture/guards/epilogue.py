@@ -234,14 +234,13 @@ class Epilogue:
         return out
 
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
-        if not x._views:  # a view of the whole memory, e.g. `view` with the same shape
-            self.trace.record(
-                BoundSymbol(_OPERATORS["repeat_view"], (torch.Tensor.view_as, base, (base,), {}), {}, out)
-            )
-        for i, view in enumerate(x._views):
-            found = out if i + 1 == len(x._views) else AnyProxy(name=self.trace.make_name("t"))
-            args = function_of(view), base, specialized(view.args), specialized(view.kwargs)
-            self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], args, {}, found))
+        steps: list[Any] = [(function_of(view), view.args, view.kwargs) for view in x._views]
+        if not steps:  # a view of the whole memory, e.g. `view` with the same shape
+            steps = [(torch.Tensor.view_as, (base,), {})]
+        for i, (function, args, kwargs) in enumerate(steps):
+            found = out if i + 1 == len(steps) else AnyProxy(name=self.trace.make_name("t"))
+            given = function, base, specialized(args), specialized(kwargs)
+            self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], given, {}, found))
             base = found
 
     def _array(self, x: ArrayHandle) -> Any:

@@ -243,6 +243,6 @@ class Subtrace:
         return [one(x) for x in values]
 
     def _handles_around(self) -> list[Handle]:
-        """Return the handles of the surrounding program: those that existed before the part, and inputs it has found."""
+        """Return the handles of the surrounding program: from before the part, and inputs that the part has found."""
         before = [h for ref in self._before.values() if (h := ref()) is not None]
         return [*self.given, *before, *[x.handle for x in self.tracer.inputs[self._lifted :]]]

@@ -7,6 +7,7 @@ incoming gradients, and becomes the gradient rule of this operation.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +74,10 @@ def _needs(x: Any) -> bool:
 
 def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `cls.apply(*args)` in a traced program."""
+    if _has_setup_context(cls):  # torch then binds the arguments to the parameters of forward
+        bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = bound.args, bound.kwargs
     if kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     trace = tracer.trace
@@ -147,8 +152,12 @@ def _anew(output: Any, given: set[str]) -> Any:
     return map_proxies(output, lambda p: prims.alias(p) if p.name in given else p)
 
 
+def _has_setup_context(cls: Any) -> bool:
+    return cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context
+
+
 def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
-    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+    if _has_setup_context(cls):
         out = cls.forward(*args)
         cls.setup_context(ctx, args, out)
         return out

@@ -434,7 +434,7 @@ def test_an_index_in_a_name() -> None:
 
 
 def test_an_operation_that_depends_on_a_condition_is_compiled() -> None:
-    """The length of a range must not be negative. Its bounds come from floats, so this is a decision before the range."""
+    """The length of a range must not be negative. If its bounds come from floats, a decision precedes the range."""
 
     def f(x: Any) -> Any:
         first, last = x.to(torch.int32).tolist()

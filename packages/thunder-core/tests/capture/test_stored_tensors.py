@@ -134,6 +134,33 @@ def test_a_closure_over_a_parameter_does_not_end_the_trace() -> None:
         assert found[0] == 1 and add(torch.ones(2))[0] == 2
 
 
+def slices(x: torch.Tensor) -> Any:
+    first, last = x.to(torch.int32)
+    return slice(first, last), {"rows": slice(0, last.item(), x.shape[0])}
+
+
+def test_slices_of_tensors_and_numbers() -> None:
+    jitted = thunder.jit(slices)
+    for i in range(4):
+        found, named = jitted(torch.tensor([1.0, 4.0 + i]))
+        assert (found.start, found.stop, found.step) == (1, 4 + i, None)
+        assert named == {"rows": slice(0, 4 + i, 2)} and type(named["rows"].stop) is int
+    assert thunder.cache_misses(jitted) == 1
+
+
+def test_a_branch_on_a_tensor_of_a_closure_is_compiled() -> None:
+    """Neither the trace nor its decisions keep the symbolic tensor that the closure held."""
+    limit = torch.ones(2)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if limit[0] < 10 else x
+
+    jitted = thunder.jit(f, sharp_edges="error")
+    for _ in range(3):
+        assert jitted(torch.ones(2))[0] == 2
+    assert thunder.cache_misses(jitted) == 1
+
+
 NUMBERS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
     "nested": (lambda v: torch.tensor([[v.item()], [2.0]]), lambda i: (torch.tensor(1.5 + i),)),
     "rows": (lambda v: torch.tensor([[1, 2], [v.item(), 3]]), lambda i: (torch.tensor(1 + i),)),

@@ -179,6 +179,7 @@ class Substitutions:
         self._replaced.clear()
         self.in_objects.clear()
         self.reassigned.clear()
+        self._untouched.clear()
         if failure is not None:
             raise failure
 

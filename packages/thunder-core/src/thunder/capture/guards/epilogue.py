@@ -183,7 +183,11 @@ class Epilogue:
 
     # -- how kinds rebuild values that the program created -------------------------------------------------------------
     def constant(self, x: Any) -> Any:
-        """Write the value itself. A slice may have symbolic bounds, which become plain numbers."""
+        """Write the value itself, or a slice whose bounds are numbers or tensors of the program."""
+        if type(x) is slice:
+            bounds = [x.start, x.stop, x.step]
+            if any(isinstance(i, SymbolicNumber) or is_tensor(i) for i in bounds):
+                return self._make(x, "new_slice", *map(self.expression, bounds))
         return specialized(x)
 
     def kept(self, x: Any) -> Any:

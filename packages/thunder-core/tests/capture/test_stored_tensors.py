@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,88 @@ def test_an_argument_that_contains_itself() -> None:
     for _ in range(3):
         assert jitted(given)[0] == 2
     assert jitted([torch.ones(2), [torch.zeros(2)]])[0] == 1
+
+
+def add_later(x: torch.Tensor) -> Any:
+    def outer() -> Any:
+        return lambda z: x + z
+
+    return outer()
+
+
+def add_item_later(x: torch.Tensor) -> Any:
+    items = {"x": [x]}
+    return lambda z: items["x"][0] + z
+
+
+def add_attribute_later(x: torch.Tensor) -> Any:
+    operation = Operation(x, x)
+    return lambda z: operation.given + z
+
+
+def add_default_later(x: torch.Tensor) -> Any:
+    return lambda z, x=x: x + z
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        add_later,
+        add_item_later,
+        add_attribute_later,
+        add_default_later,
+        lambda x: functools.partial(torch.add, x),
+        lambda x: x.add,
+    ],
+)
+def test_callables_that_hold_an_input(fn: Callable[..., Any]) -> None:
+    jitted = thunder.jit(fn, sharp_edges="allow")
+    for i in range(3):
+        assert jitted(torch.ones(2) + i)(torch.ones(2))[0] == 2 + i
+
+
+class Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        weight = self.weight
+        return x * weight, lambda z: weight + z
+
+
+def test_a_closure_over_a_parameter_does_not_end_the_trace() -> None:
+    jitted = thunder.jit(Weighted())
+    for _ in range(3):
+        found, add = jitted(torch.ones(2))
+        assert found[0] == 1 and add(torch.ones(2))[0] == 2
+
+
+def slices(x: torch.Tensor) -> Any:
+    first, last = x.to(torch.int32)
+    return slice(first, last), {"rows": slice(0, last.item(), x.shape[0])}
+
+
+def test_slices_of_tensors_and_numbers() -> None:
+    jitted = thunder.jit(slices)
+    for i in range(4):
+        found, named = jitted(torch.tensor([1.0, 4.0 + i]))
+        assert (found.start, found.stop, found.step) == (1, 4 + i, None)
+        assert named == {"rows": slice(0, 4 + i, 2)} and type(named["rows"].stop) is int
+    assert thunder.cache_misses(jitted) == 1
+
+
+def test_a_branch_on_a_tensor_of_a_closure_is_compiled() -> None:
+    """Neither the trace nor its decisions keep the symbolic tensor that the closure held."""
+    limit = torch.ones(2)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if limit[0] < 10 else x
+
+    jitted = thunder.jit(f, sharp_edges="error")
+    for _ in range(3):
+        assert jitted(torch.ones(2))[0] == 2
+    assert thunder.cache_misses(jitted) == 1
 
 
 NUMBERS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {

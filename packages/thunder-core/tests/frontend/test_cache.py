@@ -391,3 +391,17 @@ def test_threads_with_calls_of_their_own() -> None:
 def test_an_empty_cache() -> None:
     cache = Cache()
     assert cache.find((1,), {"k": "x"}, []) is None and len(cache) == 0 and cache.likeliest is None
+
+
+def test_the_lookup_of_a_call_runs_no_code_of_a_subclass() -> None:
+    """Its `__torch_function__` would run for `x.shape`, here without end."""
+
+    class Endless(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    jitted = thunder.jit(lambda x: torch.overrides.has_torch_function_unary(x), sharp_edges="allow")
+    for _ in range(3):
+        assert jitted(Endless()) is True
+    assert jitted(4) is False

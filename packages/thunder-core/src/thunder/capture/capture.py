@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -80,14 +81,20 @@ def capture(
     """
 
     def run(distinct: frozenset[int]) -> Captured:
+        inputs: list[weakref.ref[Any]] = []
+
         def on(substitutions: Substitutions) -> Captured:
             session = CaptureSession(
                 substitutions, fn, args, kwargs, name=name, executors=executors, independent=independent,
                 distinct=distinct, around=around, dynamic=dynamic, imposed=imposed,
             )  # fmt: skip
-            return _capture(session, trusted)
+            captured = _capture(session, trusted)
+            inputs.extend(weakref.ref(x.handle) for x in session.tracer.inputs)
+            return captured
 
-        return undone(on)
+        captured = undone(on)
+        _refuse_stored_inputs(inputs)
+        return captured
 
     repeated = frozenset() if independent or dynamic else _repeated(args, kwargs)
     if repeated:
@@ -236,6 +243,19 @@ def _refuse_leftovers(tracer: Tracer) -> None:
             f"the traced function stored a tensor ({found[0]!r}) in {describe_referrer(found[0], [found])}, which "
             "outlives the call. Return it from the function instead, or keep it as an attribute of the module"
         )
+
+
+def _refuse_stored_inputs(inputs: Sequence[weakref.ref[Any]]) -> None:
+    """Run as Python if an input's handle is alive after the session: the program has stored it where no undo reaches.
+
+    The session itself holds the handles of inputs until it ends, so `_refuse_leftovers` cannot check them.
+    """
+    if any(handle() is not None for handle in inputs):
+        gc.collect()  # a handle may be part of an unreachable cycle
+    for handle in inputs:
+        found = handle()
+        if found is not None:
+            raise ModuleFallback(f"the program stores its input in {describe_referrer(found, [found])}")
 
 
 def trace_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
@@ -71,14 +72,46 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
     return (lambda model: model) if model is None else model
 
 
-def _custom_apply() -> Any:
-    """Return a replacement of `torch.autograd.Function.apply` that keeps the user's gradient function."""
-    apply = next(c.__dict__["apply"] for c in torch.autograd.Function.__mro__ if "apply" in c.__dict__)
+def _code_of_apply() -> types.CodeType:
+    __class__ = torch.autograd.Function  # a free variable, as in the method of torch, which calls `super()`
 
-    def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return apply.__get__(None, cls)(*args, **kwargs)  # a class method; in some versions of torch it is in C
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return _thunder_apply(cls, __class__, args, kwargs)  # type: ignore[name-defined]  # noqa: F821
 
-    return classmethod(_here(lambda cls, *args, **kwargs: apply_traced(_tracer(), cls, args, kwargs), original))
+    return apply.__code__
+
+
+# `torch.autograd.Function.apply`. If it is written in Python, a copy of it for callers outside of the program.
+_APPLY: Any = next(c.__dict__["apply"] for c in torch.autograd.Function.__mro__ if "apply" in c.__dict__)
+_METHOD: Any = getattr(_APPLY, "__func__", None)
+_IS_PYTHON = isinstance(_METHOD, types.FunctionType) and _METHOD.__code__.co_freevars == ("__class__",)
+_BY_TORCH: Any = (
+    types.FunctionType(_METHOD.__code__, _METHOD.__globals__, "apply", None, _METHOD.__closure__)
+    if _IS_PYTHON
+    else None
+)
+
+
+def _custom_apply() -> list[tuple[Any, str, Any]]:
+    """Return replacements of `torch.autograd.Function.apply` that keep the user's gradient function.
+
+    The code of the method is replaced, because programs store the method (`relu = MyReLU.apply`). In some versions of
+    torch the method is in C.
+    """
+
+    def traced(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply_traced(_tracer(), cls, args, kwargs)
+
+    if not _IS_PYTHON:
+        original = lambda cls, *args, **kwargs: _APPLY.__get__(None, cls)(*args, **kwargs)  # noqa: E731
+        return [(torch.autograd.Function, "apply", classmethod(_here(traced, original)))]
+    call = _here(traced, _BY_TORCH)
+    module = sys.modules[_METHOD.__module__]
+    found: list[tuple[Any, str, Any]] = [
+        (module, "_thunder_apply", lambda cls, _, args, kwargs: call(cls, *args, **kwargs)),
+        (_METHOD, "__code__", _code_of_apply()),
+    ]
+    return found
 
 
 def _left_to_python() -> list[tuple[Any, str, Any]]:
@@ -228,7 +261,6 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     """
     flag = torch.compiler._is_compiling_flag
     owners: list[tuple[Any, str, Any]] = [
-        (torch.autograd.Function, "apply", _custom_apply()),
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),
         (torch.compiler.is_compiling, "__code__", _is_compiling.__code__),
         # torch does not pass this method to overrides.
@@ -238,7 +270,14 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         # The cumulative average of batch norm converts the number of batches with `float`.
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
-    owners += _left_to_python() + _function_transforms() + _control_flow() + _distributed() + _checkpointed()
+    owners += (
+        _custom_apply()
+        + _left_to_python()
+        + _function_transforms()
+        + _control_flow()
+        + _distributed()
+        + _checkpointed()
+    )
     owners += (
         override_queries()
         + number_checks()

@@ -37,6 +37,7 @@ NOT_FOR_THIS_CALL = (GuardFailed, KeyError, IndexError, AttributeError, TypeErro
 
 _MAX_KEYS = 64
 _BY_VALUE = frozenset({bool, int, float, type(None)})
+_WITH_SHAPE = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class Refusal:
@@ -215,8 +216,11 @@ def _is_number(x: Any) -> bool:
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a cheap lookup key of arguments: shapes of tensors, values of numbers, and types of other values."""
+    """Return a cheap lookup key of arguments: shapes of tensors, values of numbers, and types of other values.
+
+    For other subclasses of `torch.Tensor`, `x.shape` may call the user's `__torch_function__`, or not be hashable.
+    """
     values = (*args, *kwargs, *kwargs.values()) if kwargs else args
     return tuple([
-        x.shape if isinstance(x, torch.Tensor) else x if type(x) in _BY_VALUE else type(x) for x in values
+        x.shape if type(x) in _WITH_SHAPE else x if type(x) in _BY_VALUE else type(x) for x in values
     ])  # fmt: skip

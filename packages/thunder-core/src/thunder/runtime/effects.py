@@ -113,6 +113,10 @@ def new_tuple(cls: type, items: Any) -> Any:
     return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
 
 
+def new_slice(cls: type, start: Any, stop: Any, step: Any) -> Any:
+    return cls(start, stop, step)
+
+
 ASSIGNMENTS = (
     set_item,
     delete_item,
@@ -138,6 +142,7 @@ CONSTRUCTORS = (
     new_mask,
     new_plain,
     new_tuple,
+    new_slice,
     array_of,
     number_of,
     new_array,

@@ -431,3 +431,17 @@ def test_an_index_in_a_name() -> None:
     jitted = thunder.jit(f)
     for x in (*INPUTS[:3], *INPUTS[:3]):
         same(jitted(x), f(x))
+
+
+def test_an_operation_that_depends_on_a_condition_is_compiled() -> None:
+    """The length of a range must not be negative. If its bounds come from floats, a decision precedes the range."""
+
+    def f(x: Any) -> Any:
+        first, last = x.to(torch.int32).tolist()
+        return torch.arange(first, last, dtype=torch.float32) + 0.5
+
+    jitted = thunder.jit(f, sharp_edges="error")
+    for bounds in ([0.0, 5.0], [1.0, 6.0], [2.0, 3.0], [-1.0, 7.0], [2.0, 2.0], [0.0, 4.0]):
+        x = torch.tensor(bounds)
+        assert torch.equal(jitted(x), f(x))
+    assert thunder.cache_misses(jitted) == 2  # an empty range is another path

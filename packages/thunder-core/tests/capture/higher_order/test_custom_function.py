@@ -282,3 +282,55 @@ def test_tangents_flow_under_no_grad(fn: Callable[[torch.Tensor], torch.Tensor],
     for _ in range(3):
         x = torch.arange(1.0, 4.0).requires_grad_(gradients)
         torch.testing.assert_close(jitted(x), fn(x))
+
+
+class Scale(Function):
+    """Its forward has no context, so torch binds the arguments of `apply` to the parameters of forward."""
+
+    @staticmethod
+    def forward(x: Any, by: Any = 2.0) -> Any:
+        return x * by
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.by = inputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * ctx.by, None
+
+
+class Stores(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale.apply
+
+    def forward(self, x: Any) -> Any:
+        return self.scale(x)
+
+
+stored_method = Scale.apply
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        Stores(),
+        lambda x: stored_method(x),
+        lambda x: stored_method(x, by=3.0),
+        lambda x: Scale.apply(x, 4.0),
+        lambda x: Scale.apply(by=5.0, x=x),
+    ],
+)
+def test_methods_that_programs_store_and_arguments_by_name(fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    jitted = thunder.jit(fn, sharp_edges="error")
+    for _ in range(2):
+        outcomes = []
+        for f in (fn, jitted):
+            x = torch.rand(3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+            out = f(x)
+            out.sum().backward()
+            outcomes.append((out.detach(), x.grad))
+        torch.testing.assert_close(outcomes[1], outcomes[0])
+    assert thunder.cache_misses(jitted) == 1
+    assert torch.autograd.Function.apply.__func__.__code__.co_filename.startswith(torch.__path__[0])  # type: ignore[attr-defined]

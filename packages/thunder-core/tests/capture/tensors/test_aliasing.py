@@ -577,3 +577,27 @@ def test_a_write_to_memory_of_another_input_runs_eagerly() -> None:
         return [compiled(torch.ones(2)).tolist() for _ in range(4)], base.tolist()
 
     assert run(thunder.jit) == run(lambda fn: fn)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        lambda y: (y.view(-1), y),
+        lambda y: (y, y.view(-1), y[1:]),
+        lambda y: (y.view(-1), y.view(-1)),
+        lambda y: (y, y),
+    ],
+)
+@pytest.mark.parametrize("of_input", [False, True])
+def test_results_that_are_views_of_the_whole_tensor_can_be_written(results: Any, of_input: bool) -> None:
+    def f(x: Any) -> Any:
+        return results(x if of_input else x * 2)
+
+    outcomes = []
+    for fn in (f, thunder.jit(f)):
+        leaf = torch.arange(4.0, requires_grad=True)
+        found = fn(leaf * 1)
+        found[0].mul_(2)
+        sum((x * x).sum() for x in found).backward()
+        outcomes.append([*(x.detach() for x in found), leaf.grad])
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=0)

@@ -68,7 +68,7 @@ class Substitutions:
 
         The step that undoes this becomes the last one, or number `step`.
         """
-        before = owner.__dict__.get(name, ABSENT)
+        before = owner.__code__ if name == "__code__" else owner.__dict__.get(name, ABSENT)
         self._steps.insert(len(self) if step is None else step, (_put_back, (owner, name, before)))
         self._replaced.setdefault(id(owner), (owner, {}))[1].setdefault(name, before)
         _setter(owner)(owner, name, new)
@@ -179,6 +179,7 @@ class Substitutions:
         self._replaced.clear()
         self.in_objects.clear()
         self.reassigned.clear()
+        self._untouched.clear()
         if failure is not None:
             raise failure
 

@@ -100,6 +100,7 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
         if drew[0]:
             bsym.sym = chance
 
+    view = (OpTags.VIEW_OP,) if _is_view(func) else ()
     meta.__doc__ = f"torch's {name}, which thunder does not look into."
 
     def made(*tags: OpTags) -> Symbol:
@@ -108,7 +109,7 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
             "is_prim": True,
             "executor": torch_executor,
             "fn": func,
-            "facts": _FACTS.get(name),
+            "facts": FactOptions(view="maybe") if view else _FACTS.get(name),
         }
         which = id if not tags else (*id, "random")
         effect = (OpTags.SIDE_EFFECT,) if is_collective(func) else ()
@@ -116,7 +117,7 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
             name,
             meta,
             id=which,
-            tags=(OpTags.OPAQUE_OP, *effect, *tags),
+            tags=(OpTags.OPAQUE_OP, *effect, *view, *tags),
             bind_postprocess=None if tags else settle,
             **given,
         )
@@ -127,6 +128,14 @@ def _symbol(func: Any, name: str, module: str | None, id: Any) -> Symbol:
         sym.batch(_batch_by_torch(sym))
     plain.jvp(_tangents_by_torch(plain))
     return plain
+
+
+def _is_view(func: Any) -> bool:
+    """Check whether the schema of an operator of `torch.ops` declares that its result may be a view of its argument."""
+    overloads = [func] if isinstance(func, OpOverload) else []
+    if isinstance(func, OpOverloadPacket):
+        overloads = [getattr(func, name) for name in func.overloads()]
+    return any(overload.is_view for overload in overloads)
 
 
 # The namespaces of `torch.ops` whose operators communicate with other processes.

@@ -183,7 +183,11 @@ class Epilogue:
 
     # -- how kinds rebuild values that the program created -------------------------------------------------------------
     def constant(self, x: Any) -> Any:
-        """Write the value itself. A slice may have symbolic bounds, which become plain numbers."""
+        """Write the value itself, or a slice whose bounds are numbers or tensors of the program."""
+        if type(x) is slice:
+            bounds = [x.start, x.stop, x.step]
+            if any(isinstance(i, SymbolicNumber) or is_tensor(i) for i in bounds):
+                return self._make(x, "new_slice", *map(self.expression, bounds))
         return specialized(x)
 
     def kept(self, x: Any) -> Any:
@@ -215,8 +219,8 @@ class Epilogue:
             if tensor is x:
                 return self._made.get(id(x), proxy)  # type: ignore[no-any-return]
         out = AnyProxy(name=self.trace.make_name("t"))
-        base = self.shared.get(id(x._storage)) if is_handle(x) and x._views else None
-        if base is not None:
+        base = self.shared.get(id(x._storage)) if is_handle(x) else None
+        if base is not None and base is not x:
             self._repeat_views(x, self._tensor(base), out)
             return out
         self.tensors.append(x)
@@ -234,10 +238,13 @@ class Epilogue:
         return out
 
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
-        for i, view in enumerate(x._views):
-            found = out if i + 1 == len(x._views) else AnyProxy(name=self.trace.make_name("t"))
-            args = function_of(view), base, specialized(view.args), specialized(view.kwargs)
-            self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], args, {}, found))
+        steps: list[Any] = [(function_of(view), view.args, view.kwargs) for view in x._views]
+        if not steps:  # a view of the whole memory, e.g. `view` with the same shape
+            steps = [(torch.Tensor.view_as, (base,), {})]
+        for i, (function, args, kwargs) in enumerate(steps):
+            found = out if i + 1 == len(steps) else AnyProxy(name=self.trace.make_name("t"))
+            given = function, base, specialized(args), specialized(kwargs)
+            self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], given, {}, found))
             base = found
 
     def _array(self, x: ArrayHandle) -> Any:
@@ -311,8 +318,8 @@ def _holds_number(x: Any) -> bool:
 
 
 def _holds_tensor(x: Any) -> bool:
-    """Check whether a function holds a tensor of the program. A tensor's own method does not count."""
-    return _holds(x, lambda i: is_handle(i) and i._storage.source is None)
+    """Check whether a function, or a wrapper of a function, holds a tensor of the program (e.g. in its closure)."""
+    return _holds(x, is_handle)
 
 
 def _holds(x: Any, found: Callable[[Any], bool], seen: tuple[Any, ...] = ()) -> bool:

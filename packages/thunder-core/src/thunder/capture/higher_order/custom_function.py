@@ -7,6 +7,7 @@ incoming gradients, and becomes the gradient rule of this operation.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -73,6 +74,10 @@ def _needs(x: Any) -> bool:
 
 def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `cls.apply(*args)` in a traced program."""
+    if _has_setup_context(cls):  # torch then binds the arguments to the parameters of forward
+        bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+        bound.apply_defaults()
+        args, kwargs = bound.args, bound.kwargs
     if kwargs:
         raise TypeError(f"{cls.__name__}.apply() takes no keyword arguments")
     trace = tracer.trace
@@ -105,7 +110,26 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         with tracer.recording():
             output = map_proxies(output, lambda p: prims.detach(p) if p.name in stopped else p)
     dirty = {id(t) for t in ctx._dirty if any(t is h for h in handles)}
-    return _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+    around = list(tracer.handles)
+    wrapped = _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+    _link_memory(tracer, around, wrapped, forward)
+    return wrapped
+
+
+def _link_memory(tracer: Tracer, around: list[Handle], results: Any, forward: list[BoundSymbol]) -> None:
+    """Record which results of the forward are views of tensors that existed before, or of each other."""
+    made = {name: op for op in forward for name in op.out_names}
+
+    def producer(value: TensorProxy) -> BoundSymbol | None:
+        return made.get(value.name) or tracer.producer(value)
+
+    storages = aliasing.storages_by_memory(around, producer)
+    for x in results if isinstance(results, tuple) else (results,):
+        if isinstance(x, Handle) and not any(x is h for h in around):
+            known = storages.setdefault(aliasing.memory_of(x._value, producer), [])
+            for storage in known:
+                aliasing.link(x._storage, storage)
+            known.append(x._storage)
 
 
 def _stopped(ctx: TracedContext, out: Any, output: Any) -> set[str]:
@@ -128,8 +152,12 @@ def _anew(output: Any, given: set[str]) -> Any:
     return map_proxies(output, lambda p: prims.alias(p) if p.name in given else p)
 
 
+def _has_setup_context(cls: Any) -> bool:
+    return cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context
+
+
 def _forward(cls: Any, ctx: TracedContext, args: tuple[Any, ...]) -> Any:
-    if cls.setup_context is not torch.autograd.function._SingleLevelFunction.setup_context:
+    if _has_setup_context(cls):
         out = cls.forward(*args)
         cls.setup_context(ctx, args, out)
         return out

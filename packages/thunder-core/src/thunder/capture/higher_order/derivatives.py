@@ -182,7 +182,7 @@ def grad_and_value(fn: Callable[..., Any], argnums: Any, has_aux: bool, args: An
     pullback = Pullback(part, values)
     with part.transforming():
         grads = pullback.gradients([(first, one_of(first))])
-    leaves = iter(part.give(grads))
+    leaves = iter(part.give(grads, gradients=True))
     trees = tuple([pytree.tree_map(lambda x: next(leaves), inputs[i]) for i in chosen])
     found = trees if isinstance(argnums, tuple) else trees[0]
     [value] = part.give([first])
@@ -237,7 +237,7 @@ def vjp(fn: Callable[..., Any], primals: tuple[Any, ...], argnums: Any, has_aux:
             arriving = [(out, _arriving(out, x)) for out, x in zip(outs, handles) if is_inexact_dtype(out.dtype)]
             grads = pullback.gradients(arriving)
         part.also_reads([x for x in handles if x is not None])
-        leaves = iter(part.give(grads))
+        leaves = iter(part.give(grads, gradients=True))
         trees = tuple([pytree.tree_map(lambda x: next(leaves), inputs[i]) for i in chosen])
         return trees if argnums is None or isinstance(argnums, tuple) else trees[0]
 
@@ -331,7 +331,7 @@ def jvp(fn: Callable[..., Any], primals: Any, tangents: Any, strict: bool, has_a
         moved = [zeros_of(p) if t is None else t for p, t in zip(outs, found)]
     _write_back(part, [(handle, pushed.value(value)) for handle, value in written])
     part.also_reads(handles)
-    results = pytree.tree_unflatten(part.give(outs), spec), pytree.tree_unflatten(part.give(moved), spec)
+    results = tuple([pytree.tree_unflatten(x, spec) for x in (part.give(outs, anew=True), part.give(moved))])
     return (*results, pytree.tree_unflatten(part.give(values[len(tensors) :]), aux_spec)) if has_aux else results
 
 
@@ -428,7 +428,7 @@ def jacrev(fn: Callable[..., Any], argnums: Any, has_aux: bool, chunk_size: int 
         rows = [_rows(pullback, p, chunk_size) for p in values[: len(tensors)]]
 
     def jacobian(found: list[TensorProxy]) -> Any:
-        leaves = iter(part.give(found))
+        leaves = iter(part.give(found, gradients=True))
         trees = tuple([pytree.tree_map(lambda x: next(leaves), inputs[i]) for i in chosen])
         return trees if isinstance(argnums, tuple) else trees[0]
 
@@ -476,7 +476,7 @@ def jacfwd(fn: Callable[..., Any], argnums: Any, has_aux: bool, randomness: str,
     values = part.read([*tensors, *aux])
     with part.transforming():
         columns, values = _columns(part, values, len(tensors), randomness)
-    given = [part.give(found) for found in columns]
+    given = [part.give(found, gradients=True) for found in columns]
 
     def jacobian(found: list[Any]) -> Any:
         leaves = iter(found)

@@ -210,17 +210,39 @@ class Subtrace:
         names = self.names
         return map_proxies(x, lambda p: names.get(p.name, p))
 
-    def give(self, values: Any) -> Any:
-        """Wrap results of the transformed part for user code. Callable inside or after `transforming`."""
+    def give(self, values: Any, *, gradients: bool = False, anew: bool = False) -> Any:
+        """Wrap results of the transformed part for user code. Callable inside or after `transforming`.
+
+        As in eager mode, a result that the part has not changed is the tensor from outside (with `anew`, another tensor
+        with its memory), and views in the part are views of tensors from outside. torch does not specify which memory
+        `gradients` share, so they are new tensors.
+        """
         grad = self._results_need_grad
         detached = grad and self.tracer.detaching and not torch.is_grad_enabled()
+        known = [] if gradients else self._handles_around()
+        storages = aliasing.storages_by_memory(known, self.tracer.producer)
 
         def one(x: Any) -> Any:
             if not isinstance(x, TensorProxy):
                 return x
             with self.tracer.recording():
                 x = self.outer(x)
+                same = next((h for h in known if h._value is x and h._version_seen == h._storage.version), None)
+                if same is not None and same._parent is None:
+                    return aliasing.twin(same) if anew else same
+                memory = aliasing.memory_of(x, self.tracer.producer)
                 x = prims.detach(x) if detached and is_inexact_dtype(x.dtype) else x
-            return self.tracer.wrap(x, requires_grad=grad and not detached)
+            out = self.tracer.wrap(x, requires_grad=grad and not detached)
+            if not gradients:
+                for storage in storages.setdefault(memory, []):
+                    aliasing.link(out._storage, storage)
+                storages[memory].append(out._storage)
+                known.append(out)
+            return out
 
         return [one(x) for x in values]
+
+    def _handles_around(self) -> list[Handle]:
+        """Return the handles of the surrounding program: from before the part, and inputs that the part has found."""
+        before = [h for ref in self._before.values() if (h := ref()) is not None]
+        return [*self.given, *before, *[x.handle for x in self.tracer.inputs[self._lifted :]]]

@@ -8,7 +8,8 @@ their next read. A write through a view puts the view's new elements back into t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,11 +22,11 @@ from thunder.clang import maybe_convert_to_dtype
 from thunder.clang.base import expand
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
-from thunder.core.symbol import proxies_in
+from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.symint.numbers import specialized
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["read", "shared_memory", "twin", "write"]
+__all__ = ["link", "memory_of", "read", "shared_memory", "storages_by_memory", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
@@ -84,6 +85,10 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
     new = _as_stored(old, new, name)
     _part(handle)
     storage = handle._storage
+    if any(other() is not None for other in storage.shared_with):
+        fall_back(
+            "the program writes to memory that the arguments and results of a higher-order function share (e.g. vmap)"
+        )
     before = storage.value
     if not handle._views:
         storage.value = new
@@ -188,15 +193,41 @@ def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
             groups.setdefault(id(x._storage), {})[id(x)] = x
     found: dict[int, Handle] = {}
     for key, handles in groups.items():
-        views = [x for x in handles.values() if x._views]
-        if len(handles) > 1 and views and all(map(_is_repeatable, views)):
-            storage = views[0]._storage
-            inputs = [lifted.handle for lifted in views[0]._tracer.inputs if lifted.handle._storage is storage]
+        if len(handles) > 1 and all(map(_is_repeatable, handles.values())):
+            first = next(iter(handles.values()))
+            storage, tracer = first._storage, first._tracer
+            inputs = [lifted.handle for lifted in tracer.inputs if lifted.handle._storage is storage]
             whole = next((x for x in (*inputs, *handles.values()) if not x._views), None)
             if whole is None:
-                whole = Handle.make(views[0]._tracer, storage.value, requires_grad=True, storage=storage)
+                whole = Handle.make(tracer, storage.value, requires_grad=True, storage=storage)
             found[key] = whole
     return found
+
+
+def memory_of(value: TensorProxy, producer: Callable[[TensorProxy], BoundSymbol | None]) -> str:
+    """Return the name of the value of which `value` is a view, or its own name."""
+    while True:
+        op = producer(value)
+        if op is None or op.sym.facts.view == "never" or not (op.args and isinstance(op.args[0], TensorProxy)):
+            return value.name
+        value = op.args[0]
+
+
+def storages_by_memory(
+    handles: Iterable[Handle], producer: Callable[[TensorProxy], BoundSymbol | None]
+) -> dict[str, list[Storage]]:
+    """Return storages by the values whose memory they have: the first value and, after a write, the current one."""
+    found: dict[str, list[Storage]] = {}
+    for storage in {id(h._storage): h._storage for h in handles}.values():
+        for memory in {memory_of(x, producer) for x in (storage.value, storage.origin)}:
+            found.setdefault(memory, []).append(storage)
+    return found
+
+
+def link(one: Storage, other: Storage) -> None:
+    """Record that two storages share memory in a way that the trace does not know: a write to either falls back."""
+    one.shared_with.append(weakref.ref(other))
+    other.shared_with.append(weakref.ref(one))
 
 
 def _is_repeatable(handle: Handle) -> bool:

@@ -13,6 +13,7 @@ import math
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
@@ -72,7 +73,17 @@ class View(NamedTuple):
 class Storage:
     """The memory that a tensor and its views share: its current value and its number of writes."""
 
-    __slots__ = ("needs_grad", "origin", "source", "value", "version", "visible", "written")
+    __slots__ = (
+        "__weakref__",
+        "needs_grad",
+        "origin",
+        "shared_with",
+        "source",
+        "value",
+        "version",
+        "visible",
+        "written",
+    )
 
     def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
         self.value = value
@@ -82,6 +93,8 @@ class Storage:
         self.written = False
         self.visible = False  # whether autograd saw a write to the memory
         self.needs_grad = False  # whether any handle of the memory has required grad
+        # Storages that are views of this memory or its base in eager mode, through steps that no `View` expresses.
+        self.shared_with: list[weakref.ref[Storage]] = []
 
 
 class Handle(torch.Tensor):

@@ -33,7 +33,7 @@ from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
-from thunder.core.errors import ThunderError, TraceHasEnded, TracingError
+from thunder.core.errors import DataDependentError, ThunderError, TraceHasEnded, TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
@@ -360,10 +360,7 @@ class Tracer:
             tensors = tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
-            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-                out = call_with_autocast(sym, args, kwargs)
-            else:
-                out = sym(*args, **kwargs)
+            out = self._computed(sym, args, kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
             if detached:
@@ -373,6 +370,21 @@ class Tracer:
                 return self._results(out, tensors, grad)
             result = self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
             return given if result is base else result
+
+    def _computed(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record an operation. If it depends on conditions on data-dependent numbers, they are decided before it."""
+        decided: set[str] = set()
+        while True:
+            try:
+                if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+                    return call_with_autocast(sym, args, kwargs)
+                return sym(*args, **kwargs)
+            except DataDependentError as error:
+                condition = error.condition
+                if self.decisions is None or condition is None or condition.text() in decided:
+                    raise
+                decided.add(condition.text())
+                self.decisions.condition(condition)
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """Return the results of an operation under no_grad, detached so that no gradient flows through them."""

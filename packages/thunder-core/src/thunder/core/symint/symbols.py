@@ -395,6 +395,7 @@ class Symbols:
             "holds with torch._check(...), pass the number as an argument, call thunder.jit on the parts before and "
             "after, or put the line into a function that stays Python (thunder.disable)",
             asked=tuple([p.name for p in (x if constraint is None else constraint).leaves if p.value is None]),
+            condition=constraint,
         )
 
     # -- text ---------------------------------------------------------------------------------------------------------

@@ -32,7 +32,8 @@ class Function(Kind):
                 recorder.add(HasType(source, types.FunctionType))
             else:
                 recorder.add(IsAlive(source, weakref.ref(value)))
-        recorder.add(IsObject(source.attr("__code__"), value.__code__))
+        code = recorder.substitutions.original(value, "__code__", value.__code__)
+        recorder.add(IsObject(source.attr("__code__"), code))
 
     def snapshot(self, source: Source, value: Any, recorder: Recorder) -> list[Snapshot]:
         """Return no snapshot: assignments to a function's attributes change its `__dict__`."""

@@ -64,11 +64,13 @@ class TracingError(ThunderError):
 class DataDependentError(TracingError):
     """The program needs the value of a data-dependent number or condition while it is traced.
 
-    `asked` contains the names of the trace's values that the needed value depends on, if they are known.
+    `asked` contains the names of the trace's values that the needed value depends on, if they are known. `condition` is
+    the condition that is needed, if it is one.
     """
 
-    def __init__(self, *args: Any, asked: tuple[str, ...] = ()) -> None:
+    def __init__(self, *args: Any, asked: tuple[str, ...] = (), condition: Any = None) -> None:
         self.asked = asked
+        self.condition = condition
         # True if tracing again with overridden builtins, or with derived scalars, may succeed (`frontend/jit.py`).
         self.overrides_builtins = self.derives_scalars = True
         super().__init__(*args)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.guards.evaluation import Evaluation, draws, is_pure
 from thunder.core import prims
+from thunder.core.errors import DataDependentError
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
 from thunder.core.symint.numbers import Constraint, SymbolicNumber
@@ -50,9 +51,7 @@ class Decisions:
 
     def condition(self, constraint: Constraint) -> bool:
         """Return whether a condition on numbers of the program is true, and record the decision."""
-        asked = constraint.left
-        if constraint.relation != "==" or constraint.right is not True:
-            asked = self._symbols.deferred(*constraint)
+        asked = self._question(constraint)
         known = len(self.made)
         answer = bool(self._answer(asked))
         whole = all(issubclass(x.__class__, int) for x in (constraint.left, constraint.right))
@@ -61,6 +60,20 @@ class Decisions:
             self._symbols.assume(constraint.left, relation, constraint.right)
         return answer
 
+    def known(self, constraint: Constraint) -> bool | None:
+        """Return the answer to a condition that has been decided before, else None."""
+        scope = self._tracer.scope_of_user_code
+        return self._known.get((id(scope), self._question(constraint).text()))
+
+    def answers(self, constraint: Constraint) -> bool:
+        """Decide a condition that an operation needs, before the operation; return whether it was not known before."""
+        known = len(self.made)
+        try:
+            self.condition(constraint)
+        except DataDependentError:
+            return False  # the number is made by the operation itself, or no path can start again
+        return len(self.made) > known
+
     def value(self, number: SymbolicNumber) -> Any:
         """Return the value of a number of the program, and record the decision that it has this value."""
         known = len(self.made)
@@ -68,6 +81,11 @@ class Decisions:
         if len(self.made) > known and type(answer) is int:
             self._symbols.assume(number, "==", answer)
         return answer
+
+    def _question(self, constraint: Constraint) -> Any:
+        if constraint.relation == "==" and constraint.right is True:
+            return constraint.left
+        return self._symbols.deferred(*constraint)
 
     @property
     def _symbols(self) -> Any:

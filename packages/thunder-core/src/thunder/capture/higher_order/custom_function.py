@@ -18,13 +18,14 @@ from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
-from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.dtypes import is_complex_dtype, is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.passes.checkpoint import copy_operations
+from thunder.torch.elementwise_base import sum_to
 
 __all__ = ["apply_traced"]
 
@@ -87,7 +88,7 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     stopped = _stopped(ctx, out, output)
     if not ctx._materializes and any(ctx.needs_input_grad) and len(_differentiable(output, stopped)) > 1:
         fall_back(f"{cls.__name__} calls set_materialize_grads(False), and has several differentiable outputs")
-    backward = _trace_backward(tracer, cls, ctx, output, stopped)
+    backward = _trace_backward(tracer, cls, ctx, output, stopped, forward)
     kept, captured = _beside(inputs, output, forward, backward)
     ruled = bool(tracer.parts)  # a surrounding transform may need its tangents or its batching rule
     whole = not (kept and ruled)
@@ -158,11 +159,15 @@ class _Backward:
         self.error: Exception | None = None
 
 
-def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str]) -> _Backward:
+def _trace_backward(
+    tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str], forward: list[BoundSymbol]
+) -> _Backward:
     result = _Backward()
+    needed = (any(ctx.needs_input_grad) and torch.is_grad_enabled()) or bool(tracer.parts)
+    before = tracer.refusal
     try:
         outs = output if isinstance(output, tuple) else (output,)
-        with tracer.trace.scope() as operations, tracer.without_gradients():
+        with tracer.scope_of_backward(forward, needed=needed) as operations, tracer.without_gradients():
             with tracer.proxies():
                 result.cotangents = [
                     TensorProxy(like=p)
@@ -174,6 +179,7 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, s
             result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
         result.operations = operations
     except Exception as error:  # raised later, and only if the program is differentiated
+        tracer.refusal = before
         result.error = error.with_traceback(None)  # the frames would keep handles alive
     return result
 
@@ -243,7 +249,7 @@ def _symbol(
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
-                gradient = names.get(g.name, g)
+                gradient = _of_the_input(names.get(g.name, g), a)
                 put_grad(a, prims.detach(gradient) if once else gradient)
 
     def rule(*args: Any) -> Any:
@@ -257,6 +263,15 @@ def _symbol(
         rule.backward = differentiate  # type: ignore[attr-defined]  # for callers that have already run the operation
     sym.grad(rule)
     return sym
+
+
+def _of_the_input(gradient: TensorProxy, a: TensorProxy) -> TensorProxy:
+    """Return a gradient with the shape and dtype of its input, as torch's engine converts what a backward returns."""
+    missing = gradient.ndim - a.ndim
+    fits = missing >= 0 and all(m in (1, n) for m, n in zip(a.shape, gradient.shape[missing:]))
+    if not fits or (is_complex_dtype(gradient.dtype) and not is_complex_dtype(a.dtype)):
+        raise RuntimeError(f"returned an invalid gradient - got {gradient.shape} but expected {a.shape}")
+    return sum_to(gradient, a)  # type: ignore[no-any-return]
 
 
 # -- rules for tangents and batches -----------------------------------------------------------------------------------

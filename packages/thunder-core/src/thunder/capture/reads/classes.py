@@ -22,7 +22,7 @@ from thunder.capture.reads.class_attributes import (
     is_of_the_interpreter,
     plain_class_attributes,
 )
-from thunder.capture.reads.guard_kinds import HasAttributes, HasType, IsObject, LacksKeys
+from thunder.capture.reads.guard_kinds import HasAttributes, HasKeys, HasType, IsObject, LacksKeys
 from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.kinds.containers import has_plain_lookup
 from thunder.capture.reads.libraries import is_library_class
@@ -233,6 +233,12 @@ class ClassReads:
             for name, value in before.items():
                 if not name.startswith("__") and not hasattr(type(value), "__get__"):
                     self._recorder.value(self.know(cls).variable(name), value)
+
+    def names_listed(self, cls: type) -> None:
+        """Guard the names of all attributes of a class and its bases."""
+        for owner in cls.__mro__:
+            if not is_library_class(owner):
+                self._recorder.add(HasKeys(self.know(owner).variables, tuple(self._attributes_before(owner))))
 
     def read_whole(self, cls: type) -> None:
         """Guard all attributes of an unwatched object's classes: methods, properties and data."""

@@ -94,6 +94,8 @@ class Tracer:
         self.decisions: Decisions | None = None  # set if values that Python needs are decided (`guards/decisions.py`)
         self.scope_of_user_code: list[BoundSymbol] = self.trace.scopes[0]
         self.scopes_of_parts: list[list[BoundSymbol]] = []  # scopes that become a part of the program in each call
+        # The outermost custom backward that is being traced and needed: its forward's operations, and its scope.
+        self.custom_backward: tuple[list[BoundSymbol], list[BoundSymbol]] | None = None
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
         self.collective: str | None = None  # the first collective of torch.distributed that the program calls
         self.has_regions = False  # whether backward recomputes a part of the program
@@ -328,6 +330,20 @@ class Tracer:
                 yield operations
             finally:
                 self.scopes_of_parts.pop()
+
+    @contextmanager
+    def scope_of_backward(self, forward: list[BoundSymbol], *, needed: bool) -> Iterator[list[BoundSymbol]]:
+        """Return a context that records the backward of a custom function into a new scope.
+
+        It is `needed` if the program is differentiated.
+        """
+        before = self.custom_backward
+        with self.trace.scope() as operations:
+            self.custom_backward = before or ((forward, operations) if needed else None)
+            try:
+                yield operations
+            finally:
+                self.custom_backward = before
 
     @contextmanager
     def proxies(self) -> Iterator[None]:

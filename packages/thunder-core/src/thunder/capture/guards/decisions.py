@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.user_lines import user_line
-from thunder.capture.guards.evaluation import Evaluation, draws, is_pure
+from thunder.capture.guards.evaluation import Evaluation, is_pure, may_run_twice
 from thunder.core import prims
 from thunder.core.errors import DataDependentError
 from thunder.core.proxies import NumberProxy
@@ -170,8 +170,4 @@ class Decisions:
         if any(not any(made_in[p.name] is s for s in around) for p in asked.leaves if p.name in made_in):
             return False
         # An effect would be repeated.
-        return all(is_pure(op) or draws(op) or _only_checks(op) for s in around for op in s)
-
-
-def _only_checks(op: BoundSymbol) -> bool:
-    return op.sym in (prims.decide, prims.check_number)
+        return all(may_run_twice(op) for s in around for op in s)

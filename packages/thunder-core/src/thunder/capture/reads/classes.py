@@ -79,6 +79,8 @@ class ClassReads:
                 for c in cls.__mro__:
                     if not is_library_class(c):
                         self._index(c)
+                if not is_library_class(unwatched_class(cls)):
+                    self.know(unwatched_class(cls))  # its methods run when the class is called
             if issubclass(cls, _MODULE):
                 for name in _GLOBAL_HOOKS:
                     recorder.value(_OF_ALL_MODULES.attr(name), getattr(torch.nn.modules.module, name))

@@ -18,20 +18,12 @@ __all__ = [
     "at_line",
     "has_frames_of_extension",
     "is_transform",
-    "release_frames",
     "stacklevel_of_user",
     "with_transforms_of_torch",
 ]
 
 # By the programs that `thunder.grad` and others trace: the same transform of torch.func, for eager mode.
 TRANSFORMS_OF_TORCH: dict[Callable[..., Any], Callable[..., Callable[..., Any]]] = {}
-
-
-def release_frames(error: BaseException | None) -> None:
-    """Drop the frames of an exception that thunder handles, because they refer to the arguments of the call."""
-    while error is not None and error.__traceback__ is not None:  # a chain may have a cycle
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def is_transform(fn: Callable[..., Any]) -> bool:

@@ -35,7 +35,7 @@ from thunder.core.errors import (
 from thunder.core.locations import name_in_module
 from thunder.core.state import SourceLine, registrations, state
 from thunder.core.trace import Trace
-from thunder.core.tracebacks import find_source, present
+from thunder.core.tracebacks import find_source, present, release_frames
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
@@ -45,7 +45,6 @@ from thunder.frontend.fallbacks import (
     at_line,
     has_frames_of_extension,
     is_transform,
-    release_frames,
     stacklevel_of_user,
     with_transforms_of_torch,
 )

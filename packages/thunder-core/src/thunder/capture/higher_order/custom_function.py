@@ -17,13 +17,15 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer
-from thunder.core import prims
+from thunder.core import prims, pytree
 from thunder.core.dtypes import is_complex_dtype, is_inexact_dtype
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.tracebacks import release_frames
 from thunder.passes.checkpoint import copy_operations
 from thunder.torch.elementwise_base import sum_to
 
@@ -32,6 +34,9 @@ __all__ = ["apply_traced"]
 
 # The code of a backward that `once_differentiable` has wrapped: torch treats the gradients it returns as constants.
 _ONCE = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 class TracedContext:
@@ -92,7 +97,8 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     kept, captured = _beside(inputs, output, forward, backward)
     ruled = bool(tracer.parts)  # a surrounding transform may need its tangents or its batching rule
     whole = not (kept and ruled)
-    arguments = (*inputs, *captured)
+    # Objects of the program are no operands. They may refer to handles, which must not outlive the run.
+    arguments = (*(inputs if ruled else pytree.tree_map(_operand, inputs)), *captured)
     results = (output, tuple(kept)) if whole and kept else output
     sym = _symbol(cls, arguments, output, results, forward, backward, whole)
     if ruled:
@@ -107,6 +113,10 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
             output = map_proxies(output, lambda p: prims.detach(p) if p.name in stopped else p)
     dirty = {id(t) for t in ctx._dirty if any(t is h for h in handles)}
     return _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+
+
+def _operand(x: Any) -> Any:
+    return x if isinstance(x, (Proxy, SymbolicNumber, *_PLAIN)) else None
 
 
 def _stopped(ctx: TracedContext, out: Any, output: Any) -> set[str]:
@@ -180,7 +190,8 @@ def _trace_backward(
         result.operations = operations
     except Exception as error:  # raised later, and only if the program is differentiated
         tracer.refusal = before
-        result.error = error.with_traceback(None)  # the frames would keep handles alive
+        release_frames(error)  # they would keep handles alive
+        result.error = error
     return result
 
 

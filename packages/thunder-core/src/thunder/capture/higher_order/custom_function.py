@@ -19,6 +19,7 @@ from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims, pytree
 from thunder.core.dtypes import is_complex_dtype, is_inexact_dtype
+from thunder.core.errors import TracingError
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -35,6 +36,9 @@ __all__ = ["apply_traced"]
 # The code of a backward that `once_differentiable` has wrapped: torch treats the gradients it returns as constants.
 _ONCE = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
 
+
+# A backward that calls its own function is traced for so many derivatives. Each is traced inside of the one before.
+MAX_ORDER = 3
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
@@ -173,8 +177,15 @@ def _trace_backward(
     tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str], forward: list[BoundSymbol]
 ) -> _Backward:
     result = _Backward()
+    if tracer.backwards.count(cls) >= MAX_ORDER:
+        result.error = TracingError(
+            f"the backward of {cls.__name__} calls {cls.__name__}, and thunder compiles the first {MAX_ORDER} "
+            "derivatives of such a function"
+        )
+        return result
     needed = (any(ctx.needs_input_grad) and torch.is_grad_enabled()) or bool(tracer.parts)
     before = tracer.refusal
+    tracer.backwards.append(cls)
     try:
         outs = output if isinstance(output, tuple) else (output,)
         with tracer.scope_of_backward(forward, needed=needed) as operations, tracer.without_gradients():
@@ -192,6 +203,8 @@ def _trace_backward(
         tracer.refusal = before
         release_frames(error)  # they would keep handles alive
         result.error = error
+    finally:
+        tracer.backwards.pop()
     return result
 
 

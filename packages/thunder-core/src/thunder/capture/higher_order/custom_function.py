@@ -177,16 +177,15 @@ def _trace_backward(
     tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str], forward: list[BoundSymbol]
 ) -> _Backward:
     result = _Backward()
-    if tracer.backwards.count(cls) >= MAX_ORDER:
-        result.error = TracingError(
-            f"the backward of {cls.__name__} calls {cls.__name__}, and thunder compiles the first {MAX_ORDER} "
-            "derivatives of such a function"
-        )
-        return result
     needed = (any(ctx.needs_input_grad) and torch.is_grad_enabled()) or bool(tracer.parts)
     before = tracer.refusal
     tracer.backwards.append(cls)
     try:
+        if tracer.backwards.count(cls) > MAX_ORDER:
+            raise TracingError(
+                f"the backward of {cls.__name__} calls {cls.__name__}, and thunder compiles the first {MAX_ORDER} "
+                "derivatives of such a function"
+            )
         outs = output if isinstance(output, tuple) else (output,)
         with tracer.scope_of_backward(forward, needed=needed) as operations, tracer.without_gradients():
             with tracer.proxies():

@@ -19,6 +19,7 @@ from thunder.capture.reads.class_attributes import (
     codes_of,
     functions_in,
     holds_code,
+    is_library_descriptor,
     is_of_the_interpreter,
     plain_class_attributes,
 )
@@ -180,6 +181,12 @@ class ClassReads:
             recorder.value(source.attr("func"), raw.func)
         elif isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__"):
             recorder.value(source, raw)
+        elif is_library_descriptor(raw):
+            source = self.know(owner).variable(name)
+            recorder.value(source, raw, holder=(owner, name))
+            for attribute, fn in vars(raw).items():
+                if isinstance(fn, types.FunctionType):
+                    recorder.value(source.attr(attribute), fn)
         else:
             recorder.value(self.know(owner).variable(name), raw, holder=(owner, name))
 

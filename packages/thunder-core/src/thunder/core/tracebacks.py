@@ -18,7 +18,16 @@ from thunder.core.errors import ThunderError
 from thunder.core.locations import is_ours, is_user_code
 from thunder.core.state import SourceLine
 
-__all__ = ["PROGRAM_PREFIX", "add_note", "find_source", "keeps_all_frames", "module_path", "note_source", "present"]
+__all__ = [
+    "PROGRAM_PREFIX",
+    "add_note",
+    "find_source",
+    "keeps_all_frames",
+    "module_path",
+    "note_source",
+    "present",
+    "release_frames",
+]
 
 PROGRAM_PREFIX = "<thunder."  # of the names of generated files, whose frames are thunder's, too
 
@@ -152,3 +161,10 @@ def module_path(module: Any, names: Mapping[int, str]) -> str:
     """Return the path and the class of a module, e.g. `layers.2 (Linear)`."""
     name, cls = names.get(id(module), ""), type(module).__name__
     return f"{name} ({cls})" if name else cls
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Drop the frames of an exception that thunder handles, because they refer to the arguments of the call."""
+    while error is not None and error.__traceback__ is not None:  # a chain may have a cycle
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -25,7 +25,7 @@ from thunder.capture.reads.hooks import PROFILED, is_profiled
 from thunder.core.errors import FallbackWarning, OnlyInTracesError, TracingError
 from thunder.core.locations import is_ours
 from thunder.core.state import SourceLine, state
-from thunder.core.tracebacks import find_source
+from thunder.core.tracebacks import find_source, release_frames
 from thunder.frontend.cache import Refusal
 from thunder.frontend.environment import is_disabled
 from thunder.frontend.explain import counted
@@ -214,7 +214,7 @@ class EagerCalls:
                 raise ended.error
             raise self._cannot_be_compiled(ended) from None
         if not ended.is_programs:
-            _release_frames(error)
+            release_frames(error)
         return ended
 
     def run_untraced(self, ended: RunsEagerly, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -249,7 +249,7 @@ class EagerCalls:
             self._report_defect(ended)
         elif not (isinstance(ended, ModuleFallback) and ended.asked):
             self._warn(f"{ended}", ended.where)
-        _release_frames(ended.error)
+        release_frames(ended.error)
         return result
 
     def _cannot_be_compiled(self, ended: RunsEagerly) -> TracingError:
@@ -311,13 +311,6 @@ def _stacklevel_of_user() -> int:
     while frame is not None and is_ours(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _release_frames(error: BaseException | None) -> None:
-    """Drop the frames of an exception that thunder handles, because they refer to the arguments of the call."""
-    while error is not None and error.__traceback__ is not None:  # a chain may have a cycle
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
 
 
 def _is_transform(fn: Callable[..., Any]) -> bool:

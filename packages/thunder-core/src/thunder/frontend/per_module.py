@@ -13,7 +13,6 @@ runs the compiled program.
 
 from __future__ import annotations
 
-import dis
 import functools
 import types
 import weakref
@@ -24,7 +23,7 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.snapshots import cell_value
-from thunder.capture.reads.bytecode import nested_codes, stored_globals
+from thunder.capture.reads.bytecode import assigned_cells, nested_codes, stored_globals
 from thunder.core.state import state
 
 __all__ = ["PerModule", "disable"]
@@ -146,7 +145,7 @@ class PerModule:
         cells = []
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
             content = cell_value(cell)
-            kept = not isinstance(content, torch.nn.Module) or any(name in _assigned(code) for code in codes)
+            kept = not isinstance(content, torch.nn.Module) or any(name in assigned_cells(code) for code in codes)
             cells.append(cell if kept else types.CellType(self.piece(content)))
         if scope is fn.__globals__ and all(a is b for a, b in zip(cells, fn.__closure__ or ())):
             return fn
@@ -174,13 +173,6 @@ class PerModule:
     def programs(self) -> list[Any]:
         """The programs of the modules, in the order of the first calls."""
         return list(self._programs.values())
-
-
-@functools.lru_cache(maxsize=1024)
-def _assigned(code: types.CodeType) -> frozenset[str]:
-    """Return the closure variables that `code` assigns to."""
-    found = dis.get_instructions(code)
-    return frozenset(str(i.argval) for i in found if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
 def has_legacy_hooks(fn: Any) -> bool:

@@ -51,6 +51,9 @@ class Reader(Protocol):
     def special_method_read(self, cls: type, name: str) -> None:
         """Record that the program depends on whether a class has a special method."""
 
+    def names_listed(self, x: Any) -> None:
+        """Record that the program lists the names of an object's attributes (`dir`), before it does."""
+
     def value_assigned(self, x: Any, name: str, value: Any) -> None:
         """Record that an attribute of a class or a module is about to be assigned or deleted."""
 

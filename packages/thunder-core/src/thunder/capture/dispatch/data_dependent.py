@@ -154,7 +154,7 @@ def _arange(tracer: Tracer, *args: Any, out: Any = None, **kwargs: Any) -> Any:
 def _unique_result(
     input: TensorProxy, return_inverse: bool, return_counts: bool, dim: int | None, inverse: tuple[Any, ...]
 ) -> Any:
-    n = unknown_size(1, math.prod(input.shape) if dim is None else input.shape[dim])
+    n = 0 if is_empty(input) else unknown_size(1, math.prod(input.shape) if dim is None else input.shape[dim])
     shape = (n,) if dim is None else tuple([n if i == dim % input.ndim else m for i, m in enumerate(input.shape)])
     out = [TensorProxy(like=input, shape=shape, requires_grad=True)]
     if return_inverse:
@@ -182,16 +182,12 @@ def _unique_consecutive_shapes(
 
 @handles(torch.unique, torch.Tensor.unique, traced=True)
 def _unique(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_empty(input):
-        return NotImplemented
     # The result requires grad, as in eager mode: torch raises an error only in backward.
     return run(tracer, torch.unique, input, *args, differentiable=True, **kwargs)
 
 
 @handles(torch.unique_consecutive, torch.Tensor.unique_consecutive, traced=True)
 def _unique_consecutive(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
-    if is_empty(input):
-        return NotImplemented
     # As for `torch.unique`, torch raises an error only in backward.
     return run(tracer, torch.unique_consecutive, input, *args, differentiable=True, **kwargs)
 

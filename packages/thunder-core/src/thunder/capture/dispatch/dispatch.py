@@ -97,8 +97,17 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
         if answer in (Answer.ACCEPTS, Answer.ALIASES) or isinstance(error, UnsupportedError):
             tracer.refusal = before
             return _by_torch(tracer, func, args, kwargs, error, opaque=answer is Answer.ACCEPTS)
+        if _is_decided(tracer, error):
+            tracer.refusal = before
+            return call_torch_function(tracer, func, args, kwargs)
         annotate(error, user_line())
         raise
+
+
+def _is_decided(tracer: Tracer, error: Exception) -> bool:
+    """Decide the condition that an operation needs. Return whether it was not known when the operation was called."""
+    asked = getattr(error, "condition", None)
+    return asked is not None and tracer.decisions is not None and tracer.decisions.answers(asked)
 
 
 def _by_torch(

@@ -187,8 +187,8 @@ def _overload_of_builtin(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     packet = getattr(torch.ops.aten, name, None)
     if writes_in_place(name) or not isinstance(packet, OpOverloadPacket):
         return None
-    schemas = [getattr(packet, overload)._schema for overload in packet.overloads() if "out" not in overload]
-    if not any(map(_written, schemas)):
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    if not any(_written(s) for s in schemas if not any(a.is_out for a in s.arguments)):
         return None
     with DisableTorchFunction():
         return getattr(packet, torch._C._jit_resolve_packet(f"aten::{name}", *args, **kwargs))

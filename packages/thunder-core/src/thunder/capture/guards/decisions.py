@@ -11,17 +11,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.user_lines import user_line
-from thunder.capture.guards.evaluation import Evaluation, draws, is_pure
+from thunder.capture.guards.evaluation import Evaluation, is_pure, may_run_twice
 from thunder.core import prims
+from thunder.core.errors import DataDependentError
+from thunder.core.proxies import NumberProxy
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
+from thunder.core.symint.functions import SymbolicBool
 from thunder.core.symint.numbers import Constraint, SymbolicNumber
+from thunder.passes.checkpoint import copy_operations
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
 
 __all__ = ["Decision", "Decisions"]
+
+# A program that makes more decisions runs eagerly: a path of so many answers is rarely taken again.
+MAX_DECISIONS = 256
 
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 
@@ -46,13 +54,12 @@ class Decisions:
         self._evaluation = evaluation
         self._imposed = imposed
         self._known: dict[tuple[int, str], Any] = {}  # answers by scope and question
+        self._moved: dict[str, Any] = {}  # copies of values of a custom backward, by the names of the values
         self.made: list[Decision] = []
 
     def condition(self, constraint: Constraint) -> bool:
         """Return whether a condition on numbers of the program is true, and record the decision."""
-        asked = constraint.left
-        if constraint.relation != "==" or constraint.right is not True:
-            asked = self._symbols.deferred(*constraint)
+        asked = self._question(constraint)
         known = len(self.made)
         answer = bool(self._answer(asked))
         whole = all(issubclass(x.__class__, int) for x in (constraint.left, constraint.right))
@@ -60,6 +67,20 @@ class Decisions:
         if len(self.made) > known and whole and relation != "!=":
             self._symbols.assume(constraint.left, relation, constraint.right)
         return answer
+
+    def known(self, constraint: Constraint) -> bool | None:
+        """Return the answer to a condition that has been decided before, else None."""
+        scope = self._tracer.scope_of_user_code
+        return self._known.get((id(scope), self._question(constraint).text()))
+
+    def answers(self, constraint: Constraint) -> bool:
+        """Decide a condition that an operation needs, before the operation; return whether it was not known before."""
+        known = len(self.made)
+        try:
+            self.condition(constraint)
+        except DataDependentError:
+            return False  # the number is made by the operation itself, or no path can start again
+        return len(self.made) > known
 
     def value(self, number: SymbolicNumber) -> Any:
         """Return the value of a number of the program, and record the decision that it has this value."""
@@ -69,14 +90,23 @@ class Decisions:
             self._symbols.assume(number, "==", answer)
         return answer
 
+    def _question(self, constraint: Constraint) -> Any:
+        if constraint.relation == "==" and constraint.right is True:
+            return constraint.left
+        return self._symbols.deferred(*constraint)
+
     @property
     def _symbols(self) -> Any:
         return self._tracer.trace.info["symbols"]
 
-    def _answer(self, asked: Any) -> Any:
-        scope = self._scope(asked)
-        if scope is None:
-            raise self._symbols.data_dependent_error(None, asked)
+    def _answer(self, number: Any) -> Any:
+        asked, scope = number, self._tracer.scope_of_user_code
+        if not self._can_start_again(scope, asked):
+            asked, scope = self._before_backward(number)
+        if not self._can_start_again(scope, asked):
+            raise self._symbols.data_dependent_error(None, number)
+        if len(self.made) >= MAX_DECISIONS:
+            fall_back(f"the program needs more than {MAX_DECISIONS} values of tensors, e.g. for the steps of a loop")
         question = asked.text()
         if (id(scope), question) not in self._known:
             index = len(self.made)
@@ -87,27 +117,57 @@ class Decisions:
             self._known[id(scope), question] = answer
         return self._known[id(scope), question]
 
+    def _before_backward(self, asked: Any) -> tuple[Any, list[BoundSymbol]]:
+        """Return a number of a custom backward as a number of the program before it, and the scope of that number.
+
+        The operations that compute it are copied there, unless they need the gradients that arrive.
+        """
+        scopes = self._tracer.trace.scopes
+        if self._tracer.custom_backward is None:
+            return asked, scopes[-1]
+        forward, backward = self._tracer.custom_backward
+        start = next(i for i, scope in enumerate(scopes) if scope is backward)
+        inside = [*forward, *[op for scope in scopes[start:] for op in scope]]
+        producers = {name: op for op in inside for name in op.out_names}
+        outside = {name for scope in scopes[:start] for op in scope for name in op.out_names}
+        outside.update(x.proxy.name for x in self._tracer.inputs)
+        found: dict[int, BoundSymbol] = {}
+        stack = [p.name for p in asked.leaves if p.value is None]
+        while stack:
+            name = stack.pop()
+            if name in outside or name in self._moved:
+                continue
+            op = producers.get(name)
+            if op is None or not is_pure(op):
+                return asked, scopes[-1]
+            if id(op) not in found:
+                found[id(op)] = op
+                stack += op.arg_names
+        moved = [op for op in inside if id(op) in found]
+        for p in {p.name: p for op in moved for p in op.flat_outs}.values():
+            if isinstance(p, NumberProxy) and p.symbol is not None:
+                self._moved[p.name] = self._symbols.unbacked(p.python_type).leaves[0]
+        scopes[start - 1] += copy_operations(moved, self._moved, self._tracer.trace)
+        found = asked.substitute(lambda p: self._moved.get(p.name, p))
+        if asked.__class__ is bool:
+            found = SymbolicBool(self._symbols, found.poly, None)
+        return found, scopes[start - 1]
+
     def _evaluated(self, asked: Any) -> Any:
         try:
             return self._evaluation.number(asked)
         except LookupError:
             raise self._symbols.data_dependent_error(None, asked) from None
 
-    def _scope(self, asked: Any) -> list[BoundSymbol] | None:
-        """Return the scope of user code to record a decision in, or None if no path can start again after it."""
+    def _can_start_again(self, scope: list[BoundSymbol], asked: Any) -> bool:
+        """Check whether a call can start again on another path after a decision at the end of `scope`."""
         scopes = self._tracer.trace.scopes
         made_in = {name: scope for scope in scopes for op in scope for name in op.out_names}
-        scope = self._tracer.scope_of_user_code
         allowed = [scopes[0], *self._tracer.scopes_of_parts]
         around = scopes[: 1 + next(i for i, s in enumerate(scopes) if s is scope)]
         if not all(any(s is a for a in allowed) for s in around):
-            return None
+            return False
         if any(not any(made_in[p.name] is s for s in around) for p in asked.leaves if p.name in made_in):
-            return None
-        if any(not (is_pure(op) or draws(op) or _only_checks(op)) for s in around for op in s):
-            return None  # an effect that would be repeated
-        return scope
-
-
-def _only_checks(op: BoundSymbol) -> bool:
-    return op.sym in (prims.decide, prims.check_number)
+            return False
+        # An effect would be repeated.
+        return all(may_run_twice(op) for s in around for op in s)

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from thunder.capture.base.substitutions import Substitutions
     from thunder.capture.tensors.tracer import Tracer
 
-__all__ = ["Evaluation", "Program", "draws", "is_pure"]
+__all__ = ["Evaluation", "Program", "draws", "is_pure", "may_run_twice"]
+
+_CHECKS = (prims.decide, prims.check_number)  # they raise errors, and have no other effect
 
 
 class Program(NamedTuple):
@@ -57,13 +59,15 @@ def draws(op: BoundSymbol) -> bool:
         return False
     parts = [part for part in _innermost(op) if not is_pure(part)]
     return any(OpTags.RANDOM_OP in part.sym.tags for part in parts) and all(
-        OpTags.RANDOM_OP in part.sym.tags or part.sym is prims.decide for part in parts
+        OpTags.RANDOM_OP in part.sym.tags or part.sym in _CHECKS for part in parts
     )
 
 
-def _may_run_twice(op: BoundSymbol) -> bool:
-    """Check whether an operation can run while tracing, too."""
-    return is_pure(op) or draws(op)
+def may_run_twice(op: BoundSymbol) -> bool:
+    """Check whether an operation can run while tracing, too, and again if the call starts again."""
+    if is_pure(op) or draws(op) or op.sym in _CHECKS:
+        return True
+    return bool(op.subsymbols) and all(map(may_run_twice, op.subsymbols))  # e.g. a part that makes decisions
 
 
 class Evaluation:
@@ -184,7 +188,7 @@ class Evaluation:
         return any(map(draws, way or ()))
 
     def _repeatable(self, names: Sequence[str]) -> list[BoundSymbol]:
-        way = self.leading_to(names, _may_run_twice, lambda p: True)
+        way = self.leading_to(names, may_run_twice, lambda p: True)
         if way is None:
             raise LookupError(names[0])
         return way

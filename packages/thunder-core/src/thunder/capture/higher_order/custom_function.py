@@ -18,20 +18,30 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer
-from thunder.core import prims
-from thunder.core.dtypes import is_inexact_dtype
+from thunder.core import prims, pytree
+from thunder.core.dtypes import is_complex_dtype, is_inexact_dtype
+from thunder.core.errors import TracingError
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.tracebacks import release_frames
 from thunder.passes.checkpoint import copy_operations
+from thunder.torch.elementwise_base import sum_to
 
 __all__ = ["apply_traced"]
 
 
 # The code of a backward that `once_differentiable` has wrapped: torch treats the gradients it returns as constants.
 _ONCE = torch.autograd.function.once_differentiable(lambda ctx: None).__code__
+
+
+# A backward that calls its own function is traced for so many derivatives. Each is traced inside of the one before.
+MAX_ORDER = 3
+
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
 class TracedContext:
@@ -92,11 +102,12 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
     stopped = _stopped(ctx, out, output)
     if not ctx._materializes and any(ctx.needs_input_grad) and len(_differentiable(output, stopped)) > 1:
         fall_back(f"{cls.__name__} calls set_materialize_grads(False), and has several differentiable outputs")
-    backward = _trace_backward(tracer, cls, ctx, output, stopped)
+    backward = _trace_backward(tracer, cls, ctx, output, stopped, forward)
     kept, captured = _beside(inputs, output, forward, backward)
     ruled = bool(tracer.parts)  # a surrounding transform may need its tangents or its batching rule
     whole = not (kept and ruled)
-    arguments = (*inputs, *captured)
+    # Objects of the program are no operands. They may refer to handles, which must not outlive the run.
+    arguments = (*(inputs if ruled else pytree.tree_map(_operand, inputs)), *captured)
     results = (output, tuple(kept)) if whole and kept else output
     sym = _symbol(cls, arguments, output, results, forward, backward, whole)
     if ruled:
@@ -130,6 +141,10 @@ def _link_memory(tracer: Tracer, around: list[Handle], results: Any, forward: li
             for storage in known:
                 aliasing.link(x._storage, storage)
             known.append(x._storage)
+
+
+def _operand(x: Any) -> Any:
+    return x if isinstance(x, (Proxy, SymbolicNumber, *_PLAIN)) else None
 
 
 def _stopped(ctx: TracedContext, out: Any, output: Any) -> set[str]:
@@ -186,11 +201,21 @@ class _Backward:
         self.error: Exception | None = None
 
 
-def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str]) -> _Backward:
+def _trace_backward(
+    tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, stopped: set[str], forward: list[BoundSymbol]
+) -> _Backward:
     result = _Backward()
+    needed = (any(ctx.needs_input_grad) and torch.is_grad_enabled()) or bool(tracer.parts)
+    before = tracer.refusal
+    tracer.backwards.append(cls)
     try:
+        if tracer.backwards.count(cls) > MAX_ORDER:
+            raise TracingError(
+                f"the backward of {cls.__name__} calls {cls.__name__}, and thunder compiles the first {MAX_ORDER} "
+                "derivatives of such a function"
+            )
         outs = output if isinstance(output, tuple) else (output,)
-        with tracer.trace.scope() as operations, tracer.without_gradients():
+        with tracer.scope_of_backward(forward, needed=needed) as operations, tracer.without_gradients():
             with tracer.proxies():
                 result.cotangents = [
                     TensorProxy(like=p)
@@ -202,7 +227,11 @@ def _trace_backward(tracer: Tracer, cls: Any, ctx: TracedContext, output: Any, s
             result.gradients = tracer.unwrap(grads if isinstance(grads, tuple) else (grads,))
         result.operations = operations
     except Exception as error:  # raised later, and only if the program is differentiated
-        result.error = error.with_traceback(None)  # the frames would keep handles alive
+        tracer.refusal = before
+        release_frames(error)  # they would keep handles alive
+        result.error = error
+    finally:
+        tracer.backwards.pop()
     return result
 
 
@@ -271,7 +300,7 @@ def _symbol(
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
-                gradient = names.get(g.name, g)
+                gradient = _of_the_input(names.get(g.name, g), a)
                 put_grad(a, prims.detach(gradient) if once else gradient)
 
     def rule(*args: Any) -> Any:
@@ -285,6 +314,15 @@ def _symbol(
         rule.backward = differentiate  # type: ignore[attr-defined]  # for callers that have already run the operation
     sym.grad(rule)
     return sym
+
+
+def _of_the_input(gradient: TensorProxy, a: TensorProxy) -> TensorProxy:
+    """Return a gradient with the shape and dtype of its input, as torch's engine converts what a backward returns."""
+    missing = gradient.ndim - a.ndim
+    fits = missing >= 0 and all(m in (1, n) for m, n in zip(a.shape, gradient.shape[missing:]))
+    if not fits or (is_complex_dtype(gradient.dtype) and not is_complex_dtype(a.dtype)):
+        raise RuntimeError(f"returned an invalid gradient - got {gradient.shape} but expected {a.shape}")
+    return sum_to(gradient, a)  # type: ignore[no-any-return]
 
 
 # -- rules for tangents and batches -----------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.snapshots import cell_value
 from thunder.capture.base.sources import HasGradientHooks
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.reads.bytecode import assigned_cells, nested_codes
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer, needs_grad
@@ -319,6 +321,21 @@ class Removable:
         self.remove()
 
 
+_CONSTANTS = frozenset({bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device})
+
+
+def _has_state(hook: Any) -> bool:
+    """Check whether a hook may have state that the call creates: in its closure, or in its default arguments."""
+    if not isinstance(hook, types.FunctionType):
+        return True
+    assigned = {name for code in (hook.__code__, *nested_codes(hook.__code__)) for name in assigned_cells(code)}
+    cells = dict(zip(hook.__code__.co_freevars, hook.__closure__ or ()))
+    values = [cell_value(cell) for cell in cells.values()]
+    if "<locals>" in hook.__qualname__:  # else the function exists before the call
+        values += [*(hook.__defaults__ or ()), *(hook.__kwdefaults__ or {}).values()]
+    return not assigned.isdisjoint(cells) or any(type(x) not in _CONSTANTS for x in values)
+
+
 @handles(torch.Tensor.register_hook)
 def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]) -> Removable:
     """Handle `tensor.register_hook(hook)`: from here on, the gradient of `tensor` goes through `hook`."""
@@ -327,7 +344,7 @@ def register_tensor_hook(tracer: Tracer, tensor: Any, hook: Callable[[Any], Any]
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     value = aliasing.read(handle)
     removable = Removable()
-    if not isinstance(hook, types.FunctionType) or hook.__closure__:
+    if _has_state(hook):
         tracer.uncacheable = "a hook on a tensor is a closure or an object, and the call creates its state"
 
     def run(gradients: Any, _: Any) -> Any:

@@ -129,6 +129,22 @@ class AttributeReads:
             self._alive.append(cls)
             self._classes.read_special_method(cls, name)
 
+    def names_listed(self, x: Any) -> None:
+        """Record that the program lists the names of an object's attributes: its own, and those of its classes."""
+        x = model_of(x)
+        if isinstance(x, types.ModuleType):
+            self._recorder.code.modules.variable(x, "__dict__")
+            return
+        self._classes.names_listed(x if issubclass(type(x), type) else type(x))
+        reached = self._recorder.reached.get(id(x))
+        if reached is not None:
+            before = _variables_before(reached)
+            if before is not None:
+                self._recorder.add(HasKeys(reached.source.variables, tuple(before)))
+        elif not issubclass(type(x), type) and not self._unguardables.used(x):
+            self._alive.append(x)
+            self._not_reached[id(x)] = x
+
     def value_assigned(self, x: Any, name: str, value: Any) -> None:
         """Record that an attribute of a class or a module is about to be assigned or deleted."""
         if isinstance(x, types.ModuleType):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements of built-in functions that read attributes of any object, e.g. `getattr` and `vars`.
+"""Replacements of built-in functions that read attributes of any object, e.g. `getattr`, `vars` and `dir`.
 
 No hook sees the attributes of a class whose metaclass is `type`. User code therefore calls these functions while it is
 traced: they report reads of classes before they call the built-in function.
@@ -49,6 +49,17 @@ def _vars(*x: Any) -> Any:
     return builtins.vars(*x)
 
 
+@functools.wraps(builtins.dir)
+def _dir(*x: Any) -> Any:
+    if not x:  # the variables of the caller
+        return sorted(sys._getframe(1).f_locals)
+    if active.thread == _get_ident():
+        reader: Any = active.reader
+        with TracerPhase():
+            reader.names_listed(x[0])
+    return builtins.dir(*x)
+
+
 @functools.wraps(builtins.callable)
 def _callable(x: Any) -> bool:
     if active.thread == _get_ident():
@@ -60,5 +71,5 @@ def _callable(x: Any) -> bool:
 
 # By the names of the built-in functions.
 BUILTIN_READERS: dict[str, Callable[..., Any]] = {
-    "getattr": _getattr, "hasattr": _hasattr, "vars": _vars, "callable": _callable,
+    "getattr": _getattr, "hasattr": _hasattr, "vars": _vars, "callable": _callable, "dir": _dir,
 }  # fmt: skip

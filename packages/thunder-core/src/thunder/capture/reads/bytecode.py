@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 from collections.abc import Iterator
 from types import CodeType
@@ -16,6 +17,7 @@ __all__ = [
     "IDENTITY",
     "LENGTH",
     "VARIABLE",
+    "assigned_cells",
     "attribute_names",
     "compared_objects",
     "compares_identity",
@@ -298,6 +300,13 @@ def attributes_of_functions(code: CodeType) -> frozenset[str]:
             found.add(name)
         before = "__class__" if op in _CALLS and "type" in code.co_names else name
     return frozenset(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def assigned_cells(code: CodeType) -> frozenset[str]:
+    """Return the closure variables that `code` assigns to."""
+    found = dis.get_instructions(code)
+    return frozenset(str(i.argval) for i in found if i.opname in ("STORE_DEREF", "DELETE_DEREF"))
 
 
 def nested_codes(code: CodeType) -> Iterator[CodeType]:

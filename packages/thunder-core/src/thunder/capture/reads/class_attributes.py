@@ -7,13 +7,14 @@ import functools
 import types
 from typing import Any
 
-from thunder.capture.base.snapshots import cell_value
+from thunder.capture.base.snapshots import cell_value, variables
 from thunder.capture.reads.libraries import is_library_class
 
 __all__ = [
     "codes_of",
     "functions_in",
     "holds_code",
+    "is_library_descriptor",
     "is_of_the_interpreter",
     "is_user_descriptor",
     "plain_class_attributes",
@@ -35,6 +36,14 @@ def is_user_descriptor(raw: Any) -> bool:
     return bool(cls.__flags__ & _HEAP_TYPE) and not is_library_class(cls) and not _DESCRIBES.isdisjoint(dir(cls))
 
 
+def is_library_descriptor(raw: Any) -> bool:
+    """Check for a descriptor of a library's class written in Python, e.g. `torch.distributions.utils.lazy_property`."""
+    cls = type(raw)
+    if not (cls.__flags__ & _HEAP_TYPE and is_library_class(cls) and hasattr(cls, "__get__")):
+        return False
+    return bool(variables(raw))
+
+
 _HEAP_TYPE = 1 << 9
 _DESCRIBES = frozenset({"__get__", "__set__", "__delete__"})
 
@@ -49,6 +58,8 @@ def functions_in(raw: Any) -> list[types.FunctionType]:
         raw = [raw.fget, raw.fset, raw.fdel]
     elif isinstance(raw, functools.cached_property):
         raw = [raw.func]
+    elif is_library_descriptor(raw):
+        raw = list(vars(raw).values())
     else:
         return []
     return [f for f in raw if isinstance(f, types.FunctionType)]

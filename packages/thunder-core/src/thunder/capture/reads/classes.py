@@ -19,10 +19,11 @@ from thunder.capture.reads.class_attributes import (
     codes_of,
     functions_in,
     holds_code,
+    is_library_descriptor,
     is_of_the_interpreter,
     plain_class_attributes,
 )
-from thunder.capture.reads.guard_kinds import HasAttributes, HasType, IsObject, LacksKeys
+from thunder.capture.reads.guard_kinds import HasAttributes, HasKeys, HasType, IsObject, LacksKeys
 from thunder.capture.reads.kinds.base import Reached, Recorder
 from thunder.capture.reads.kinds.containers import has_plain_lookup
 from thunder.capture.reads.libraries import is_library_class
@@ -79,6 +80,8 @@ class ClassReads:
                 for c in cls.__mro__:
                     if not is_library_class(c):
                         self._index(c)
+                if not is_library_class(unwatched_class(cls)):
+                    self.know(unwatched_class(cls))  # its methods run when the class is called
             if issubclass(cls, _MODULE):
                 for name in _GLOBAL_HOOKS:
                     recorder.value(_OF_ALL_MODULES.attr(name), getattr(torch.nn.modules.module, name))
@@ -178,6 +181,12 @@ class ClassReads:
             recorder.value(source.attr("func"), raw.func)
         elif isinstance(raw, types.FunctionType) or not hasattr(type(raw), "__get__"):
             recorder.value(source, raw)
+        elif is_library_descriptor(raw):
+            source = self.know(owner).variable(name)
+            recorder.value(source, raw, holder=(owner, name))
+            for attribute, fn in vars(raw).items():
+                if isinstance(fn, types.FunctionType):
+                    recorder.value(source.attr(attribute), fn)
         else:
             recorder.value(self.know(owner).variable(name), raw, holder=(owner, name))
 
@@ -233,6 +242,12 @@ class ClassReads:
             for name, value in before.items():
                 if not name.startswith("__") and not hasattr(type(value), "__get__"):
                     self._recorder.value(self.know(cls).variable(name), value)
+
+    def names_listed(self, cls: type) -> None:
+        """Guard the names of all attributes of a class and its bases."""
+        for owner in cls.__mro__:
+            if not is_library_class(owner):
+                self._recorder.add(HasKeys(self.know(owner).variables, tuple(self._attributes_before(owner))))
 
     def read_whole(self, cls: type) -> None:
         """Guard all attributes of an unwatched object's classes: methods, properties and data."""

@@ -456,8 +456,9 @@ def _imports(frame: FrameType) -> bool:
     back: FrameType | None = frame
     while back is not None and back.f_globals.get("__name__") in _IMPORT_SYSTEM:
         back = back.f_back
-    found = back is not None and back.f_globals.get("__name__") == "importlib.util"  # `find_spec`
-    return not found and _is_imported_now(frame)
+    if back is not None and back.f_globals.get("__name__") == "importlib.util":  # `find_spec`, whose result is no guard
+        return _is_imported_now(back)  # a module asks for it when it is imported
+    return _is_imported_now(frame)
 
 
 _IMPORT_SYSTEM = frozenset({"importlib._bootstrap", "importlib._bootstrap_external", "zipimport"})

@@ -3,9 +3,10 @@
 `torch.zeros(…, requires_grad=True)` or `nn.Parameter(…)`.
 
 Inside the program, `torch.autograd.grad` differentiates with respect to a leaf like any other value. A leaf that
-outlives the call is different: torch's autograd would set its `.grad`, and values computed from it require grad even if
-no input does. A compiled program cannot provide this, so a program that returns such a leaf runs partly eager
-(`frontend/per_module.py`). So does a program that changes `requires_grad` of one of the caller's tensors.
+outlives the call is different: torch's autograd would set its `.grad`, and values computed from it require grad even
+if no input does. A compiled program cannot provide this, so a program that returns such a leaf runs partly eager
+(`frontend/per_module.py`). So does a program that changes `requires_grad` of one of the caller's tensors, unless it
+only sets it for a while: such a tensor is a leaf like those that the program creates.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from thunder.core.symbol import BoundSymbol
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["Leaves", "set_requires_grad"]
+
+
+_OF_CALLER = "the program changes requires_grad of a tensor that it did not create"
 
 
 def set_requires_grad(handle: Handle, value: bool) -> None:
@@ -63,8 +67,9 @@ class Leaves:
         """Apply `handle.requires_grad_(value)`."""
         if handle._needs_grad is value:
             return
-        if any(lifted.handle is handle for lifted in tracer.inputs):
-            fall_back("the program changes requires_grad of a tensor that it did not create")
+        lifted = next((x for x in tracer.inputs if x.handle is handle), None)
+        if lifted is not None and (lifted.tensor.requires_grad or tracer.parts):
+            fall_back(_OF_CALLER)
         if not value and handle not in self:
             raise torch_error(
                 "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in "
@@ -83,10 +88,13 @@ class Leaves:
     def stay_inside(self, tracer: HandleOwner, results: Sequence[torch.Tensor], hook: Any) -> None:
         """Fall back if a result of the program is a leaf, or requires grad only because of a leaf.
 
+        Also fall back if the program leaves another `requires_grad` on one of the caller's tensors than it found there.
         Also fall back if the program has gradient hooks (operations `hook`) on values that affect only such leaves.
         """
         if not self._values:
             return
+        if any(x.handle._needs_grad is not x.tensor.requires_grad for x in tracer.inputs):
+            fall_back(_OF_CALLER)
         given = {x.proxy.name for x in tracer.inputs if x.tensor.requires_grad}
         operations = tracer.trace.bound_symbols
         by_inputs, by_leaves = _flows(operations, given, self._values), _flows(operations, self._values, set())

@@ -91,5 +91,6 @@ def _variable(cell: Any, ignored: set[int]) -> str | None:
         if isinstance(closure, tuple) and id(closure) not in ignored:
             for fn in gc.get_referrers(closure):
                 if isinstance(fn, types.FunctionType) and fn.__closure__ is closure:
-                    return f"the variable {fn.__code__.co_freevars[closure.index(cell)]} of {fn.__qualname__}"
+                    position = next(i for i, c in enumerate(closure) if c is cell)  # `==` would compare the contents
+                    return f"the variable {fn.__code__.co_freevars[position]} of {fn.__qualname__}"
     return "a variable of a function"

@@ -33,7 +33,7 @@ from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
-from thunder.core.errors import DataDependentError, ThunderError, TraceHasEnded, TracingError
+from thunder.core.errors import ThunderError, TraceHasEnded, TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
@@ -94,6 +94,9 @@ class Tracer:
         self.decisions: Decisions | None = None  # set if values that Python needs are decided (`guards/decisions.py`)
         self.scope_of_user_code: list[BoundSymbol] = self.trace.scopes[0]
         self.scopes_of_parts: list[list[BoundSymbol]] = []  # scopes that become a part of the program in each call
+        self.backwards: list[type] = []  # the custom functions whose backward is being traced
+        # The outermost custom backward that is being traced and needed: its forward's operations, and its scope.
+        self.custom_backward: tuple[list[BoundSymbol], list[BoundSymbol]] | None = None
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
         self.collective: str | None = None  # the first collective of torch.distributed that the program calls
         self.has_regions = False  # whether backward recomputes a part of the program
@@ -330,6 +333,20 @@ class Tracer:
                 self.scopes_of_parts.pop()
 
     @contextmanager
+    def scope_of_backward(self, forward: list[BoundSymbol], *, needed: bool) -> Iterator[list[BoundSymbol]]:
+        """Return a context that records the backward of a custom function into a new scope.
+
+        It is `needed` if the program is differentiated.
+        """
+        before = self.custom_backward
+        with self.trace.scope() as operations:
+            self.custom_backward = before or ((forward, operations) if needed else None)
+            try:
+                yield operations
+            finally:
+                self.custom_backward = before
+
+    @contextmanager
     def proxies(self) -> Iterator[None]:
         """Return a context in which proxies can be created for this trace."""
         before = state.trace, state.frontend
@@ -360,7 +377,10 @@ class Tracer:
             tensors = tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
-            out = self._computed(sym, args, kwargs)
+            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+                out = call_with_autocast(sym, args, kwargs)
+            else:
+                out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
             if detached:
@@ -370,21 +390,6 @@ class Tracer:
                 return self._results(out, tensors, grad)
             result = self._views(sym, base, sym.bind(args, kwargs), out, grad, detached)
             return given if result is base else result
-
-    def _computed(self, sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record an operation. If it depends on conditions on data-dependent numbers, they are decided before it."""
-        decided: set[str] = set()
-        while True:
-            try:
-                if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-                    return call_with_autocast(sym, args, kwargs)
-                return sym(*args, **kwargs)
-            except DataDependentError as error:
-                condition = error.condition
-                if self.decisions is None or condition is None or condition.text() in decided:
-                    raise
-                decided.add(condition.text())
-                self.decisions.condition(condition)
 
     def detached(self, out: Any, args: Any, kwargs: Any) -> Any:
         """Return the results of an operation under no_grad, detached so that no gradient flows through them."""

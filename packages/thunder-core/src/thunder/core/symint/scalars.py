@@ -321,7 +321,7 @@ def _comparison(relation: str) -> Callable[[Any, Any], Any]:
         a, b = _hint(self), _hint(other)
         if a is None or b is None:
             if state.frontend is None:
-                raise symbols.data_dependent_error(Constraint(self, relation, other))
+                return symbols.answered(Constraint(self, relation, other))
             return symbols.deferred(self, relation, other)
         return symbols.compare(self, relation, other, fn(a, b))
 

@@ -209,7 +209,7 @@ class Symbols:
         if found is None:
             hint = self.hint_of(poly)
             if hint is None:
-                raise self.data_dependent_error(self._relation(poly, "<="))
+                return self.answered(self._relation(poly, "<="))
             found = hint <= 0
             self._assume_at_most_zero(poly if found else numbers.add({(): 1}, poly, -1))
         return found
@@ -226,7 +226,7 @@ class Symbols:
             if hint is None:
                 if state.frontend is None and -poly.get((), 0) in (0, 1) and all(c > 0 for m, c in poly.items() if m):
                     return False  # a meta function compares a size with 0 or 1: see `_bounds`
-                raise self.data_dependent_error(self._relation(poly, "=="))
+                return self.answered(self._relation(poly, "=="))
             found = hint == 0
             if found:
                 self.assume_zero(poly)
@@ -379,6 +379,13 @@ class Symbols:
         if self.decisions is None:
             raise self.data_dependent_error(constraint)
         return bool(self.decisions.condition(constraint))
+
+    def answered(self, constraint: Constraint) -> bool:
+        """Return a decision on a data-dependent condition that has been made before, or raise if there is none."""
+        found = None if self.decisions is None else self.decisions.known(constraint)
+        if found is None:
+            raise self.data_dependent_error(constraint)
+        return bool(found)
 
     def decided_value(self, x: Any) -> Any:
         """Return the value of a data-dependent number in this call, or raise if that cannot be decided."""

@@ -64,6 +64,9 @@ class SymbolTable(Protocol):
     def decided(self, constraint: Constraint) -> bool:
         """Return whether a data-dependent condition is true in this call, or raise if that cannot be decided."""
 
+    def answered(self, constraint: Constraint) -> bool:
+        """Return a decision on a data-dependent condition that has been made before, or raise if there is none."""
+
     def data_dependent_error(self, constraint: Constraint | None, x: Any = None) -> DataDependentError:
         """Return the error for a program that needs the value of an unbacked number or condition."""
 

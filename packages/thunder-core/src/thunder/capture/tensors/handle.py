@@ -231,6 +231,10 @@ class HandleOwner(Protocol):
     detaching: bool
     meta_tensors: dict[str, torch.Tensor]
     stand_ins: dict[str, tuple[TensorProxy, int | None]]
+    undo_later: Callable[..., None] | None
+
+    def is_leaf(self, tensor: torch.Tensor) -> bool:
+        """Return whether a real tensor is a leaf of autograd's graph, and guard the result."""
 
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
         """Return the operation that computed a value, or None for an input."""

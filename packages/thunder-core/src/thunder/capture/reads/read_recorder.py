@@ -94,6 +94,7 @@ class ReadRecorder:
         self._absent: set[tuple[Source, str]] = set()
         self.expected: set[int] = set()  # the ids of objects, from before their snapshots are taken
         self._alive: list[Any] = []
+        self._checks: list[Callable[[], None]] = []
         self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
         self.source_of_input: Callable[[torch.Tensor], Source | None] = self.source_of
         self._not_replaced = False  # whether an argument was found where its handle cannot replace it, e.g. in a tuple
@@ -168,6 +169,9 @@ class ReadRecorder:
 
     def finish(self) -> None:
         """Add guards at the end of the run for reads that no hook sees."""
+        with TracerPhase():
+            for check in self._checks:
+                check()
         self.code.match_remaining()
         ran = self.code.ran
         if self._not_replaced and self.code.compares_objects:
@@ -227,6 +231,7 @@ class ReadRecorder:
         self._unguardables.release()
         self.output.release()
         self._alive.clear()
+        self._checks.clear()
         self.reached.clear()
         self._attributes.release()
         self._generators.clear()
@@ -256,6 +261,8 @@ class ReadRecorder:
                 self.add(IsSame(source, known))
         else:
             kind.record(source, value, self, root=root, holder=holder)
+        if holder is not None:
+            kind.held(source, value, self, holder)
 
     def add(self, guard: Guard) -> None:
         """Record a guard."""
@@ -264,6 +271,10 @@ class ReadRecorder:
     def guarded(self, source: Source) -> None:
         """Mark the value at a source as guarded."""
         self._guarded.add(source)
+
+    def at_end(self, check: Callable[[], None]) -> None:
+        """Call `check` at the end of the run, before the program's assignments are undone."""
+        self._checks.append(check)
 
     def is_guarded(self, source: Source) -> bool:
         """Check whether the value at a source is already guarded."""

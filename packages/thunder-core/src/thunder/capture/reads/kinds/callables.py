@@ -121,13 +121,9 @@ class Memoized(Kind):
         """Match functions under `lru_cache`."""
         return cls is MEMOIZED
 
-    def record(
-        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
-    ) -> None:
-        """Guard the function, and replace it while tracing with a function that records its calls."""
-        super().record(source, value, recorder, root=root)
-        if holder is not None:
-            recorder.substitute(holder, value, memoized_stand_in(recorder, source, value))
+    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder) -> None:
+        """Replace the function while tracing with a function that records its calls."""
+        recorder.substitute(holder, value, memoized_stand_in(recorder, source, value))
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard that the value is the same object."""

@@ -252,7 +252,14 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         # The cumulative average of batch norm converts the number of batches with `float`.
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
     ]
-    owners += _left_to_python() + _function_transforms() + _active_transforms() + _control_flow() + _distributed() + _checkpointed()
+    owners += (
+        _left_to_python()
+        + _function_transforms()
+        + _active_transforms()
+        + _control_flow()
+        + _distributed()
+        + _checkpointed()
+    )
     owners += (
         override_queries()
         + number_checks()

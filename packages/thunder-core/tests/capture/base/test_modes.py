@@ -165,7 +165,9 @@ def test_whether_a_transform_of_torch_func_is_active() -> None:
     jitted = thunder.jit(f)
     for _ in range(3):
         assert jitted(torch.ones(2)).tolist() == f(torch.ones(2)).tolist() == [14, 14]
-        assert torch.vmap(jitted)(torch.ones(2, 2)).tolist() == torch.vmap(f)(torch.ones(2, 2)).tolist() == [[10, 10]] * 2
+        assert (
+            torch.vmap(jitted)(torch.ones(2, 2)).tolist() == torch.vmap(f)(torch.ones(2, 2)).tolist() == [[10, 10]] * 2
+        )
     assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
 
 

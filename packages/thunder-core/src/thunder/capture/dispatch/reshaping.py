@@ -89,11 +89,20 @@ def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
     for each in (handle, value):
         with tracer.recording():
             aliasing.read(each)
-    if value is handle or (value._storage is handle._storage and value._value is handle._value):
+    if value is handle or _is_detached(value, handle):
         return
     if handle._needs_grad:
         fall_back("the program assigns to .data of a tensor that requires grad")
     _set_place(tracer, handle, value, "the program assigns to .data of a tensor that it did not create")
+
+
+def _is_detached(value: Handle, handle: Handle) -> bool:
+    """Check whether `value` is `handle.data`, or has its value and memory in another way."""
+    if value._storage is not handle._storage:
+        return False
+    added = value._views[len(handle._views) :]
+    of_same = all(a is b for a, b in zip(value._views, handle._views)) and len(value._views) >= len(handle._views)
+    return value._value is handle._value or (of_same and all(view.sym is ltorch.detach for view in added))
 
 
 def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:

@@ -72,7 +72,7 @@ class View(NamedTuple):
 class Storage:
     """The memory that a tensor and its views share: its current value and its number of writes."""
 
-    __slots__ = ("needs_grad", "origin", "source", "value", "version", "visible", "written")
+    __slots__ = ("hides_gradient", "needs_grad", "origin", "source", "value", "version", "visible", "written")
 
     def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
         self.value = value
@@ -82,6 +82,7 @@ class Storage:
         self.written = False
         self.visible = False  # whether autograd saw a write to the memory
         self.needs_grad = False  # whether any handle of the memory has required grad
+        self.hides_gradient = False  # whether a value that requires grad was written through a view that hides writes
 
 
 class Handle(torch.Tensor):

@@ -162,7 +162,7 @@ def of_key(key: Any) -> torch.Tensor:
 
 
 def test_objects_that_the_program_makes() -> None:
-    """The first call of the process does not find a result for an equal object; the prologue passes the object again."""
+    """The first call finds no result for an equal object. Later ones do, and the prologue passes the object again."""
     of_key.cache_clear()
     number = [2]
     jf = thunder.jit(lambda x: x * of_key(Key(number[0])))

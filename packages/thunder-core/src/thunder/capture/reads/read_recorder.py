@@ -85,6 +85,7 @@ class ReadRecorder:
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
         self.arrays: dict[int, ArrayHandle] = {}  # by the ids of the arrays
+        self.tuples: dict[int, tuple[Any, ...]] = {}  # the replacements of tuples of arrays, by the ids of the tuples
         self.handles: dict[int, Any] = {}  # of tensors among the arguments, by the ids of the tensors
         self.assigned_elsewhere: set[tuple[int, str]] = set()  # by other threads
         self.context = contextvars.copy_context()  # the context in which the program runs
@@ -237,6 +238,7 @@ class ReadRecorder:
         self._generators.clear()
         self.handles.clear()
         self.arrays.clear()
+        self.tuples.clear()
         self.tensors_read.clear()
         self.context = contextvars.Context()
 
@@ -261,8 +263,7 @@ class ReadRecorder:
                 self.add(IsSame(source, known))
         else:
             kind.record(source, value, self, root=root, holder=holder)
-        if holder is not None:
-            kind.held(source, value, self, holder)
+        kind.held(source, value, self, holder)
 
     def add(self, guard: Guard) -> None:
         """Record a guard."""

@@ -83,6 +83,7 @@ class Recorder(Protocol):
     substitutions: Substitutions
     context: contextvars.Context
     arrays: dict[int, ArrayHandle]
+    tuples: dict[int, tuple[Any, ...]]
     source_of_input: Callable[[torch.Tensor], Source | None]
 
     @property
@@ -162,8 +163,8 @@ class Kind:
             recorder.register(source, value, snapshots)
         self.reach(source, value, recorder, root=root)
 
-    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder) -> None:
-        """Replace the value in an object that contains it; called for each such object that a read finds."""
+    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
+        """Replace the value in its holder if necessary. This is called for each source where a read finds the value."""
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Record the guards of the value itself."""

@@ -121,9 +121,10 @@ class Memoized(Kind):
         """Match functions under `lru_cache`."""
         return cls is MEMOIZED
 
-    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder) -> None:
+    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
         """Replace the function while tracing with a function that records its calls."""
-        recorder.substitute(holder, value, memoized_stand_in(recorder, source, value))
+        if holder is not None:
+            recorder.substitute(holder, value, memoized_stand_in(recorder, source, value))
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard that the value is the same object."""

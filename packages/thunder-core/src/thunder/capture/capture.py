@@ -46,6 +46,8 @@ class Captured:
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
         self.prologue: Prologue | None = None
         self.decisions: tuple[Decision, ...] = ()
+        # The positions of the inputs that require grad from now on, and of those that no longer do.
+        self.switched: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self.uncacheable: str | None = None
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
@@ -150,6 +152,8 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
         or recorder.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
         or (epilogue.unguardable if epilogue is not None else None)
     )
+    switched = tracer.leaves.inputs
+    captured.switched = switched.positions(tracer.inputs, True), switched.positions(tracer.inputs, False)
     if tracer.decisions is not None:
         captured.decisions = tuple(tracer.decisions.made)
     captured.where = recorder.unguardable.get(captured.uncacheable or "")

@@ -105,6 +105,7 @@ class CaptureSession:
         self.effects: list[Effect] = []
         self.aliases: dict[int, Any] = {}
         tracer.name_lifted(recorder.name_of)
+        tracer.undo_later = None if independent else substitutions.callback
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
         tracer.read_class = recorder.classes.read_whole
         tracer.guarded_of = lambda tensor, *step: recorder.tensor_is(self.source_of(tensor), tensor, *step)
@@ -231,6 +232,9 @@ class CaptureSession:
         """Record what the program read and assigned through its inputs."""
         recorder, tracer = self.recorder, self.tracer
         shared = [x.handle for x in tracer.inputs if id(x.tensor) in self.distinct]
+        switched = tracer.leaves.inputs
+        if any(x in switched for x in tracer.inputs if id(x.tensor) in self.distinct):
+            raise IsShared
         if recorder.identity_matters or any(h._storage.written or h.given_attributes for h in shared):
             raise IsShared
         reason = recorder.seeded(tracer.generators)

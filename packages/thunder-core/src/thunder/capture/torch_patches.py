@@ -7,6 +7,7 @@ itself therefore see no change.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -184,6 +185,19 @@ def _function_transforms() -> list[tuple[Any, str, Any]]:
     return [(owner, name, _here(ours, getattr(owner, name))) for owner, name, ours in found]
 
 
+def _active_transforms() -> list[tuple[Any, str, Any]]:
+    """Return a replacement of the query whether a transform of `torch.func` is active: it also sees traced ones."""
+    name = "_are_functorch_transforms_active"
+    original = getattr(torch._C, name, None)
+    if original is None:
+        return []
+
+    def ours() -> bool:
+        return any(part.is_transform for part in _tracer().parts) or original()
+
+    return [(torch._C, name, functools.wraps(original)(_here(ours, original)))]
+
+
 def _control_flow() -> list[tuple[Any, str, Any]]:
     """Return replacements of `torch.cond` and of the private function that torch's higher-order operators call."""
     utils = cast("Any", sys.modules.get("torch._higher_order_ops.utils"))
@@ -274,6 +288,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         _custom_apply()
         + _left_to_python()
         + _function_transforms()
+        + _active_transforms()
         + _control_flow()
         + _distributed()
         + _checkpointed()

@@ -34,6 +34,8 @@ __all__ = [
     "elementwise_functions",
     "elementwise_unary",
     "expand",
+    "is_one",
+    "is_same_size",
     "maybe_broadcast",
     "maybe_convert_to_dtype",
 ]
@@ -119,7 +121,7 @@ def _check_when_it_runs(left: Any, relation: str, right: Any, message: str) -> N
     known.symbols.assume(left, relation, right)
 
 
-def _is_same_size(n: Any, m: Any) -> bool:
+def is_same_size(n: Any, m: Any) -> bool:
     """Check whether two sizes are equal. If the result is data-dependent, require equality by a check at run time."""
     if not is_unbacked(n, m):
         return bool(n == m)
@@ -130,7 +132,7 @@ def _is_same_size(n: Any, m: Any) -> bool:
         return True
 
 
-def _is_one(n: Any) -> bool:
+def is_one(n: Any) -> bool:
     """Check whether a size is 1. Unbacked sizes are assumed to differ from 1."""
     if not is_unbacked(n):
         return bool(n == 1)
@@ -146,9 +148,9 @@ def compute_broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     out = [1] * rank
     for shape in shapes:
         for i, n in enumerate(reversed(shape), start=1):
-            if _is_one(n) or _is_same_size(n, out[-i]):
+            if is_one(n) or is_same_size(n, out[-i]):
                 continue
-            if not _is_one(out[-i]):
+            if not is_one(out[-i]):
                 raise RuntimeError(
                     f"The size of tensor a ({out[-i]}) must match the size of tensor b ({n}) at non-singleton "
                     f"dimension {rank - i}"

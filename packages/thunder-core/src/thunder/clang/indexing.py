@@ -11,7 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from thunder.clang.base import clangop, compute_broadcast_shape, demand, expand, maybe_convert_to_dtype
+from thunder.clang.base import (
+    clangop,
+    compute_broadcast_shape,
+    demand,
+    expand,
+    is_one,
+    is_same_size,
+    maybe_convert_to_dtype,
+)
 from thunder.clang.shape import reshape, stack
 from thunder.core import dtypes, prims
 from thunder.core.errors import TracingError, check
@@ -405,7 +413,8 @@ def _value(value: Any, a: TensorProxy, shape: tuple[int, ...]) -> TensorProxy:
         value = reshape(value, value.shape[extra:])
     if same_shape(value.shape, shape):
         return value
-    fits = value.ndim <= len(shape) and all(n in (1, m) for n, m in zip(reversed(value.shape), reversed(shape)))
+    pairs = zip(reversed(value.shape), reversed(shape))
+    fits = value.ndim <= len(shape) and all(is_one(n) or is_same_size(n, m) for n, m in pairs)
     check(
         fits,
         lambda: (

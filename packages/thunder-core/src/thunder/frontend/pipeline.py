@@ -28,6 +28,7 @@ from thunder.passes.dce import dce
 from thunder.passes.detaching import without_detaching
 from thunder.passes.split import Split
 from thunder.plugins import transformed
+from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.lock import collection_paused, runs
 from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
@@ -220,6 +221,8 @@ def _specialization(
             "a transform changes the prologue, but this program has no prologue because it cannot be cached: "
             f"{captured.uncacheable}"
         )
+    if any(captured.switched):
+        run = switching_requires_grad(run, *captured.switched)
     prologue = captured.prologue
     symbols = captured.computation.info.get("symbols")
     if symbols is not None:

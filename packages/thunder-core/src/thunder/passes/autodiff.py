@@ -329,9 +329,8 @@ class JointTrace:
         return [op.substitute(names) for op in again]
 
     def _depends(self, bsym: BoundSymbol) -> bool:
-        return any(
-            p.name in self.tracked and isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) for p in bsym.flat_args
-        )
+        args = bsym.args[:1] if bsym.sym is prims.assign_value else bsym.flat_args  # no gradient reaches the value
+        return any(p.name in self.tracked and isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype) for p in args)
 
     def _apply(self, rule: GradRule, bsym: BoundSymbol) -> None:
         backward = getattr(rule, "backward", None)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder import clang
+from thunder.clang.base import is_one, is_same_size
 from thunder.core.errors import check
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -161,13 +162,13 @@ def _sizes(operands: list[tuple[Any, list[Subscript]]]) -> dict[Subscript, int]:
         for label, n in zip(labels, x.shape):
             known = sizes.get(label, 1)
             check(
-                n in (1, known) or known == 1,
+                is_one(n) or is_one(known) or is_same_size(n, known),
                 lambda: (
                     f"einsum(): subscript {label} has size {n} for operand {number} which does not broadcast with "
                     f"previously seen size {known}"
                 ),
             )
-            sizes[label] = known if n == 1 else n
+            sizes[label] = known if is_one(n) else n
     return sizes
 
 

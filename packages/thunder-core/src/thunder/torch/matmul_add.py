@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from thunder import clang
+from thunder.clang.base import is_one, is_same_size
 from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.matmul import matmul_grads
@@ -31,7 +32,9 @@ def _scaled(x: Any, factor: Any) -> Any:
 
 def _added(input: Any, product: Any, beta: Any, alpha: Any) -> Any:
     shape = product.shape
-    fits = input.ndim <= len(shape) and all(m in (1, n) for m, n in zip(input.shape[::-1], shape[::-1]))
+    fits = input.ndim <= len(shape) and all(
+        is_one(m) or is_same_size(m, n) for m, n in zip(input.shape[::-1], shape[::-1])
+    )
     check(
         fits,
         lambda: (

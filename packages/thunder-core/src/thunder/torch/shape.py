@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from thunder import clang
+from thunder.clang.base import is_one, is_same_size
 from thunder.clang.shape import infer_shape, numel
 from thunder.core import dtypes, prims
 from thunder.core.errors import check
@@ -292,7 +293,7 @@ def _expanded_shape(a: TensorProxy, size: Sequence[Any]) -> tuple[int, ...]:
                     f"The expanded size of the tensor (-1) isn't allowed in a leading, non-existing dimension {d}"
                 )
             sizes[d] = old
-        elif n < 0 or (old is not None and old not in (1, n)):
+        elif n < 0 or (old is not None and not (is_one(old) or is_same_size(old, n))):
             raise RuntimeError(
                 f"The expanded size of the tensor ({n}) must match the existing size ({old}) at non-singleton "
                 f"dimension {d}.  Target sizes: {sizes}.  Tensor sizes: {list(a.shape)}"

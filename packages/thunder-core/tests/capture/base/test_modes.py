@@ -154,6 +154,23 @@ def test_states_of_torch(name: str) -> None:
     assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (2, 1)
 
 
+def test_whether_a_transform_of_torch_func_is_active() -> None:
+    """A program may ask, outside of its transforms and inside of them, and is not used inside of another's."""
+    ask = torch._C._are_functorch_transforms_active
+
+    def f(x: Any) -> Any:
+        inside = torch.vmap(lambda y: y * (2 if torch._C._are_functorch_transforms_active() else 3))(x)
+        return inside * (5 if torch._C._are_functorch_transforms_active() or ask() else 7)
+
+    jitted = thunder.jit(f)
+    for _ in range(3):
+        assert jitted(torch.ones(2)).tolist() == f(torch.ones(2)).tolist() == [14, 14]
+        assert (
+            torch.vmap(jitted)(torch.ones(2, 2)).tolist() == torch.vmap(f)(torch.ones(2, 2)).tolist() == [[10, 10]] * 2
+        )
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+
+
 def attend(q: Any) -> Any:
     """Attention."""
     return F.scaled_dot_product_attention(q, q, q, is_causal=True)

@@ -44,6 +44,17 @@ def written_at(x: Any, mask: Any, y: Any) -> Any:
     return out
 
 
+def as_many(x: Any) -> Any:
+    """A write at a mask, of a number of elements that the program counts."""
+    out, mask = x.flatten(), x.flatten() > 0.5
+    return out.index_fill(0, torch.tensor([0]), 1.0), written_at(out, mask, out[: mask.sum().item()] * 10)
+
+
+def of_equal_sizes(x: Any) -> Any:
+    """Rows that two masks select; there are as many of them."""
+    return x[x[:, 0] > 0.3], x[x.flip(0)[:, 0] > 0.3]
+
+
 def experts(x: Any) -> Any:
     """As mixtures of experts go: each takes the rows that are for it."""
     out = torch.zeros_like(x)
@@ -87,6 +98,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "masked_select": lambda x: torch.masked_select(x, torch.tensor([True, False, True])),
     "a write at a mask": lambda x: written(x, x[x > 0.5] * 10),
     "a number at a mask": lambda x: written(x, 0.0),
+    "as many elements at a mask as a number says": as_many,
+    "addmm of sizes that are equal": lambda x: torch.addmm(*of_equal_sizes(x), torch.ones(3, 3, dtype=x.dtype)),
+    "einsum of sizes that are equal": lambda x: torch.einsum("ij,ik->jk", *of_equal_sizes(x)),
+    "a size that is equal to the one expanded to": lambda x: x[x.sum(1) > 0].expand(2, -1) * 2,
     "unique": lambda x: long(x).unique(),
     "unique and more": lambda x: torch.unique(long(x), return_inverse=True, return_counts=True),
     "unique columns": lambda x: torch.unique(long(x), dim=1, return_counts=True),

@@ -196,6 +196,54 @@ def test_one_array_at_two_places() -> None:
     assert jitted(torch.ones(2))[0][0] == 2.0 and jitted(torch.ones(2))[1] is False
 
 
+TRIANGLE = np.tril_indices(3)
+
+
+class Triangular(torch.nn.Module):
+    """Positions in tuples of arrays, as NumPy returns them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lower = self.again = np.tril_indices(3, k=-1)
+        self.nested = (2, (np.array([True, False, True]), 1.5))
+        self.entries = torch.nn.Parameter(torch.arange(1.0, 4.0))
+
+    def forward(self, x: Any) -> Any:
+        weight = x.new_zeros(3, 3)
+        weight[self.lower[0], self.lower[1]] = self.entries
+        weight[self.again[0], 0] += 1
+        picked = weight[TRIANGLE][self.lower[0]] + weight[self.nested[1][0], :1].sum() * self.nested[0]
+        return x @ weight, picked, self.again
+
+
+def test_tuples_of_arrays() -> None:
+    """Are inputs like other arrays; the program indexes tensors with them."""
+    net = Triangular()
+    jitted = thunder.jit(net)
+    x = torch.ones(3)
+    for i in range(3):
+        found, expected = jitted(x), net(x)
+        torch.testing.assert_close(found[:2], expected[:2])
+        torch.testing.assert_close(
+            torch.autograd.grad(found[0].sum(), net.entries), torch.autograd.grad(expected[0].sum(), net.entries)
+        )
+        assert all(a is b for a, b in zip(found[2], net.lower))
+        net.lower[0][0], net.nested[1][0][i % 2] = 2, not net.nested[1][0][i % 2]
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)
+    net.lower = np.triu_indices(3, k=1)
+    torch.testing.assert_close(jitted(x)[:2], net(x)[:2])
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.int32, np.bool_])
+def test_arrays_as_indices(kind: Any) -> None:
+    """What torch takes for positions and what for a mask."""
+    index = np.array([0, 1, 1]).astype(kind)
+    jitted = thunder.jit(lambda x: (x[index], x[None, ..., index]))
+    x = torch.arange(3.0)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(x), (x[index], x[None, ..., index]))
+
+
 class Holder:
     pass
 

@@ -134,15 +134,92 @@ def test_objects_that_no_guard_can_give_again() -> None:
     def of(key: Any) -> torch.Tensor:
         return torch.ones(3)
 
-    key = object()
-
     def f(x: Any) -> Any:
-        return x * of(frozenset({key}))
+        return x * of(frozenset({object()}))
 
     jf = thunder.jit(f)
     for _ in range(2):
         assert torch.equal(jf(torch.ones(3)), torch.ones(3))
     assert "is memoized" in thunder.explain(jf)
+
+
+class Key:
+    """Equal to others with the same number."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __hash__(self) -> int:
+        return hash(self.n)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Key) and self.n == other.n
+
+
+@functools.cache
+def of_key(key: Any) -> torch.Tensor:
+    return torch.full((3,), float(key.n))
+
+
+def test_objects_that_the_program_makes() -> None:
+    """The first call finds no result for an equal object. Later ones do, and the prologue passes the object again."""
+    of_key.cache_clear()
+    number = [2]
+    jf = thunder.jit(lambda x: x * of_key(Key(number[0])))
+    for _ in range(4):
+        assert jf(torch.ones(3)).tolist() == [2] * 3
+    assert (thunder.cache_misses(jf), thunder.cache_hits(jf)) == (2, 2)
+    number[0] = 3
+    for _ in range(3):
+        assert jf(torch.ones(3)).tolist() == [3] * 3
+
+
+def test_objects_that_the_program_changes_afterwards() -> None:
+    def f(x: Any) -> Any:
+        key = Key(2)
+        y = x * of_key(key)
+        key.n = 3
+        return y + of_key(Key(3))
+
+    jf = thunder.jit(f)
+    for _ in range(4):
+        assert jf(torch.ones(3)).tolist() == [5] * 3
+    assert "changes" in thunder.explain(jf)
+
+
+def wrapped(memoized: Any) -> Any:
+    """As decorators do: the function stands in the closure, and in `__wrapped__`."""
+
+    @functools.wraps(memoized)
+    def call(*args: Any) -> Any:
+        return memoized(*args)
+
+    return call
+
+
+SCALE = [2.0]
+
+
+@wrapped
+@functools.cache
+def generated(name: str) -> Any:
+    """A function of generated code, whose globals are those of no module."""
+    scope: dict[str, Any] = {"factor": SCALE[0]}
+    exec(f"def {name}(x): return x * factor", scope, scope)
+    return scope[name]
+
+
+def test_functions_of_generated_code() -> None:
+    """Their globals are guarded, and the function is made anew after the cache was cleared."""
+    jf = thunder.jit(lambda x: generated("scaled")(x) + 1)
+    for _ in range(3):
+        assert jf(torch.ones(1)) == 3
+    assert (thunder.cache_misses(jf), thunder.cache_hits(jf)) == (1, 2)
+    generated("scaled").__globals__["factor"] = 4.0
+    assert jf(torch.ones(1)) == 5
+    SCALE[0] = 6.0
+    generated.__wrapped__.cache_clear()
+    assert jf(torch.ones(1)) == 7
 
 
 class Settings:

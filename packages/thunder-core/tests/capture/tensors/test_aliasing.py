@@ -267,6 +267,33 @@ def assigned_data(x: Any, p: Any) -> Any:
     return x * p * p
 
 
+def a_value_that_requires_grad(x: Any, p: Any) -> Any:
+    """Into what requires none: only the view that is written through has the value's gradient."""
+    q, r = torch.zeros_like(x), torch.zeros_like(x)
+    v = q.data
+    v.copy_(p * 2)
+    r.data.copy_(p)
+    r.data.lerp_(q + p.detach(), 0.5)
+    return x * p * q + v + r
+
+
+def a_part_that_requires_grad(x: Any, p: Any) -> Any:
+    """Through a view of such a view, whose base has the gradient, too."""
+    q = torch.zeros_like(x)
+    v = q.data
+    v[0].copy_(p[0] * 2)
+    return x * p * q + v * 3
+
+
+def two_values_that_require_grad(x: Any, p: Any) -> Any:
+    """Through two such views: the first keeps the gradient of its own value."""
+    q = torch.zeros_like(x)
+    v, w = q.data, q.detach()
+    v.copy_(p * 2)
+    w.mul_(p)
+    return x * p * q + v * 3 + w
+
+
 def an_intermediate(x: Any, p: Any) -> Any:
     """The gradient goes on as if nothing had been written."""
     q = p.sin()
@@ -314,9 +341,28 @@ def after_its_use(x: Any, p: Any) -> Any:
 
 
 HIDDEN = [
-    under_no_grad, a_view_under_no_grad, detached, data, assigned_data, an_intermediate, a_view_made_before,
+    under_no_grad, a_view_under_no_grad, detached, data, assigned_data, an_intermediate,
+    a_value_that_requires_grad, a_part_that_requires_grad, two_values_that_require_grad, a_view_made_before,
     through_a_view_made_before, a_view_made_under_no_grad, a_view_that_looks_no_different, after_its_use,
 ]  # fmt: skip
+
+
+def test_data_that_stays_the_same() -> None:
+    """`p.data = p.data.to(device, dtype)`, as losses with weights do, is compiled."""
+    p = torch.nn.Parameter(torch.ones(3))
+    buffer = torch.zeros(3)
+
+    def f(x: Any) -> Any:
+        p.data = p.data.to(device=x.device, dtype=x.dtype)
+        buffer.data.copy_(x * p)
+        return (x * p * (buffer / 2)).sum()
+
+    jitted = thunder.jit(f)
+    for _ in range(3):
+        x, p.grad = torch.full((3,), 2.0, requires_grad=True), None
+        jitted(x).backward()
+        assert p.grad.tolist() == [2.0] * 3 and x.grad.tolist() == [1.0] * 3 and buffer.tolist() == [2.0] * 3
+    assert thunder.cache_hits(jitted) == 2
 
 
 @pytest.mark.parametrize("f", HIDDEN, ids=lambda f: f.__name__)

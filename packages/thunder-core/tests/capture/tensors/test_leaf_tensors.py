@@ -302,6 +302,134 @@ def test_requires_grad_of_parameters_is_switched() -> None:
         found.append([p.grad for p in every])
     torch.testing.assert_close(found[1], found[0])
     assert found[0][0] is None and all(p.requires_grad for p in every)
+    jitted = thunder.jit(loss)
+    jitted(batch(0)[0]), jitted(batch(1)[0])
+    assert thunder.cache_hits(jitted) == 1
+
+
+def forces(x: Any) -> Any:
+    """The input requires grad from then on, and so does what is computed from it."""
+    x.requires_grad_()
+    energy = (x**3).sum()
+    (g,) = torch.autograd.grad(energy, x, create_graph=True)
+    return g.detach(), energy
+
+
+def saliency(x: Any) -> Any:
+    """Only for a while."""
+    before = x.requires_grad
+    x.requires_grad_()
+    (g,) = torch.autograd.grad((x**3).sum(), x)
+    x.requires_grad_(before)
+    return g, x * 2
+
+
+def frozen_from_now_on(x: Any) -> Any:
+    """The first term has a gradient, but torch does not add it to a leaf that requires none."""
+    loss = (x**2).sum()
+    x.requires_grad_(False)
+    return loss + (x * 3).sum(), x, (x * 3).requires_grad
+
+
+def after_a_branch(x: Any) -> Any:
+    """A decision between."""
+    x.requires_grad = True
+    return (x * 2).sum() if x.sum() > 7 else (x * 5).sum()
+
+
+SWITCHES: dict[str, tuple[Callable[[Any], Any], tuple[bool, ...]]] = {
+    "given": (given, (False, True)), "forces": (forces, (False, True)), "saliency": (saliency, (False, True)),
+    "frozen": (frozen_from_now_on, (False, True)), "after a branch": (after_a_branch, (False, True)),
+    "returned": (lambda x: x.requires_grad_(), (False, True)),
+    "under no_grad": (torch.no_grad()(lambda x: [x.requires_grad_(), x * 2]), (False, True)),
+    "written to": (lambda x: [x.requires_grad_(), torch.no_grad()(x.mul_)(2), (x**2).sum()][2], (False, True)),
+    "on and off and on": (
+        lambda x: [x.requires_grad_().detach(), x.requires_grad_(False) * 2, (x.requires_grad_() * 3).sum()], (False,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "requires_grad"), [(name, flag) for name, (_, flags) in SWITCHES.items() for flag in flags]
+)
+def test_requires_grad_of_an_argument_is_switched(name: str, requires_grad: bool) -> None:
+    """Compiled: each call switches its own argument."""
+    f = SWITCHES[name][0]
+    jitted = thunder.jit(f)
+    assert observed(jitted, requires_grad) == observed(f, requires_grad)
+    assert thunder.compile_stats(jitted).per_module is None
+    assert thunder.cache_misses(jitted) == (2 if name == "after a branch" else 1)
+
+
+def test_switched_arguments_that_are_one_tensor() -> None:
+    """Switching one of them switches the other."""
+
+    def f(x: Any, y: Any) -> Any:
+        x.requires_grad_()
+        return (y * 3).sum()
+
+    jitted = thunder.jit(f)
+    x = torch.ones(3)
+    jitted(x, x).backward()
+    assert x.grad.tolist() == [3, 3, 3]
+    y = torch.ones(3)
+    assert not jitted(torch.ones(3), y).requires_grad and not y.requires_grad
+
+
+def test_switched_after_its_use() -> None:
+    """What was computed before has no gradient."""
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        return (x.requires_grad_() * y).sum()
+
+    assert observed(thunder.jit(f), False) == observed(f, False)
+
+
+def test_integers_cannot_require_grad() -> None:
+    """With torch's error."""
+    with pytest.raises(RuntimeError, match="only Tensors of floating point"):
+        thunder.jit(given)(torch.ones(3, dtype=torch.int64))
+
+
+def test_a_buffer_that_the_first_call_switches() -> None:
+    """As a loss that starts from a buffer: the second call is traced again, and the third is a hit."""
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("zero", torch.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            loss = self.zero
+            loss.requires_grad_()
+            assert self.zero.requires_grad and self.zero.is_leaf
+            return loss + x.sum()
+
+    found = []
+    for jit in (thunder.jit, lambda m: m):
+        module = Loss()
+        run = jit(module)
+        for _ in range(3):
+            run(torch.ones(3)).backward()
+        found.append((module.zero.requires_grad, module.zero.grad))
+        if jit is thunder.jit:
+            assert thunder.cache_misses(run) == 2 and thunder.cache_hits(run) == 1
+    assert found[0] == found[1] == (True, torch.tensor(3.0))
+
+
+def test_an_error_switches_nothing() -> None:
+    """A trace that ends puts the flag back, and the eager run sets it once."""
+
+    def f(x: Any) -> Any:
+        assert not x.requires_grad
+        x.requires_grad_()
+        raise ValueError(x.requires_grad)
+
+    x = torch.ones(3)
+    with pytest.raises(ValueError, match="True"):
+        thunder.jit(f)(x)
+    assert x.requires_grad
 
 
 def test_parameters_made_once_and_at_every_call() -> None:

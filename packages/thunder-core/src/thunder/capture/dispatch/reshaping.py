@@ -16,7 +16,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder import clang
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import RunsEagerly, fall_back
 from thunder.capture.base.sources import HasOffset
 from thunder.capture.dispatch.data_dependent import with_sizes
 from thunder.capture.dispatch.opaque import call_opaque
@@ -89,17 +89,26 @@ def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
     for each in (handle, value):
         with tracer.recording():
             aliasing.read(each)
-    if value is handle or (value._storage is handle._storage and value._value is handle._value):
+    if value is handle or _is_detached(value, handle):
         return
-    if handle._needs_grad:
+    if handle._needs_grad and not any(lifted.handle is handle for lifted in tracer.inputs):
         fall_back("the program assigns to .data of a tensor that requires grad")
     _set_place(tracer, handle, value, "the program assigns to .data of a tensor that it did not create")
+
+
+def _is_detached(value: Handle, handle: Handle) -> bool:
+    """Check whether `value` is `handle.data`, or has its value and memory in another way."""
+    if value._storage is not handle._storage:
+        return False
+    added = value._views[len(handle._views) :]
+    of_same = all(a is b for a, b in zip(value._views, handle._views)) and len(value._views) >= len(handle._views)
+    return value._value is handle._value or (of_same and all(view.sym is ltorch.detach for view in added))
 
 
 def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:
     """Make `handle` a detached view of `value`'s memory."""
     if any(lifted.handle is handle for lifted in tracer.inputs):
-        fall_back(refusal)
+        raise RunsEagerly(refusal)  # maybe only this call does it, to initialize a parameter
     before = aliasing.twin(handle)
     _become(handle, before, tracer.call_symbol(ltorch.detach, (before if value is handle else value,), {}))
 

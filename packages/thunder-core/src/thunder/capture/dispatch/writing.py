@@ -39,6 +39,10 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torc
     if not detaches:
         result = _keeping_gradients(tracer, handle, result)
     value = aliasing.read(result) if isinstance(result, Handle) else result
+    if isinstance(result, Handle) and result._needs_grad:
+        # A write that autograd does not see must not hand the gradient on.
+        handle._storage.needs_grad = True
+        handle._storage.hides_gradient |= any(view.hides_writes for view in handle._views)
     with tracer.recording():
         aliasing.write(handle, value, name)
     if detaches or (isinstance(result, Handle) and result._needs_grad):

@@ -91,6 +91,11 @@ class Subtrace:
         self.values.append(inner)
         return self.inputs[-1]
 
+    @property
+    def is_transform(self) -> bool:
+        """Whether a transform of `torch.func` runs this part in eager mode."""
+        return self.constant or self.name == "vmap"
+
     # -- the run ------------------------------------------------------------------------------------------------------
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call `fn` and store the operations that it records."""

@@ -219,6 +219,7 @@ _OF_TORCH_NAMES = re.compile("|".join(_OF_TORCH))
 _SETTINGS = frozenset({
     "sys.getrecursionlimit", "sys.getswitchinterval", "posix.getcwd", "posix.getpid", "nt.getcwd", "nt.getpid",
     "torch.get_num_threads", "torch.get_num_interop_threads", "torch.get_default_dtype",
+    "torch._C._are_functorch_transforms_active",
 })  # fmt: skip
 
 # Modules of Python's library that may call any C function, with the reason.
@@ -350,4 +351,6 @@ def setting_read_by(fn: Any) -> Source | None:
     if not of_torch and f"{module}.{name}" not in _SETTINGS:
         return None
     owner = sys.modules[module]
-    return Root(owner, module).attr(name).call() if getattr(owner, name, None) is fn else None
+    found = getattr(owner, name, None)
+    is_same = found is fn or getattr(found, "__wrapped__", None) is fn  # a replacement, while a program is traced
+    return Root(owner, module).attr(name).call() if is_same else None

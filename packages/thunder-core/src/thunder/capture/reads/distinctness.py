@@ -26,7 +26,7 @@ __all__ = ["may_become_identical"]
 # The dicts of a module that programs do not compare: of its parameters, submodules and hooks.
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
 
-Path = tuple[str, ...]
+Path = tuple[Any, ...]  # the code of each step, and the sources that it needs
 
 
 def may_become_identical(reached: Iterable[Reached], tensors: Sequence[tuple[Source, Any]]) -> list[Source]:
@@ -62,7 +62,7 @@ def _tensors_below(owners: set[Source], tensors: Sequence[tuple[Source, Any]]) -
         path: Path = ()
         at: Source | None = source
         while at is not None and at.parent is not None:
-            path = (at.code(""), *path)
+            path = (at.code("", *["" for _ in at.operands]), *at.operands, *path)
             at = at.parent
             if at in owners:
                 below.setdefault(at, {})[path] = id(tensor)

@@ -4,6 +4,10 @@
 A memoized function is not traced as part of the program. The function is called as in eager mode, both while tracing
 and by the prologue of each call. A tensor that it returns becomes an input of the program, and any other result is
 guarded. The exception is a call with a tensor of the program: this call's Python code is traced.
+
+If an argument is an object that the program has created, the prologue calls the function with this object again. A call
+of the program with an equal object must have found a result in the function's cache, and must find it at the end of the
+run, too: then the result does not depend on the identity of the object, and the program has not changed the object.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.leaves import PLAIN
 from thunder.capture.tensors.handle import Handle, is_handle
 from thunder.core import pytree
+from thunder.core.errors import TracingError
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 
@@ -47,8 +52,10 @@ def memoized_stand_in(recorder: Recorder, source: Source, memoized: Any) -> Call
         if symbolic:
             args, kwargs = pytree.tree_map(_as_it_is, (args, kwargs))
         with TracerPhase():
+            hits = memoized.cache_info().hits
             result = memoized(*args, **kwargs)
-            _record(recorder, source, memoized, args, kwargs, result)
+            hit = memoized.cache_info().hits > hits
+            _record(recorder, source, memoized, args, kwargs, result, hit=hit)
         return result
 
     for name in ("cache_info", "cache_clear", "cache_parameters"):
@@ -62,28 +69,45 @@ def _as_it_is(x: Any) -> Any:
 
 
 def _record(
-    recorder: Recorder, source: Source, memoized: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-) -> None:
+    recorder: Recorder, source: Source, memoized: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any,
+    *, hit: bool,
+) -> None:  # fmt: skip
     """Guard the result of a call. If a prologue cannot repeat the call, refuse to cache the trace."""
+    new: list[Any] = []
     try:
-        given = tuple([_argument(recorder, x) for x in args])
-        named = {name: _argument(recorder, x) for name, x in kwargs.items()}
+        given = tuple([_argument(recorder, x, new) for x in args])
+        named = {name: _argument(recorder, x, new) for name, x in kwargs.items()}
+        if new and not hit:
+            raise LookupError(new)
     except LookupError:
         recorder.refuse(f"`{source}` is memoized and was called with an argument that a guard cannot reproduce")
         return
+    if new:
+        if recorder.symbolic is not None:  # the objects may contain symbolic numbers
+            raise TracingError(f"a memoized function was called with a new {type(new[0]).__name__}")
+
+        def check() -> None:
+            if memoized(*args, **kwargs) is not result:
+                recorder.refuse(f"`{source}` is memoized and was called with an object that the program changes")
+
+        recorder.at_end(check)
     if not isinstance(result, torch.Tensor) or not is_handle(result):
-        recorder.value(source.call(given, named, memoized.__name__), result)
+        recorder.value(source.call(given, named, getattr(memoized, "__name__", "memoized")), result)
 
 
-def _argument(recorder: Recorder, x: Any) -> Any:
-    """Return the prologue's form of an argument: a literal, a tuple of such arguments, or the source of the value."""
+def _argument(recorder: Recorder, x: Any, new: list[Any]) -> Any:
+    """Return the prologue's form of an argument: a literal, a tuple of such arguments, or the source of the value.
+
+    Objects that the program has created are added to `new`.
+    """
     if is_literal(x) or type(x) is float:
         return x
     if type(x) is tuple or type(x) is torch.Size:  # these compare as equal
-        return tuple([_argument(recorder, i) for i in x])
+        return tuple([_argument(recorder, i, new) for i in x])
     reached = recorder.reached.get(id(x))
     if reached is not None and reached.thing is x:
         return reached.source
     if PLAIN.match(type(x)) or isinstance(x, enum.Enum):
         return Root(x, repr(x))
-    raise LookupError(x)
+    new.append(x)
+    return Root(x, f"a {type(x).__name__}")

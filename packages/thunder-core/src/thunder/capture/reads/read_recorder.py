@@ -85,6 +85,7 @@ class ReadRecorder:
         self.denied: RunsEagerly | None = None  # why the trace has ended
         self.assigned: set[tuple[int, str]] = set()
         self.arrays: dict[int, ArrayHandle] = {}  # by the ids of the arrays
+        self.tuples: dict[int, tuple[Any, ...]] = {}  # the replacements of tuples of arrays, by the ids of the tuples
         self.handles: dict[int, Any] = {}  # of tensors among the arguments, by the ids of the tensors
         self.assigned_elsewhere: set[tuple[int, str]] = set()  # by other threads
         self.context = contextvars.copy_context()  # the context in which the program runs
@@ -94,6 +95,7 @@ class ReadRecorder:
         self._absent: set[tuple[Source, str]] = set()
         self.expected: set[int] = set()  # the ids of objects, from before their snapshots are taken
         self._alive: list[Any] = []
+        self._checks: list[Callable[[], None]] = []
         self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
         self.source_of_input: Callable[[torch.Tensor], Source | None] = self.source_of
         self._not_replaced = False  # whether an argument was found where its handle cannot replace it, e.g. in a tuple
@@ -168,6 +170,9 @@ class ReadRecorder:
 
     def finish(self) -> None:
         """Add guards at the end of the run for reads that no hook sees."""
+        with TracerPhase():
+            for check in self._checks:
+                check()
         self.code.match_remaining()
         self.code.check_values()
         ran = self.code.ran
@@ -228,11 +233,13 @@ class ReadRecorder:
         self._unguardables.release()
         self.output.release()
         self._alive.clear()
+        self._checks.clear()
         self.reached.clear()
         self._attributes.release()
         self._generators.clear()
         self.handles.clear()
         self.arrays.clear()
+        self.tuples.clear()
         self.tensors_read.clear()
         self.context = contextvars.Context()
 
@@ -257,6 +264,7 @@ class ReadRecorder:
                 self.add(IsSame(source, known))
         else:
             kind.record(source, value, self, root=root, holder=holder)
+        kind.held(source, value, self, holder)
 
     def add(self, guard: Guard) -> None:
         """Record a guard."""
@@ -265,6 +273,10 @@ class ReadRecorder:
     def guarded(self, source: Source) -> None:
         """Mark the value at a source as guarded."""
         self._guarded.add(source)
+
+    def at_end(self, check: Callable[[], None]) -> None:
+        """Call `check` at the end of the run, before the program's assignments are undone."""
+        self._checks.append(check)
 
     def is_guarded(self, source: Source) -> bool:
         """Check whether the value at a source is already guarded."""

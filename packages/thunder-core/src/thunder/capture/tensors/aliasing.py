@@ -38,6 +38,11 @@ def read(handle: Handle) -> TensorProxy:
             _part(handle)
             if handle._storage is not storage:
                 return read(handle)
+        if storage.hides_gradient and torch.is_grad_enabled() and any(view.hides_writes for view in handle._views):
+            fall_back(
+                "the program writes a value that requires grad through .data or detach(), and reads the memory through "
+                "another such view that it made before"
+            )
         value = storage.value
         for view in handle._views:
             value = view.apply(value)

@@ -82,6 +82,8 @@ class ArrayHandle:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _INDEXING and len(args) > 1:
+            args = args[0], _indices(args[1]), *args[2:]
         return function(*_numbers(args), **_numbers(kwargs or {}))
 
     # -- metadata -----------------------------------------------------------------------------------------------------
@@ -223,6 +225,18 @@ DISGUISED.add(ArrayHandle)
 def is_array_handle(x: Any) -> bool:
     """Check for an array handle, which `isinstance` takes for an array."""
     return type(x) is ArrayHandle
+
+
+_INDEXING = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+
+
+def _indices(key: Any) -> Any:
+    """Return an index of a tensor in which arrays are tensors, as torch converts them: to int64, or boolean masks."""
+    if type(key) is tuple:
+        return tuple([_indices(i) if type(i) is ArrayHandle else i for i in key])
+    if type(key) is not ArrayHandle or key._thunder_scalar or not key.shape or key.dtype.kind not in "bi":
+        return key
+    return key._thunder_tensor if key.dtype.kind == "b" else key._thunder_tensor.long()
 
 
 def _numbers(x: Any) -> Any:

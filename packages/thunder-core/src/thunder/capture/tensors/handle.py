@@ -75,6 +75,7 @@ class Storage:
 
     __slots__ = (
         "__weakref__",
+        "hides_gradient",
         "needs_grad",
         "origin",
         "shared_with",
@@ -95,6 +96,7 @@ class Storage:
         self.needs_grad = False  # whether any handle of the memory has required grad
         # Storages that are views of this memory or its base in eager mode, through steps that no `View` expresses.
         self.shared_with: list[weakref.ref[Storage]] = []
+        self.hides_gradient = False  # whether a value that requires grad was written through a view that hides writes
 
 
 class Handle(torch.Tensor):
@@ -244,6 +246,10 @@ class HandleOwner(Protocol):
     detaching: bool
     meta_tensors: dict[str, torch.Tensor]
     stand_ins: dict[str, tuple[TensorProxy, int | None]]
+    undo_later: Callable[..., None] | None
+
+    def is_leaf(self, tensor: torch.Tensor) -> bool:
+        """Return whether a real tensor is a leaf of autograd's graph, and guard the result."""
 
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
         """Return the operation that computed a value, or None for an input."""

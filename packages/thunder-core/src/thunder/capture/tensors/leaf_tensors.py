@@ -3,10 +3,12 @@
 `torch.zeros(…, requires_grad=True)` or `nn.Parameter(…)`.
 
 Inside the program, `torch.autograd.grad` differentiates with respect to a leaf like any other value. A leaf that
-outlives the call is different: torch's autograd would set its `.grad`, and values computed from it require grad even
-if no input does. A compiled program cannot provide this, so a program that returns such a leaf runs partly eager
-(`frontend/per_module.py`). So does a program that changes `requires_grad` of one of the caller's tensors, unless it
-only sets it for a while: such a tensor is a leaf like those that the program creates.
+outlives the call is different: torch's autograd would set its `.grad`, and values computed from it require grad even if
+no input does. A compiled program cannot provide this, so a program that returns such a leaf runs partly eager
+(`frontend/per_module.py`).
+
+A program may also change `requires_grad` of a leaf that it was given. The real tensor changes while the program is
+traced, and each call of the compiled program changes it, too (`SwitchedInputs`).
 """
 
 from __future__ import annotations
@@ -20,16 +22,14 @@ import torch
 from thunder.capture.base.fallback import fall_back, torch_error
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.handle import Handle, HandleOwner
+from thunder.capture.tensors.handle import Handle, HandleOwner, Lifted
+from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["Leaves", "set_requires_grad"]
-
-
-_OF_CALLER = "the program changes requires_grad of a tensor that it did not create"
+__all__ = ["Leaves", "SwitchedInputs", "set_requires_grad"]
 
 
 def set_requires_grad(handle: Handle, value: bool) -> None:
@@ -37,8 +37,71 @@ def set_requires_grad(handle: Handle, value: bool) -> None:
     if handle._needs_grad is not value:
         handle._needs_grad = value
         handle._storage.needs_grad |= value
-        with DisableTorchFunction():
-            handle.requires_grad_(value)
+        _set_flag(handle, value)
+
+
+def _set_flag(tensor: torch.Tensor, value: bool) -> None:
+    with DisableTorchFunction():  # the tracing mode may be active here
+        tensor.requires_grad_(value)
+
+
+class SwitchedInputs:
+    """The inputs whose `requires_grad` one run of a program changes.
+
+    While the flag is off, the program gets the detached value of an input that requires grad before or after.
+    """
+
+    def __init__(self) -> None:
+        self._flags: dict[str, tuple[Lifted, bool, bool]] = {}  # by name: the input, and the flag before and after
+
+    def __contains__(self, lifted: Lifted) -> bool:
+        return lifted.proxy.name in self._flags
+
+    def positions(self, inputs: Sequence[Lifted], value: bool) -> tuple[int, ...]:
+        """Return the positions of the inputs whose flag the program changes to `value`."""
+        found = {name for name, (_, before, after) in self._flags.items() if after is value is not before}
+        return tuple([i for i, x in enumerate(inputs) if x.proxy.name in found])
+
+    @property
+    def inside(self) -> set[str]:
+        """The names of the inputs that require grad only for a part of the run."""
+        return {name for name, (_, before, after) in self._flags.items() if not before and not after}
+
+    def switch(self, tracer: HandleOwner, lifted: Lifted, value: bool) -> None:
+        """Change the flag of an input."""
+        handle, proxy, storage = lifted.handle, lifted.proxy, lifted.handle._storage
+        if tracer.parts or tracer.undo_later is None or storage.written or handle._value is not storage.value:
+            fall_back("the program changes requires_grad of a tensor that it did not create")
+        if not value and not tracer.is_leaf(lifted.tensor):
+            raise not_a_leaf()
+        before = self._flags[proxy.name][1] if lifted in self else not value
+        if value and lifted not in self and any(proxy.name in op.arg_names for s in tracer.trace.scopes for op in s):
+            fall_back("the program makes a tensor that it has already used require grad, and did not create it")
+        tracer.undo_later(_set_flag, lifted.tensor, not value)
+        _set_flag(lifted.tensor, value)
+        self._flags[proxy.name] = lifted, before, value
+        set_requires_grad(handle, value)
+        proxy.requires_grad = before or value
+        if value:
+            handle._value = storage.value = proxy
+        else:
+            with tracer.recording():
+                handle._value = storage.value = prims.detach(proxy)
+
+    def finish(self) -> None:
+        """Make the inputs refer to the caller's tensors again, because the program may return them."""
+        for lifted, _, _ in self._flags.values():
+            storage = lifted.handle._storage
+            if not storage.written:
+                lifted.handle._value = storage.value = lifted.proxy
+
+
+def not_a_leaf() -> RuntimeError:
+    """Return torch's error for a computed tensor whose `requires_grad` is set to False."""
+    return torch_error(
+        "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
+        "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
+    )
 
 
 class Leaves:
@@ -48,6 +111,7 @@ class Leaves:
         self._made: list[weakref.ref[Handle]] = []
         self._values: set[str] = set()
         self._line: SourceLine | None = None  # the user line that created the first leaf
+        self.inputs = SwitchedInputs()
 
     def __contains__(self, handle: Handle) -> bool:
         return any(made() is handle for made in self._made)
@@ -68,13 +132,12 @@ class Leaves:
         if handle._needs_grad is value:
             return
         lifted = next((x for x in tracer.inputs if x.handle is handle), None)
-        if lifted is not None and (lifted.tensor.requires_grad or tracer.parts):
-            fall_back(_OF_CALLER)
+        if lifted is not None:
+            self._line = self._line or user_line()
+            self.inputs.switch(tracer, lifted, value)
+            return
         if not value and handle not in self:
-            raise torch_error(
-                "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in "
-                "a subgraph that doesn't require differentiation use var_no_grad = var.detach()."
-            )
+            raise not_a_leaf()
         set_requires_grad(handle, value)
         if not value or handle in self:
             return
@@ -88,16 +151,14 @@ class Leaves:
     def stay_inside(self, tracer: HandleOwner, results: Sequence[torch.Tensor], hook: Any) -> None:
         """Fall back if a result of the program is a leaf, or requires grad only because of a leaf.
 
-        Also fall back if the program leaves another `requires_grad` on one of the caller's tensors than it found there.
         Also fall back if the program has gradient hooks (operations `hook`) on values that affect only such leaves.
         """
-        if not self._values:
+        leaves = self._values | self.inputs.inside
+        if not leaves:
             return
-        if any(x.handle._needs_grad is not x.tensor.requires_grad for x in tracer.inputs):
-            fall_back(_OF_CALLER)
-        given = {x.proxy.name for x in tracer.inputs if x.tensor.requires_grad}
+        given = {x.proxy.name for x in tracer.inputs if x.proxy.requires_grad} - leaves
         operations = tracer.trace.bound_symbols
-        by_inputs, by_leaves = _flows(operations, given, self._values), _flows(operations, self._values, set())
+        by_inputs, by_leaves = _flows(operations, given, leaves), _flows(operations, leaves, set())
         by_them_alone = by_leaves - by_inputs
         hooked = any(op.sym is hook and not by_them_alone.isdisjoint(op.arg_names) for op in operations)
         if hooked or any(type(x) is Handle and x._needs_grad and x._value.name not in by_inputs for x in results):

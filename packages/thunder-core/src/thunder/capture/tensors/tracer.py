@@ -125,6 +125,7 @@ class Tracer:
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
+        self.undo_later: Callable[..., None] | None = None  # registers a step that undoes a change after the run
 
     def release(self) -> None:
         """Release the tensors of the call. They would otherwise live until a garbage collection finds the tracer."""
@@ -471,6 +472,7 @@ class Tracer:
         state.trace, state.frontend = self.trace, None
         try:
             with set_langctx("torch"):
+                self.leaves.inputs.finish()
                 for lifted in self.inputs:
                     storage = lifted.handle._storage
                     if storage.written and storage.value is not lifted.proxy:

@@ -122,11 +122,8 @@ class Memoized(Kind):
         """Match functions under `lru_cache`."""
         return cls is MEMOIZED
 
-    def record(
-        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
-    ) -> None:
-        """Guard the function, and replace it while tracing with a function that records its calls."""
-        super().record(source, value, recorder, root=root)
+    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
+        """Replace the function while tracing with a function that records its calls."""
         if holder is not None:
             recorder.substitute(holder, value, memoized_stand_in(recorder, source, value))
 

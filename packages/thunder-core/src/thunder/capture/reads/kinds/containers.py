@@ -11,7 +11,8 @@ from typing import Any
 from thunder.capture.base.snapshots import Snapshot, container_snapshot
 from thunder.capture.base.sources import Attr, BaseItem, DictValue, Item, Source, is_literal
 from thunder.capture.reads.guard_kinds import HasContents, HasKeys, HasLength, HasMembers, HasType, IsEmpty
-from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder
+from thunder.capture.reads.kinds.arrays import Array
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.reads.kinds.leaves import Identity, is_plain
 from thunder.capture.reads.value_hooks import unwatched_class
 from thunder.runtime.containers import base_of, dict_type, items_of
@@ -32,6 +33,32 @@ class Container(Kind):
     def match(self, cls: type) -> bool:
         """Match the exact classes."""
         return cls in EXACT
+
+    def record(
+        self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
+    ) -> None:
+        """Guard the container and read its items. A tuple of arrays is replaced by a tuple of array handles."""
+        if type(value) is not tuple or holder is None or not _has_arrays(value):
+            super().record(source, value, recorder, root=root, holder=holder)
+            return
+        self.guard(source, value, recorder, root=root)
+        recorder.register(source, value, self.snapshot(source, value, recorder))
+        recorder.add(HasLength(source, len(value)))
+        handles = [*value]
+        for i, item in enumerate(value):
+            inside = (handles, i) if _has_arrays((item,)) else None
+            recorder.value(source.item(i), item, holder=inside)
+
+    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
+        """Replace a tuple of arrays where the program finds it. The program must not use one that stays in place."""
+        if type(value) is not tuple or not _has_arrays(value):
+            return
+        if holder is not None:
+            recorder.substitute(holder, value, recorder.tuples.setdefault(id(value), _of_handles(value, recorder)))
+            return
+        for i, item in enumerate(value):
+            if _has_arrays((item,)) and type(item) is not tuple:
+                recorder.unguardable_found(source.item(i), item)
 
     def guard(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Guard the class. For a private empty dict (torch's modules have many) the guard on emptiness is enough."""
@@ -54,6 +81,15 @@ class Container(Kind):
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Build a new container with the items' values at the call."""
         return epilogue.new_container(value)
+
+
+def _has_arrays(items: tuple[Any, ...]) -> bool:
+    """Check whether a tuple contains arrays, directly or in tuples."""
+    return any(Array().match(type(x)) or (type(x) is tuple and _has_arrays(x)) for x in items)
+
+
+def _of_handles(items: tuple[Any, ...], recorder: Recorder) -> tuple[Any, ...]:
+    return tuple([_of_handles(x, recorder) if type(x) is tuple else recorder.arrays.get(id(x), x) for x in items])
 
 
 def _is_private(source: Source) -> bool:

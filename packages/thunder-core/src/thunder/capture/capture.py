@@ -46,7 +46,7 @@ class Captured:
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
         self.prologue: Prologue | None = None
         self.decisions: tuple[Decision, ...] = ()
-        # The positions of the inputs that require grad from now on, and of those that no longer do.
+        # The positions of the inputs whose requires_grad is set before the program runs, and unset at its end.
         self.switched: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self.uncacheable: str | None = None
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
@@ -152,8 +152,7 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
         or recorder.unreachable(x.tensor for x in tracer.inputs if id(x.tensor) not in given)
         or (epilogue.unguardable if epilogue is not None else None)
     )
-    switched = tracer.leaves.inputs
-    captured.switched = switched.positions(tracer.inputs, True), switched.positions(tracer.inputs, False)
+    captured.switched = tracer.leaves.inputs.positions(tracer.inputs)
     if tracer.decisions is not None:
         captured.decisions = tuple(tracer.decisions.made)
     captured.where = recorder.unguardable.get(captured.uncacheable or "")

@@ -324,6 +324,16 @@ def saliency(x: Any) -> Any:
     return g, x * 2
 
 
+def input_times_gradient(x: Any) -> Any:
+    """The result requires grad, although its leaf no longer does."""
+    before = x.requires_grad
+    x.requires_grad_()
+    (g,) = torch.autograd.grad((x**3).sum(), x)
+    result = (g * x).sum()
+    x.requires_grad_(before)
+    return result, x + 1
+
+
 def frozen_from_now_on(x: Any) -> Any:
     """The first term has a gradient, but torch does not add it to a leaf that requires none."""
     loss = (x**2).sum()
@@ -339,6 +349,7 @@ def after_a_branch(x: Any) -> Any:
 
 SWITCHES: dict[str, tuple[Callable[[Any], Any], tuple[bool, ...]]] = {
     "given": (given, (False, True)), "forces": (forces, (False, True)), "saliency": (saliency, (False, True)),
+    "input times gradient": (input_times_gradient, (False, True)),
     "frozen": (frozen_from_now_on, (False, True)), "after a branch": (after_a_branch, (False, True)),
     "returned": (lambda x: x.requires_grad_(), (False, True)),
     "under no_grad": (torch.no_grad()(lambda x: [x.requires_grad_(), x * 2]), (False, True)),

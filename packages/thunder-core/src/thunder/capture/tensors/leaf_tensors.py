@@ -48,7 +48,8 @@ def _set_flag(tensor: torch.Tensor, value: bool) -> None:
 class SwitchedInputs:
     """The inputs whose `requires_grad` one run of a program changes.
 
-    While the flag is off, the program gets the detached value of an input that requires grad before or after.
+    While the flag is off, the program gets the detached value of the input. If the flag is set at any time, the compiled
+    program sets it before it runs, so that autograd's graph has the input as a leaf, and unsets it at the end if need be.
     """
 
     def __init__(self) -> None:
@@ -57,15 +58,10 @@ class SwitchedInputs:
     def __contains__(self, lifted: Lifted) -> bool:
         return lifted.proxy.name in self._flags
 
-    def positions(self, inputs: Sequence[Lifted], value: bool) -> tuple[int, ...]:
-        """Return the positions of the inputs whose flag the program changes to `value`."""
-        found = {name for name, (_, before, after) in self._flags.items() if after is value is not before}
-        return tuple([i for i, x in enumerate(inputs) if x.proxy.name in found])
-
-    @property
-    def inside(self) -> set[str]:
-        """The names of the inputs that require grad only for a part of the run."""
-        return {name for name, (_, before, after) in self._flags.items() if not before and not after}
+    def positions(self, inputs: Sequence[Lifted]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the positions of the inputs whose flag is set before the program runs, and unset at its end."""
+        flags = [(i, *self._flags[x.proxy.name][1:]) for i, x in enumerate(inputs) if x in self]
+        return tuple([i for i, before, _ in flags if not before]), tuple([i for i, _, after in flags if not after])
 
     def switch(self, tracer: HandleOwner, lifted: Lifted, value: bool) -> None:
         """Change the flag of an input."""
@@ -81,7 +77,7 @@ class SwitchedInputs:
         _set_flag(lifted.tensor, value)
         self._flags[proxy.name] = lifted, before, value
         set_requires_grad(handle, value)
-        proxy.requires_grad = before or value
+        proxy.requires_grad = True
         if value:
             handle._value = storage.value = proxy
         else:
@@ -133,7 +129,6 @@ class Leaves:
             return
         lifted = next((x for x in tracer.inputs if x.handle is handle), None)
         if lifted is not None:
-            self._line = self._line or user_line()
             self.inputs.switch(tracer, lifted, value)
             return
         if not value and handle not in self:
@@ -153,12 +148,11 @@ class Leaves:
 
         Also fall back if the program has gradient hooks (operations `hook`) on values that affect only such leaves.
         """
-        leaves = self._values | self.inputs.inside
-        if not leaves:
+        if not self._values:
             return
-        given = {x.proxy.name for x in tracer.inputs if x.proxy.requires_grad} - leaves
+        given = {x.proxy.name for x in tracer.inputs if x.proxy.requires_grad}
         operations = tracer.trace.bound_symbols
-        by_inputs, by_leaves = _flows(operations, given, leaves), _flows(operations, leaves, set())
+        by_inputs, by_leaves = _flows(operations, given, self._values), _flows(operations, self._values, set())
         by_them_alone = by_leaves - by_inputs
         hooked = any(op.sym is hook and not by_them_alone.isdisjoint(op.arg_names) for op in operations)
         if hooked or any(type(x) is Handle and x._needs_grad and x._value.name not in by_inputs for x in results):

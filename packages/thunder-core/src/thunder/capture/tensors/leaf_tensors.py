@@ -48,8 +48,8 @@ def _set_flag(tensor: torch.Tensor, value: bool) -> None:
 class SwitchedInputs:
     """The inputs whose `requires_grad` one run of a program changes.
 
-    While the flag is off, the program gets the detached value of the input. If the flag is set at any time, the compiled
-    program sets it before it runs, so that autograd's graph has the input as a leaf, and unsets it at the end if need be.
+    While the flag is off, the program gets the detached value of the input. If the program sets the flag at any time,
+    the compiled program has it set from its start, so that the input is a leaf of autograd's graph.
     """
 
     def __init__(self) -> None:

@@ -38,6 +38,7 @@ def _add(name: str, path: str, options: dict[str, Any], shape: tuple[int, ...]) 
 
 
 IMG = (1, 3, 64, 64)
+TWO = (2, 3, 64, 64)  # for a batch norm of one position, which cannot train on one image
 _SQUARE = {"image_size": 64, "patch_size": 16, **_VIT}
 _add("ViT", "vit.ViT", {**_SQUARE, **_DROPOUT}, IMG)
 _add("Simple ViT", "simple_vit.SimpleViT", _SQUARE, IMG)
@@ -97,7 +98,7 @@ _add("Cross ViT", "cross_vit.CrossViT", _CROSS, IMG)
 _add("PiT", "pit.PiT", {"image_size": 56, "patch_size": 14, "dim": 32, "num_classes": 10, "depth": (1, 2, 1),
      "heads": 4, "mlp_dim": 64, **_DROPOUT}, (1, 3, 56, 56))  # fmt: skip
 _add("LeViT", "levit.LeViT", {"image_size": 64, "num_classes": 10, "stages": 3, "dim": (16, 24, 32), "depth": 2,
-     "heads": (2, 3, 4), "mlp_mult": 2, "dropout": 0.1}, IMG)  # fmt: skip
+     "heads": (2, 3, 4), "mlp_mult": 2, "dropout": 0.1}, TWO)  # fmt: skip
 _CVT = {"num_classes": 10, "s1_emb_dim": 16, "s1_emb_kernel": 7, "s1_emb_stride": 4, "s1_proj_kernel": 3,
         "s1_kv_proj_stride": 2, "s1_heads": 1, "s1_depth": 1, "s1_mlp_mult": 4, "s2_emb_dim": 32, "s2_emb_kernel": 3,
         "s2_emb_stride": 2, "s2_proj_kernel": 3, "s2_kv_proj_stride": 2, "s2_heads": 3, "s2_depth": 2,

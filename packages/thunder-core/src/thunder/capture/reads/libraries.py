@@ -39,6 +39,7 @@ def _package_folder(name: str) -> str:
 
 
 _NUMPY = _package_folder("numpy")
+_RANDOM = os.path.join(_NUMPY, "random", "")
 # Other trusted folders, each with the reason.
 _TRUSTED: dict[str, str] = {
     _folder(torch.__file__): "every prologue guards torch's settings, or guards them where they are read (modes)",
@@ -63,10 +64,9 @@ def is_library(filename: str) -> bool:
 def is_imported_freely(filename: str) -> bool:
     """Check whether a traced program may import a file for the first time: no object that it creates has a state.
 
-    It is a file of the standard library, of torch or of thunder. (`numpy.random`, which NumPy imports at its first use,
-    creates a random state.)
+    It is a file of a library, but not of `numpy.random`, which NumPy imports at its first use: it creates a random state.
     """
-    return is_library(filename) and not filename.startswith(_NUMPY)
+    return is_library(filename) and not filename.startswith(_RANDOM)
 
 
 def is_library_scope(scope: dict[str, Any]) -> bool:

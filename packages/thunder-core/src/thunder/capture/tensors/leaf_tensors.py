@@ -91,6 +91,10 @@ class SwitchedInputs:
             if not storage.written:
                 lifted.handle._value = storage.value = lifted.proxy
 
+    def release(self) -> None:
+        """Release the inputs."""
+        self._flags.clear()
+
 
 def not_a_leaf() -> RuntimeError:
     """Return torch's error for a computed tensor whose `requires_grad` is set to False."""

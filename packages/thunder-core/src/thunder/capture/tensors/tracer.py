@@ -130,6 +130,7 @@ class Tracer:
     def release(self) -> None:
         """Release the tensors of the call. They would otherwise live until a garbage collection finds the tracer."""
         self.inputs.clear()
+        self.leaves.inputs.release()
         self._known.clear()
         self.meta_tensors.clear()
         self.generators.clear()

@@ -39,7 +39,7 @@ _loss("DiceCELoss", softmax=True)
 _loss("DiceFocalLoss", softmax=True)
 _loss("FocalLoss")
 _loss("TverskyLoss", softmax=True)
-_net("AHNet", {"layers": (3, 4, 6, 3), "spatial_dims": 2}, (1, 1, 64, 64))
+_net("AHNet", {"layers": (3, 4, 6, 3), "spatial_dims": 2}, (1, 1, 128, 128))  # the smallest image for four poolings
 _net("DenseNet", {"spatial_dims": 2, "in_channels": 1, "out_channels": 2, "init_features": 8, "growth_rate": 4,
      "block_config": (1, 1)}, (1, 1, 32, 32))  # fmt: skip
 _net("SegResNet", {"spatial_dims": 2, "init_filters": 8}, (1, 1, 32, 32))

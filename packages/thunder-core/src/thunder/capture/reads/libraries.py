@@ -64,7 +64,7 @@ def is_library(filename: str) -> bool:
 def is_imported_freely(filename: str) -> bool:
     """Check whether a traced program may import a file for the first time: no object that it creates has a state.
 
-    It is a file of a library, but not of `numpy.random`, which NumPy imports at its first use: it creates a random state.
+    It is a file of a library. `numpy.random`, which NumPy imports at its first use, creates a random state.
     """
     return is_library(filename) and not filename.startswith(_RANDOM)
 

@@ -296,7 +296,7 @@ def _symbol(
         for p, cotangent in zip(outs, backward.cotangents):
             if cotangent is not None:
                 names[cotangent.name] = get_grad(names[p.name])
-        for op in copy_operations(backward.operations, names, trace):
+        for op in copy_operations(backward.operations, names, trace, new_numbers=True):
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
@@ -355,7 +355,7 @@ def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, .
             if direction is not None:
                 names[direction.name] = zeros_of(p) if tangent is None else tangent
         # The rule computes saved values again: the call stays one operation, so its intermediate values are not known.
-        for op in copy_operations([*forward, *operations], names, trace):
+        for op in copy_operations([*forward, *operations], names, trace, new_numbers=True):
             trace.record(op)
         return map_proxies(moved, lambda p: names.get(p.name, p))
 

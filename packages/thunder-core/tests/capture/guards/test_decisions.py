@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -411,7 +412,7 @@ def test_a_range_up_to_a_number_is_decided_before_the_range() -> None:
         n = torch.ceil((x[-1] - x[0]) / step + 1).item()
         grid = torch.arange(0, n, dtype=x.dtype) * step + x[0]
         grid[-1] = x[-1]
-        return sum((b - a) * b for a, b in zip(grid[:-1], grid[1:]))
+        return sum((b - a) * b for a, b in itertools.pairwise(grid))
 
     jitted = thunder.jit(f)
     for last in (1.0, 1.0, 2.0, 1.0, 2.0):

@@ -266,6 +266,33 @@ def test_numbers_in_a_backward() -> None:
     assert counts(jitted) == (1, 2)
 
 
+class KeptAlive(Function):
+    """Its context is part of a cycle of garbage, as the frames of an exception are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        ctx.save_for_backward(y)
+        ctx.itself = ctx
+        try:
+            raise ValueError
+        except ValueError as error:
+            ctx.error = error
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 2
+
+
+def test_garbage_shares_no_memory() -> None:
+    """The program may write to a result that the context has saved."""
+    jitted = thunder.jit(lambda x: KeptAlive.apply(x).add_(1))
+    for _ in range(3):
+        torch.testing.assert_close(jitted(torch.ones(3)), torch.full((3,), 3.0))
+    assert counts(jitted) == (1, 2), thunder.explain(jitted)
+
+
 class Recursive(Function):
     """The backward calls the function, as that of a linear solver does."""
 

@@ -58,8 +58,8 @@ READS = [
     ("metaclass __call__", "class M(type):\n    def __call__(c, *a): return 2.0\nclass C(metaclass=M): pass", "C(1)",
      "M.__call__ = lambda c, *a: 5.0"),
     ("lazy property", ("from torch.distributions.utils import lazy_property\nclass C:\n    @lazy_property\n"
-     "    def k(self): return 2.0\no = C()\ndef fresh():\n    k = o.k\n    o.__dict__.clear()\n    return k"), "fresh()",
-     "C.k = lazy_property(lambda self: 5.0)"),
+     "    def k(self): return 2.0\no = C()\ndef fresh():\n    k = o.k\n    o.__dict__.clear()\n    return k"),
+     "fresh()", "C.k = lazy_property(lambda self: 5.0)"),
     ("metaclass __getattr__", "class M(type):\n    def __getattr__(c, n): return 2.0\nclass C(metaclass=M): pass",
      "C.z", "C.z = 5.0"),
     ("truth", "class C: pass\no = C()", "(2.0 if o else 3.0)", "C.__bool__ = lambda self: False"),

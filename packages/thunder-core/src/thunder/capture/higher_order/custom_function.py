@@ -121,8 +121,10 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         with tracer.recording():
             output = map_proxies(output, lambda p: prims.detach(p) if p.name in stopped else p)
     dirty = {id(t) for t in ctx._dirty if any(t is h for h in handles)}
+    constant = {id(t) for t in ctx._non_differentiable}
+    vars(ctx).clear()  # a cycle of garbage may keep it alive, and handles that it saved would seem to share memory
     around = list(tracer.handles)
-    wrapped = _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+    wrapped = _wrapped(tracer, out, output, grad, stopped=constant, dirty=dirty)
     _link_memory(tracer, around, wrapped, forward)
     return wrapped
 

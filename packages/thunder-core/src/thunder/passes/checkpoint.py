@@ -21,9 +21,11 @@ from thunder.core import prims
 from thunder.core.devices import Device
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.langctx import set_langctx
-from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import ActiveTrace, SourceLine, state, tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.symint.symbols import symbols_of
 from thunder.core.trace import Trace
 from thunder.passes.dce import has_effect
 
@@ -97,19 +99,42 @@ def _without_unused_results(operations: Sequence[BoundSymbol], used: set[str]) -
     return out[::-1]
 
 
-def copy_operations(operations: Sequence[BoundSymbol], names: dict[str, Any], trace: ActiveTrace) -> list[BoundSymbol]:
-    """Return copies of operations with new results. `names` maps inputs to replacements; the new results are added."""
+def copy_operations(
+    operations: Sequence[BoundSymbol], names: dict[str, Any], trace: ActiveTrace, *, new_numbers: bool = False
+) -> list[BoundSymbol]:
+    """Return copies of operations with new results. `names` maps inputs to replacements; the new results are added.
 
-    def name(ops: Sequence[BoundSymbol]) -> None:
+    With `new_numbers`, data-dependent numbers become new leaves. Without, they are the numbers of the first run, which
+    has computed the same values.
+    """
+
+    def name(ops: Sequence[BoundSymbol], kind: type[Proxy]) -> None:
         for op in ops:
             made = {*op.out_names}  # without inputs that the operation returns
             for p in op.flat_outs:
-                if p.name in made and p.name not in names:
-                    names[p.name] = p.replace_name(trace.make_name(p.prefix))
-            name(op.subsymbols)
+                if p.name in made and p.name not in names and isinstance(p, kind):
+                    renew = _renewed if new_numbers else _renamed
+                    names[p.name] = renew(p, names, trace)
+            name(op.subsymbols, kind)
 
-    name(operations)
+    if new_numbers:
+        name(operations, NumberProxy)  # first: the shapes of tensors may depend on them
+    name(operations, Proxy)
     return [op.substitute(names) for op in operations]
+
+
+def _renamed(p: Proxy, names: dict[str, Any], trace: ActiveTrace) -> Proxy:
+    return p.replace_name(trace.make_name(p.prefix))
+
+
+def _renewed(p: Proxy, names: dict[str, Any], trace: ActiveTrace) -> Proxy:
+    """Return a new result of the same kind. A data-dependent number becomes a leaf of its own."""
+    if isinstance(p, NumberProxy) and p.symbol is not None:
+        return symbols_of(trace).renewed(p)
+    new = _renamed(p, names, trace)
+    if isinstance(new, TensorProxy) and any(isinstance(n, SymbolicNumber) for n in new.shape):
+        new.shape = tuple([map_proxies(n, lambda leaf: names.get(leaf.name, leaf)) for n in new.shape])
+    return new
 
 
 # -- random numbers ---------------------------------------------------------------------------------------------------

@@ -105,6 +105,9 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "unique": lambda x: long(x).unique(),
     "unique and more": lambda x: torch.unique(long(x), return_inverse=True, return_counts=True),
     "unique columns": lambda x: torch.unique(long(x), dim=1, return_counts=True),
+    "unique of nothing": lambda x: torch.unique(long(x)[:0].sum(1), return_inverse=True, return_counts=True),
+    "unique rows of nothing": lambda x: torch.unique(long(x)[:0], dim=0),
+    "unique in a row of nothing": lambda x: torch.unique_consecutive(long(x)[:0], return_counts=True),
     "unique in a row": lambda x: torch.unique_consecutive(long(x), return_counts=True),
     "bincount": lambda x: torch.bincount(long(x).view(-1), minlength=2),
     "bincount of a length that is not known": lambda x: (

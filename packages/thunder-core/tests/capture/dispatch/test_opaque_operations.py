@@ -241,6 +241,23 @@ def test_tangents_of_operations_from_outside() -> None:
         torch.testing.assert_close(thunder.hessian(f)(x[0]), torch.func.hessian(plain)(x[0]))
 
 
+def test_operations_with_and_without_out() -> None:
+    """An overload whose `out` arguments have other names does not make the operation one that writes."""
+    x = matrix(3, 3)
+    x = x @ x.T + torch.eye(3, dtype=x.dtype)
+
+    def f(x: Any) -> Any:
+        first = torch.linalg.cholesky_ex(x, out=None)
+        targets = torch.empty_like(x), torch.empty((), dtype=torch.int32)
+        torch.linalg.cholesky_ex(x * 2, out=targets)
+        return first, targets, torch.linalg.inv_ex(x)
+
+    jitted = thunder.jit(f)
+    for k in range(3):
+        torch.testing.assert_close(jitted(x + k), f(x + k))
+    assert thunder.cache_hits(jitted) == 2, thunder.explain(jitted)
+
+
 def test_a_gradient_that_has_none() -> None:
     """Second derivatives and tangents through it are refused, where they would be zeros."""
     x = matrix(3, 3)[0]

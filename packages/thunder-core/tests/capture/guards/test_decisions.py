@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -332,6 +333,106 @@ def test_decisions_in_an_autograd_function() -> None:
             grads.append(x.grad)
         same(grads[1], grads[0])
     assert thunder.cache_misses(jitted) == 2
+
+
+class BranchesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        y = x.exp()
+        ctx.save_for_backward(x, y)
+        return y.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, y = ctx.saved_tensors
+        if y.sum() > 5:  # of the forward's own values
+            return g * y
+        return g * y.cos() if x[0] > 0 else -g * x.sum().item()
+
+
+def test_decisions_in_a_custom_backward_precede_the_function() -> None:
+    """They depend on values that the forward has saved, so the forward program makes them."""
+    jitted = thunder.jit(lambda x: BranchesInBackward.apply(x.sin()).sum() * 2)
+    for values in (*INPUTS[:2], INPUTS[4], *INPUTS[:2], INPUTS[4]):
+        grads = []
+        for run in (lambda x: BranchesInBackward.apply(x.sin()).sum() * 2, jitted):
+            x = values.clone().requires_grad_()
+            run(x).backward()
+            grads.append(x.grad)
+        same(grads[1], grads[0])
+    assert 2 <= thunder.cache_misses(jitted) <= 3 and thunder.cache_hits(jitted) >= 3
+
+
+def test_a_backward_that_is_not_needed_makes_no_decisions() -> None:
+    jitted = thunder.jit(BranchesInBackward.apply)
+    for values in (*INPUTS, *INPUTS):
+        same(jitted(values), BranchesInBackward.apply(values))
+    assert thunder.cache_misses(jitted) == 1 and "path" not in thunder.explain(jitted)
+
+
+class BranchesOnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * 2 if g.sum() > 0 else -g
+
+
+def test_a_backward_that_branches_on_its_gradient_runs_eagerly() -> None:
+    jitted = thunder.jit(BranchesOnGradient.apply)
+    for weight in (1.0, -1.0, 2.0):
+        grads = []
+        for run in (BranchesOnGradient.apply, jitted):
+            x = torch.ones(3, requires_grad=True)
+            (run(x) * weight).sum().backward()
+            grads.append(x.grad)
+        same(grads[1], grads[0])
+    assert "data-dependent" in thunder.explain(jitted)
+
+
+def test_decisions_after_a_part_that_makes_some() -> None:
+    """A composite operation with decisions has no effect that a restart would repeat."""
+
+    def f(x: Any) -> Any:
+        y = Branching.apply(x * 1)
+        return y * 2 if y.sum() > 0 else y - 1
+
+    jitted = thunder.jit(f)
+    for values in (*INPUTS, *INPUTS):
+        same(jitted(values), f(values))
+    assert thunder.cache_hits(jitted) >= len(INPUTS)
+
+
+def test_a_range_up_to_a_number_is_decided_before_the_range() -> None:
+    """As the fixed steps of a solver of differential equations."""
+
+    def f(x: Any, step: float) -> Any:
+        n = torch.ceil((x[-1] - x[0]) / step + 1).item()
+        grid = torch.arange(0, n, dtype=x.dtype) * step + x[0]
+        grid[-1] = x[-1]
+        return sum((b - a) * b for a, b in itertools.pairwise(grid))
+
+    jitted = thunder.jit(f)
+    for last in (1.0, 1.0, 2.0, 1.0, 2.0):
+        times = torch.linspace(0, last, 3)
+        torch.testing.assert_close(jitted(times, 0.25), f(times, 0.25))
+    assert thunder.cache_misses(jitted) == 2, thunder.explain(jitted)
+
+
+def test_a_long_loop_runs_in_pieces() -> None:
+    """As a solver with hundreds of accepted and rejected steps."""
+
+    def f(x: Any) -> Any:
+        while x.sum() < 1000:
+            x = x + 1
+        return x
+
+    jitted = thunder.jit(f)
+    for start in (0.0, 1.0):
+        same(jitted(torch.full((1,), start)), torch.full((1,), 1000.0))
+    assert "the steps of a loop" in thunder.explain(jitted) and thunder.cache_misses(jitted) == 1
 
 
 def test_a_decision_on_a_gradient() -> None:

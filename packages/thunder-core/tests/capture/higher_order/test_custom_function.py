@@ -204,6 +204,126 @@ def test_once_differentiable_gradients_are_constants() -> None:
     assert not g.requires_grad
 
 
+class Spread(Function):
+    """Returns gradients that torch reduces to the shape of the input, and converts to its dtype."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return g.double() * 2, torch.stack([g, g * 3])
+
+
+def test_gradients_get_the_shape_and_dtype_of_their_inputs() -> None:
+    jitted = thunder.jit(lambda x, y: Spread.apply(x.sin(), y).sum())
+    for _ in range(2):
+        grads = []
+        for run in (lambda x, y: Spread.apply(x.sin(), y).sum(), jitted):
+            x, y = torch.ones(1, 3, requires_grad=True), torch.ones(2, 1, requires_grad=True)
+            grads.append(torch.autograd.grad(run(x, y), (x, y)))
+        for one, other in zip(*grads):
+            torch.testing.assert_close(one, other)
+    assert counts(jitted) == (1, 1)
+
+
+class Misshapen(Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g[0]
+
+
+def test_a_gradient_of_another_shape_is_torchs_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    monkeypatch.delenv("THUNDER_STRICT", raising=False)
+    for run in (Misshapen.apply, thunder.jit(Misshapen.apply)):
+        with pytest.raises(RuntimeError, match="MisshapenBackward returned an invalid gradient at index 0 - got"):
+            run(x).sum().backward()
+
+
+class ReadsNumber(Misshapen):
+    """The backward computes with a number, and with a tensor of data-dependent size."""
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        rows = (g > 0).nonzero()[:, 0]
+        return torch.zeros_like(g).index_add(0, rows, g[rows] * rows.shape[0]) * g.sum().item()
+
+
+def test_numbers_in_a_backward() -> None:
+    jitted = thunder.jit(lambda x, w: (ReadsNumber.apply(x.sin()) * w).sum())
+    for shift in (-1.5, 0.0, 3.0):
+        grads = []
+        for run in (lambda x, w: (ReadsNumber.apply(x.sin()) * w).sum(), jitted):
+            x = torch.linspace(-1, 1, 4).requires_grad_()
+            grads.append(torch.autograd.grad(run(x, torch.arange(4.0) + shift), x))
+        torch.testing.assert_close(grads[1], grads[0])
+    assert counts(jitted) == (1, 2)
+
+
+class KeptAlive(Function):
+    """Its context is part of a cycle of garbage, as the frames of an exception are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        ctx.save_for_backward(y)
+        ctx.itself = ctx
+        try:
+            raise ValueError
+        except ValueError as error:
+            ctx.error = error
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 2
+
+
+def test_garbage_shares_no_memory() -> None:
+    """The program may write to a result that the context has saved."""
+    jitted = thunder.jit(lambda x: KeptAlive.apply(x).add_(1))
+    for _ in range(3):
+        torch.testing.assert_close(jitted(torch.ones(3)), torch.full((3,), 3.0))
+    assert counts(jitted) == (1, 2), thunder.explain(jitted)
+
+
+class Recursive(Function):
+    """The backward calls the function, as that of a linear solver does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, how: Any) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.how = how
+        return x.sinh()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        y = Recursive.apply(x, ctx.how)
+        return g * (1 + y * y).sqrt(), None
+
+
+def test_a_backward_that_calls_its_own_function() -> None:
+    jitted = assert_as_eager(lambda x: Recursive.apply(x, None).exp())
+    assert counts(jitted) == (1, 2)
+
+
+def test_objects_that_hold_tensors_of_the_program_are_no_operands() -> None:
+    """They do not outlive the run in the recorded operation."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        sign = x.sign()
+        return Recursive.apply(x * 2, lambda y: y * sign)
+
+    assert counts(assert_as_eager(f)) == (1, 2)
+
+
 def test_a_hook_on_a_value_that_is_saved_has_its_own_gradient() -> None:
     """The hooked value and the saved one are two outputs of a node, and torch keeps one gradient for each tensor."""
 

@@ -170,7 +170,7 @@ def test_hooks_of_tensors() -> None:
             results.append((torch.autograd.grad(g(x), x), list(seen)))
         torch.testing.assert_close(results[1], results[0])
         assert len(seen) == 1
-    assert "hook on a tensor is a closure or an object" in thunder.explain(jitted)
+    assert "hook on a tensor is a closure or an object" in thunder.explain(jitted)  # `look` has a list
     plain = thunder.jit(lambda x: doubled(x).sum())
     for _ in range(2):
         x = torch.ones(3, requires_grad=True)
@@ -217,6 +217,40 @@ def test_hooks_for_which_it_is_too_late(f: Any) -> None:
 def squared(g: Any) -> Any:
     """A hook that is not linear, so that its own derivative matters."""
     return g * g.sin() + 1
+
+
+def with_constants(x: Any) -> Any:
+    y, factor, name = x.sin(), 3.0, "factor"
+    y.register_hook(lambda g: g * factor * len(name))
+    return (y * x).sum()
+
+
+def with_count(x: Any) -> Any:
+    y, count = x.sin(), 0
+
+    def hook(g: Any) -> Any:
+        nonlocal count
+        count += 1
+        return g * count
+
+    y.register_hook(hook)
+    return y.sum()
+
+
+def with_default(x: Any) -> Any:
+    y = x.sin()
+    y.register_hook(lambda g, seen=[]: seen.append(0) or g * len(seen))
+    return y.sum()
+
+
+@pytest.mark.parametrize(("f", "is_cached"), [(with_constants, True), (with_count, False), (with_default, False)])
+def test_state_of_hooks(f: Any, is_cached: bool) -> None:
+    """A hook with constants in its closure serves all calls. The call creates other state anew."""
+    jitted = thunder.jit(f)
+    for k in range(3):
+        x = torch.linspace(0, 1, 3).add(k).requires_grad_()
+        torch.testing.assert_close(torch.autograd.grad(jitted(x), x), torch.autograd.grad(f(x), x))
+    assert thunder.cache_hits(jitted) == (2 if is_cached else 0), thunder.explain(jitted)
 
 
 def test_derivatives_through_hooks() -> None:

@@ -111,6 +111,23 @@ def test_a_pure_function_is_part_of_the_trace(name: str) -> None:
     assert (thunder.cache_hits(jitted), thunder.cache_misses(jitted)) == (2, 1), thunder.explain(jitted)
 
 
+def test_an_import_may_ask_for_modules(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that looks for another when it is imported, as torch's do."""
+    text = "import importlib.util\nFOUND = importlib.util.find_spec('absent_of_thunder_test') is not None\nK = 2.0\n"
+    (tmp_path / "asks_of_thunder_test.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def f(x: Any) -> Any:
+        import asks_of_thunder_test as module  # type: ignore[import-not-found]
+
+        return x * module.K
+
+    jitted = thunder.jit(f)
+    for _ in range(3):
+        torch.testing.assert_close(jitted(X), X * 2)
+    assert thunder.cache_hits(jitted) >= 1, thunder.explain(jitted)
+
+
 def test_settings_are_guarded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     jitted = thunder.jit(lambda x: x * len(os.getcwd()))
     torch.testing.assert_close(jitted(X), X * len(os.getcwd()))

@@ -42,6 +42,11 @@ READS = [
     # classes
     ("vars of a class", "class C: k = 2.0", "vars(C)['k']", "C.k = 5.0"),
     ("__dict__ of a class", "class C: k = 2.0", "C.__dict__.get('j', 1.0)", "C.j = 5.0"),
+    ("dir of an object", "class C: pass\no = C(); o.a = 2", "len([n for n in dir(o) if n < 'c'])", "o.b = 2"),
+    ("dir of an object's class", "class C: a = 2\no = C()", "len([n for n in dir(o) if n < 'c'])", "C.b = 2"),
+    ("dir of a class", "class B: pass\nclass C(B): a = 2", "len([n for n in dir(C) if n < 'c'])", "B.b = 2"),
+    ("dir of a new object", "class C: a = 2", "len([n for n in dir(C()) if n < 'c'])", "C.b = 2"),
+    ("dir of the variables", "k = 2.0", "(lambda a, b: len(dir()) * k)(1, 2)", "k = 5.0"),
     ("alias of a class", "class C: k = 2.0", "(lambda c: c.k)(C)", "C.k = 5.0"),
     ("computed name", "class C: k = 2.0\nn = 'k'", "getattr(C, n + '')", "C.k = 5.0"),
     ("type(o).__name__", "class C: pass\no = C()", "len(type(o).__name__)", "C.__name__ = 'renamed'"),
@@ -50,6 +55,11 @@ READS = [
      "C.__bases__ = (B,)"),
     ("metaclass attribute", "class M(type): k = 2.0\nclass C(metaclass=M): pass", "C.k", "M.k = 5.0"),
     ("shadowed metaclass", "class M(type): k = 2.0\nclass C(metaclass=M): pass", "C.k", "C.k = 5.0"),
+    ("metaclass __call__", "class M(type):\n    def __call__(c, *a): return 2.0\nclass C(metaclass=M): pass", "C(1)",
+     "M.__call__ = lambda c, *a: 5.0"),
+    ("lazy property", ("from torch.distributions.utils import lazy_property\nclass C:\n    @lazy_property\n"
+     "    def k(self): return 2.0\no = C()\ndef fresh():\n    k = o.k\n    o.__dict__.clear()\n    return k"),
+     "fresh()", "C.k = lazy_property(lambda self: 5.0)"),
     ("metaclass __getattr__", "class M(type):\n    def __getattr__(c, n): return 2.0\nclass C(metaclass=M): pass",
      "C.z", "C.z = 5.0"),
     ("truth", "class C: pass\no = C()", "(2.0 if o else 3.0)", "C.__bool__ = lambda self: False"),

@@ -116,6 +116,11 @@ def by_dir() -> Case:
     return lambda x: x * len([n for n in dir(thing) if n.startswith("q")]), names
 
 
+def by_dir_of_a_module() -> Case:
+    module = types.ModuleType("settings")
+    return lambda x: x * len(dir(module)), [lambda: setattr(module, "scale", 3.0)]
+
+
 def by_vars() -> Case:
     thing, key = Thing(), ["a"]
     thing.__dict__.update(a=2.0, b=3.0)
@@ -240,7 +245,8 @@ def errors() -> Case:
 
 CASES = [
     by_globals, by_sys_modules, by_import_module, by_an_import_inside, by_a_name_imported_inside, by_the_environment,
-    by_a_module_from_around, by_dir, by_vars, by_a_computed_name, weak_keys, weak_values, chains_of_maps, views_of_maps,
+    by_a_module_from_around, by_dir_of_a_module,
+    by_dir, by_vars, by_a_computed_name, weak_keys, weak_values, chains_of_maps, views_of_maps,
     counters, buffers, numbers_of_numpy, modules_of_closures, bases_of_classes, protocols, errors,
 ]  # fmt: skip
 

@@ -16,7 +16,6 @@ from thunder.capture.base.user_lines import user_line
 from thunder.capture.guards.evaluation import Evaluation, is_pure, may_run_twice
 from thunder.core import prims
 from thunder.core.errors import DataDependentError
-from thunder.core.proxies import NumberProxy
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
 from thunder.core.symint.functions import SymbolicBool
@@ -144,10 +143,7 @@ class Decisions:
                 found[id(op)] = op
                 stack += op.arg_names
         moved = [op for op in inside if id(op) in found]
-        for p in {p.name: p for op in moved for p in op.flat_outs}.values():
-            if isinstance(p, NumberProxy) and p.symbol is not None:
-                self._moved[p.name] = self._symbols.unbacked(p.python_type).leaves[0]
-        scopes[start - 1] += copy_operations(moved, self._moved, self._tracer.trace)
+        scopes[start - 1] += copy_operations(moved, self._moved, self._tracer.trace, new_numbers=True)
         found = asked.substitute(lambda p: self._moved.get(p.name, p))
         if asked.__class__ is bool:
             found = SymbolicBool(self._symbols, found.poly, None)

@@ -121,8 +121,10 @@ def apply_traced(tracer: Tracer, cls: Any, args: tuple[Any, ...], kwargs: dict[s
         with tracer.recording():
             output = map_proxies(output, lambda p: prims.detach(p) if p.name in stopped else p)
     dirty = {id(t) for t in ctx._dirty if any(t is h for h in handles)}
+    constant = {id(t) for t in ctx._non_differentiable}
+    vars(ctx).clear()  # a cycle of garbage may keep it alive, and handles that it saved would seem to share memory
     around = list(tracer.handles)
-    wrapped = _wrapped(tracer, out, output, grad, stopped={id(t) for t in ctx._non_differentiable}, dirty=dirty)
+    wrapped = _wrapped(tracer, out, output, grad, stopped=constant, dirty=dirty)
     _link_memory(tracer, around, wrapped, forward)
     return wrapped
 
@@ -296,7 +298,7 @@ def _symbol(
         for p, cotangent in zip(outs, backward.cotangents):
             if cotangent is not None:
                 names[cotangent.name] = get_grad(names[p.name])
-        for op in copy_operations(backward.operations, names, trace):
+        for op in copy_operations(backward.operations, names, trace, new_numbers=True):
             trace.record(op)
         for a, g in zip(args, backward.gradients):
             if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
@@ -355,7 +357,7 @@ def _jvp_rule(tracer: Tracer, cls: Any, ctx: TracedContext, inputs: tuple[Any, .
             if direction is not None:
                 names[direction.name] = zeros_of(p) if tangent is None else tangent
         # The rule computes saved values again: the call stays one operation, so its intermediate values are not known.
-        for op in copy_operations([*forward, *operations], names, trace):
+        for op in copy_operations([*forward, *operations], names, trace, new_numbers=True):
             trace.record(op)
         return map_proxies(moved, lambda p: names.get(p.name, p))
 

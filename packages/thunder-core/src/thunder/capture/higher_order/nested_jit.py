@@ -8,12 +8,12 @@ Closed-over tensors and parameters of the inner function become inputs of the su
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from thunder.capture.base.new_objects import collect_garbage
 from thunder.capture.higher_order.subtrace import Subtrace, tracer_here
 from thunder.core import prims, pytree
 from thunder.core.errors import UnsupportedError
@@ -74,7 +74,7 @@ def _refuse_kept(part: Subtrace, results: list[torch.Tensor], name: str) -> None
     kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
         with part.tracer.recording():  # finalizers of other objects are no part of the program
-            gc.collect()
+            collect_garbage()
         kept = [h for h in part.own_handles() if id(h) not in known]
     if kept:
         raise UnsupportedError(

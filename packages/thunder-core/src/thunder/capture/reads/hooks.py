@@ -9,7 +9,6 @@ the object as it was before the run, and what they assign is neither recorded no
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import threading
 import types
@@ -26,7 +25,7 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.runtime.lock import MAX_WAIT, runs
 
-__all__ = ["PROFILED", "ClassHooks", "CodeWatch", "can_hook", "is_profiled", "new_objects", "watch_new_objects"]
+__all__ = ["PROFILED", "ClassHooks", "CodeWatch", "can_hook", "is_profiled"]
 
 PROFILED = "another profiler runs, so thunder cannot see what the program calls. Call it before the profiler starts"
 
@@ -384,17 +383,3 @@ def _stop_monitoring(tool: int, name: str) -> None:
         for event in (_monitoring.events.PY_START, _monitoring.events.CALL):
             _monitoring.register_callback(tool, event, None)
         _monitoring.free_tool_id(tool)
-
-
-# -- objects that the program makes -----------------------------------------------------------------------------------
-def watch_new_objects(substitutions: Substitutions) -> None:
-    """Turn the garbage collector off until the board is restored, so that generation 0 contains only new objects."""
-    if gc.isenabled():
-        substitutions.callback(gc.enable)
-    gc.collect(0)  # moves existing young objects to an older generation
-    gc.disable()
-
-
-def new_objects() -> set[int]:
-    """Return the ids of the objects created since `watch_new_objects`."""
-    return {id(x) for x in gc.get_objects(generation=0)}

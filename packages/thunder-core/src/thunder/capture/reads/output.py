@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.new_objects import new_objects
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import Effect
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.reads.guard_kinds import IsAlive
-from thunder.capture.reads.hooks import new_objects
 from thunder.capture.reads.libraries import is_library
 from thunder.capture.reads.streams import Stream, is_stream, running_output
 from thunder.capture.tensors.handle import FORMATTED, TEXT_OF_HANDLE, needs_grad

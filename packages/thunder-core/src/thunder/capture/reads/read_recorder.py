@@ -25,6 +25,7 @@ from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.modes import decimal_settings
+from thunder.capture.base.new_objects import new_objects, watch_new_objects
 from thunder.capture.base.phase import Reader, TracerPhase, active, pause_reads
 from thunder.capture.base.snapshots import (
     AttributesSnapshot,
@@ -47,7 +48,7 @@ from thunder.capture.reads.clocks import replace_clocks
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
 from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
-from thunder.capture.reads.hooks import PROFILED, ClassHooks, CodeWatch, new_objects, watch_new_objects
+from thunder.capture.reads.hooks import PROFILED, ClassHooks, CodeWatch
 from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.arrays import Array, array_handle
 from thunder.capture.reads.kinds.base import Holder, Reached

@@ -16,7 +16,8 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.tensors.handle import Handle, Storage, View
+from thunder.capture.base.new_objects import collect_garbage
+from thunder.capture.tensors.handle import Handle, HandleOwner, Storage, View
 from thunder.capture.tensors.layout import function_of, is_view
 from thunder.clang import maybe_convert_to_dtype
 from thunder.clang.base import expand
@@ -90,7 +91,7 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
     new = _as_stored(old, new, name)
     _part(handle)
     storage = handle._storage
-    if any(other() is not None for other in storage.shared_with):
+    if _is_shared(storage, handle._tracer):
         fall_back(
             "the program writes to memory that the arguments and results of a higher-order function share (e.g. vmap)"
         )
@@ -121,6 +122,15 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
             return  # the next read recomputes the value from the storage
     handle._value = new
     handle._version_seen = storage.version
+
+
+def _is_shared(storage: Storage, tracer: HandleOwner) -> bool:
+    """Check whether a tensor that is still reachable shares the memory in a way that the trace does not know."""
+    if all(other() is None for other in storage.shared_with):
+        return False
+    with tracer.recording():  # finalizers of other objects are no part of the program
+        collect_garbage()
+    return any(other() is not None for other in storage.shared_with)
 
 
 def _overlaps(view: View) -> bool:

@@ -91,6 +91,12 @@ class Symbols:
         """Add an unbacked leaf, a data-dependent number; an int is between `low` and `high`."""
         return self._leaf(python_type, None, self._make_name("u"), low, high)
 
+    def renewed(self, leaf: NumberProxy) -> NumberProxy:
+        """Add an unbacked leaf of the same type and with the same bounds."""
+        atom = next(atom for atom in self.atoms if atom.proxy is not None and atom.proxy.name == leaf.name)
+        found: NumberProxy = self.unbacked(leaf.python_type, low=atom.low, high=atom.high).leaves[0]
+        return found
+
     def _leaf(self, python_type: type, hint: Any, name: str, low: int | None, high: int | None = None) -> Any:
         proxy = NumberProxy(hint, python_type, name)
         atom = Atom(len(self.atoms), "leaf", (), hint, low, high, proxy)

@@ -493,7 +493,7 @@ class ReadRecorder:
                 else:
                     self.add(IsObject(Root(owner, title=title).attr(name), value))
         if inherited:
-            self.add(LacksKeys(Root(torch.Tensor, title="torch.Tensor").variables, frozenset(inherited)))
+            self.add(LacksKeys(Root(vars(torch.Tensor), title="torch.Tensor"), frozenset(inherited)))
 
     def generator_found(self, generator: torch.Generator) -> None:
         """Save the state of a random generator."""

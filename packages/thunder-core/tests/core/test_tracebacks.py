@@ -137,7 +137,7 @@ def test_an_error_of_thunder_keeps_the_line_in_its_message() -> None:
 def test_all_frames_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """THUNDER_TRACEBACK=full keeps thunder's frames and those of the program, with its source."""
     net = Net()
-    jitted = thunder.jit(net)
+    jitted = thunder.jit(net, sharp_edges="error")  # otherwise the error is that of an eager run
     jitted(torch.ones(2, 4), torch.tensor([0]))
     monkeypatch.setenv("THUNDER_TRACEBACK", "full")
     error = error_of(jitted, torch.ones(2, 4), torch.tensor([9]))

@@ -310,6 +310,19 @@ def hooks_that_are_always_called(m: Any, x: Any) -> Any:
 
 
 @action
+def hooks_that_are_called_after_an_error(m: Any, x: Any) -> Any:
+    seen: list[Any] = []
+    m.register_forward_hook(lambda module, args, out: seen.append(("whole", out)), always_call=True)
+    m.head.register_forward_hook(lambda module, args, out: seen.append(("head", out)), always_call=True)
+    for wrong in (x[..., :-1], x[..., :-1]):
+        try:
+            m(wrong)
+        except RuntimeError as error:
+            seen.append(str(error))
+    return m(x), seen
+
+
+@action
 def hooks_that_see_the_module(m: Any, x: Any) -> Any:
     m.register_forward_pre_hook(lambda module, args: setattr(module, "scale", module.scale + 1))
     return m(x), m.scale, m(x), m.scale

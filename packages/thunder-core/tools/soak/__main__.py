@@ -15,7 +15,7 @@ from pathlib import Path
 from soak.classes import class_programs
 from soak.features import all_features
 from soak.generate import enumerated_programs, random_program
-from soak.known import KNOWN_WRONG_KINDS, known_names, without_known
+from soak.known import known_names, without_known
 from soak.pool import Worker, judge_all
 from soak.program import Program
 from soak.report import Report
@@ -70,8 +70,6 @@ def run(programs: Iterator[Program], minutes: float | None, options: argparse.Na
 
     try:
         for program, verdict in judge_all(timed(), options.workers):
-            if options.new and verdict.kind in KNOWN_WRONG_KINDS:
-                verdict.kind = ""
             if report.add(program, verdict):
                 smallest = (program, verdict)
                 if options.shrink and verdict.kind != "hang":

@@ -13,8 +13,6 @@ from soak.feature import Feature
 from soak.program import Program
 
 KNOWN_WRONG: dict[str, tuple[str, ...]] = {}
-# What a program wrote before it raised is undone, on purpose: a failed call changes nothing.
-KNOWN_WRONG_KINDS = ("state after an exception",)
 
 NOT_CACHED: dict[str, tuple[str, ...]] = {
     "names are listed or computed": (

@@ -246,6 +246,7 @@ class CaptureSession:
                 self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)
         if tracer.attention_kernels is not None:
             recorder.attention_kernels(tracer.attention_kernels)
+        recorder.functions_of_torch(tracer.functions)
 
 
 def parameter_names(fn: Any) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import functools
 import importlib
 import itertools
 import keyword
@@ -33,9 +32,11 @@ from thunder.core.summary import html_of, summary_of
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.tracebacks import PROGRAM_PREFIX, sources
 
-__all__ = ["Provenance", "Trace", "construct", "verification_level"]
+__all__ = ["ProgramLines", "Provenance", "Trace", "construct", "imported", "verification_level"]
 
 _counter = itertools.count()
+# The values of names that programs import, instead of the modules themselves (`executors/torchex/base.py`).
+imported: dict[str, Any] = {}
 
 
 def verification_level() -> int:
@@ -222,11 +223,12 @@ class Trace:
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         source = source_with_faults(trace, text, namespace)
         exec(compile(source, filename, "exec"), namespace)
+        namespace.update({name: module for name, module in imported.items() if name in namespace})
         function = namespace[self.name]
         # Tracebacks can show the source until the function is deleted.
         weakref.finalize(function, _forget, filename).atexit = False
         if self.decorated:  # prologues and epilogues have no lines of user code, and refer to objects of the user
-            sources[filename] = functools.partial(_source_at, trace, text)
+            sources[filename] = ProgramLines(trace, text)
             title = current_log().program + ("" if self.name == "computation" else f" {self.name}")
             add_program(function, title, lambda: _parsed(source), sources[filename])
         return function  # type: ignore[no-any-return]
@@ -257,15 +259,30 @@ def _parsed(source: Any) -> ast.Module:
     return ast.parse(source) if isinstance(source, str) else copy.deepcopy(source)
 
 
-def _source_at(trace: Trace, text: str, line: int) -> SourceLine | None:
-    """Return the line of user code for a line of the trace's `text`, which has no decompositions."""
-    lines = text.split("\n")
-    at = next(i for i, content in enumerate(lines, start=1) if content.startswith("def "))
-    for op in trace.bound_symbols:
-        at += len(bound_symbol_lines(op, depth=0))
-        if at >= line:
-            return _source_of(op)
-    return None
+class ProgramLines:
+    """The operations of a compiled program by the lines of its `text`, which has no decompositions.
+
+    Called with a line, it returns the line of user code.
+    """
+
+    def __init__(self, trace: Trace, text: str):
+        self._trace = trace
+        self._text = text
+
+    def until(self, line: int) -> list[BoundSymbol]:
+        """Return the operations up to a line. The last one is at this line."""
+        at = next(i for i, content in enumerate(self._text.split("\n"), start=1) if content.startswith("def "))
+        found = []
+        for op in self._trace.bound_symbols:
+            at += len(bound_symbol_lines(op, depth=0))
+            found.append(op)
+            if at >= line:
+                return found
+        return []
+
+    def __call__(self, line: int) -> SourceLine | None:
+        found = self.until(line)
+        return _source_of(found[-1]) if found else None
 
 
 def _source_of(op: BoundSymbol) -> SourceLine | None:

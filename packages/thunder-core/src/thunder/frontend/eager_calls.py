@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly
+from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly, stays_an_error
 from thunder.capture.base.modes import mode_around
 from thunder.capture.reads.hooks import PROFILED, is_profiled
 from thunder.core.errors import FallbackWarning, OnlyInTracesError, TracingError
@@ -29,9 +29,12 @@ from thunder.core.tracebacks import find_source, release_frames
 from thunder.frontend.cache import Refusal
 from thunder.frontend.environment import is_disabled
 from thunder.frontend.explain import counted
+from thunder.frontend.failures import Failure, failed_before_effects
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
+from thunder.frontend.pipeline import Specialization
 from thunder.frontend.stats import CompileStats
+from thunder.runtime.decisions import OtherPath, imposed
 from thunder.transforms.base import Transform
 
 __all__ = ["TRANSFORMS_OF_TORCH", "EagerCalls", "at_line"]
@@ -184,6 +187,66 @@ class EagerCalls:
             FallbackWarning,
             stacklevel=_stacklevel_of_user(),
         )
+
+    def run_replaced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call eagerly because `name`, a function of torch, has been replaced.
+
+        Operations mean torch's own functions, and torch's own code may call the replacement inside of them.
+        """
+        reason = f"{name} has been replaced"
+        if self._options.sharp_edges == "error" or self.must_compile:
+            raise TracingError(f"{self._stats.name} cannot be compiled: {reason}. Put the function back")
+        self._stats.uncacheable = reason
+        self._stats.fell_back(reason)
+        self._warn(reason, None)
+        return self.run(args, kwargs)
+
+    # -- compiled programs that fail ----------------------------------------------------------------------------------
+    def call(
+        self,
+        specialization: Specialization,
+        inputs: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        decided: int = 0,
+    ) -> Any:
+        """Run a specialization on its prologue's result. The first `decided` answers of its path are known."""
+        try:
+            with imposed(decided) if decided else contextlib.nullcontext():
+                return specialization.call(inputs)
+        except OtherPath:
+            raise
+        except Exception as error:
+            failure = self.failure(error)
+        return self.run_failed(failure, args, kwargs)
+
+    def failure(self, error: Exception) -> Failure:
+        """Return the failure of a compiled program, or raise `error` if the call cannot run eagerly instead."""
+        if (
+            self._options.sharp_edges == "error"
+            or self.must_compile
+            or stays_an_error(error)
+            or not failed_before_effects(error)
+        ):
+            raise error
+        where = find_source(error.__traceback__)
+        release_frames(error)
+        return Failure(error, where)
+
+    def run_failed(self, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call whose compiled program raised an error before it had any effect.
+
+        Eager mode makes the program's effects up to its error, or the program handles the error.
+        """
+        result = self.run(args, kwargs)
+        error, where = failure
+        reason = f"the compiled program raised {type(error).__name__}, but eager mode did not ({error})"
+        if os.environ.get("THUNDER_STRICT", "0") != "0":
+            raise TracingError(f"{self._stats.name}: {reason}{at_line(where, reason)}") from error
+        self._stats.fell_back(reason, where)
+        self._warn(reason, where)
+        return result
 
     # -- traces that serve one call -----------------------------------------------------------------------------------
     def traced(self, uncacheable: str | None, where: SourceLine | None) -> None:

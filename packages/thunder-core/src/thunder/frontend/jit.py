@@ -38,12 +38,14 @@ from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.environment import read_environment
+from thunder.frontend.failures import Failure
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.frontend.restarts import Restarts
 from thunder.frontend.stats import CompileStats
-from thunder.runtime.decisions import OtherPath, imposed
+from thunder.runtime.decisions import OtherPath
 from thunder.runtime.lock import runs, tracing_lock
+from thunder.runtime.torch_originals import replaced
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
@@ -115,7 +117,11 @@ class JitFunction(Generic[P, R]):
                             return specialization.run(*inputs)
                         return specialization.call(inputs)
                     except OtherPath as reason:
-                        left = reason
+                        left: OtherPath | Failure = reason
+                    except Exception as error:
+                        left = self._eager_calls.failure(error)
+                    if isinstance(left, Failure):
+                        return self._eager_calls.run_failed(left, args, kwargs)
                     return self._start_again(args, kwargs, specialization, left)
                 refused = []
             return self._lookup_other(args, kwargs, refused)
@@ -167,7 +173,7 @@ class JitFunction(Generic[P, R]):
         specialization.hits += 1
         self._stats.last = specialization
         try:
-            return specialization.call(inputs)
+            return self._eager_calls.call(specialization, inputs, args, kwargs)
         except OtherPath as reason:
             left = reason
         return self._start_again(args, kwargs, specialization, left)
@@ -209,19 +215,20 @@ class JitFunction(Generic[P, R]):
                 refused.clear()
                 cached = self._cache.find(args, kwargs, refused, observed)
             compiling = functools.partial(self._capture, args, kwargs, refused, observed)
-            found: Any = None if cached is not None else undone(compiling)
+            foreign = None if cached is not None else replaced()
+            found: Any = None if cached is not None or foreign is not None else undone(compiling)
         if cached is not None:
             self._stats.slow_calls -= 1
             return self._hit(cached, args, kwargs)
+        if foreign is not None:
+            return self._eager_calls.run_replaced(foreign, args, kwargs)
         if isinstance(found, RunsEagerly):
             return self._eager_calls.run_untraced(found, args, kwargs)
         self._eager_calls.check_is_cacheable()
         specialization, inputs = found
         del found
-        if specialization.path is None:
-            return specialization.call(inputs)
-        with imposed(len(specialization.path.decisions)):
-            return specialization.call(inputs)
+        decided = 0 if specialization.path is None else len(specialization.path.decisions)
+        return self._eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
 
     def _capture(
         self,

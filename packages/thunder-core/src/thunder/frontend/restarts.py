@@ -11,7 +11,7 @@ from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.paths import is_worth_it, reason_to_give_up
 from thunder.frontend.pipeline import Specialization
 from thunder.frontend.stats import CompileStats
-from thunder.runtime.decisions import OtherPath, imposed
+from thunder.runtime.decisions import OtherPath
 
 __all__ = ["MAX_RESTARTS", "Restarts"]
 
@@ -57,8 +57,7 @@ class Restarts:
                 return trace(args, kwargs, [], kept, observed)
             specialization, inputs = found
             try:
-                with imposed(len(observed)):
-                    result = specialization.call(inputs)
+                result = eager_calls.call(specialization, inputs, args, kwargs, decided=len(observed))
             except OtherPath as reason_to_leave:
                 left = reason_to_leave
             else:

@@ -268,7 +268,7 @@ def test_what_is_checked_of_a_number() -> None:
     assert thunder.cache_hits(jitted) == 2
     with pytest.raises(RuntimeError, match="too many"):
         jitted(value(), torch.tensor([5]))
-    with pytest.raises(RuntimeError, match="Expected u0 >= 0 to be true"):
+    with pytest.raises(RuntimeError, match="Expected cond to be True"):
         jitted(value(), torch.tensor([-1]))
 
 

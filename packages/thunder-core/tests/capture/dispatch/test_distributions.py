@@ -57,10 +57,11 @@ def test_wrong_values_are_errors_of_the_call() -> None:
         (good[0] / 0, good[1], good[2]),
         (good[0], good[1], good[2] * float("nan")),
     ):
-        with pytest.raises(ValueError, match="Expected"):
+        with pytest.raises(ValueError, match="Expected") as expected:
             D.Normal(*bad[:2]).log_prob(bad[2])
-        with pytest.raises(ValueError, match=r"the distribution Normal.*test_distributions\.py"):
+        with pytest.raises(ValueError, match="Expected") as found:
             jitted(*bad)
+        assert str(found.value) == str(expected.value)
     assert thunder.cache_misses(jitted) == 1
 
 

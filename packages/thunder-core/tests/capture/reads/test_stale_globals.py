@@ -133,9 +133,10 @@ def test_an_attribute_of_a_module_of_the_user(watch: Any, monkeypatch: pytest.Mo
     w.kept()
 
 
-def test_a_function_of_torch_is_patched(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    w = watch(lambda x: torch.nn.functional.relu(x))
-    monkeypatch.setattr(torch.nn.functional, "relu", lambda x: x * 3)
+def test_an_attribute_of_torch_that_is_no_operation(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "tripled", lambda x: x * 3, raising=False)
+    w = watch(lambda x: torch.tripled(x))  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch, "tripled", lambda x: x * 4)
     w.changed()
 
 

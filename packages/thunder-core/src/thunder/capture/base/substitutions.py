@@ -157,6 +157,10 @@ class Substitutions:
             return {k: self._untouched.get((id(target), k), v) for k, v in items.items()}
         return [self._untouched.get((id(target), i), v) for i, v in enumerate(items)]
 
+    def release(self) -> None:
+        """Release the substitutes, which `with_substitutes` needs until the end of the session."""
+        self._untouched.clear()
+
     # -- undoing ------------------------------------------------------------------------------------------------------
     def restore(self, down_to: int = 0) -> None:
         """Run the steps, the last one first, until `down_to` steps remain.
@@ -179,7 +183,6 @@ class Substitutions:
         self._replaced.clear()
         self.in_objects.clear()
         self.reassigned.clear()
-        self._untouched.clear()
         if failure is not None:
             raise failure
 
@@ -215,6 +218,7 @@ def undone(run: Callable[[Substitutions], T]) -> T:
 
 def _close(board: Substitutions) -> None:
     board.restore()
+    board.release()
     _boards.open[:] = [opened for opened in _boards.open if opened[0] is not board]
 
 

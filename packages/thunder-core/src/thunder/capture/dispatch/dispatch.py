@@ -72,6 +72,7 @@ _DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide"
 def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the torch function `func` for user code."""
     before = tracer.refusal
+    tracer.functions[func] = tracer.functions.get(func, 0) + 1
     try:
         if kwargs.get("requires_grad"):  # e.g. of a factory
             made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})
@@ -120,7 +121,7 @@ def _by_torch(
     name = getattr(func, "__name__", str(func))
     ways = [call_opaque] if opaque else []
     if isinstance(func, types.FunctionType):
-        ways.insert(0, lambda _, *call: call_python_source(*call))
+        ways.insert(0, call_python_source)
     if writes_in_place(name):
         ways = []  # eager mode also checks what the target is a view of
     before = tracer.refusal
@@ -199,7 +200,7 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if method is not None and getattr(torch.Tensor, name, None) is func:
         return _call_language(tracer, method, args, kwargs)
     if isinstance(func, types.FunctionType):
-        return call_python_source(func, args, kwargs)
+        return call_python_source(tracer, func, args, kwargs)
     if is_collective(func):
         return call_collective(tracer, func, args, kwargs)
     return call_opaque(tracer, func, args, kwargs)

@@ -93,10 +93,12 @@ def _unchecked_value(value: Any) -> Any:
     return value
 
 
-def call_python_source(func: types.FunctionType, args: Any, kwargs: Any) -> Any:
+def call_python_source(tracer: Tracer, func: types.FunctionType, args: Any, kwargs: Any) -> Any:
     """Run a torch function that is written in Python, so that the torch functions it calls are traced."""
     with TracingMode():
-        return _without_override_check(func)(*args, **kwargs)
+        result = _without_override_check(func)(*args, **kwargs)
+    tracer.functions[func] -= 1  # the functions that it called have been dispatched themselves
+    return result
 
 
 def leave_loop(name: str) -> NoReturn:

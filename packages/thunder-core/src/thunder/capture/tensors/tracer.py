@@ -100,6 +100,8 @@ class Tracer:
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
         self.collective: str | None = None  # the first collective of torch.distributed that the program calls
         self.has_regions = False  # whether backward recomputes a part of the program
+        # The functions of torch that the program has called, and how many of the calls were not traced through.
+        self.functions: dict[Any, int] = {}
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention
         self.uncacheable: str | None = None  # why this trace cannot be cached

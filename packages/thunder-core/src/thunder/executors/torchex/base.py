@@ -20,7 +20,9 @@ from thunder.core.dtypes import dtype as thunder_dtype
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.trace import imported
 from thunder.extend import Implementation, OperatorExecutor
+from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.torch.base import torch_function_map
 
 __all__ = ["ex", "to_torch_arguments", "torch_impl"]
@@ -33,14 +35,9 @@ _WITH_NUMBER_FIRST: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
 
-_NAMESPACES: tuple[tuple[str, Any], ...] = (
-    ("torch", torch),
-    ("torch.nn.functional", torch.nn.functional),
-    ("torch.Tensor", torch.Tensor),
-    ("torch.special", torch.special),
-    ("torch.linalg", torch.linalg),
-    ("torch.fft", torch.fft),
-)
+_NAMESPACES = ("torch", "torch.nn.functional", "torch.Tensor", "torch.special", "torch.linalg", "torch.fft")
+# Programs call torch's functions as they were when thunder was loaded, whatever the user replaces them with.
+imported.update(torch=original_torch, Tensor=namespaces["torch.Tensor"])
 
 
 def to_torch_arguments(x: Any) -> Any:
@@ -60,8 +57,8 @@ def to_torch_arguments(x: Any) -> Any:
 def qualified_name(fn: Any) -> tuple[str | None, str]:
     """Return the module and name under which torch publishes `fn`. The module is None if no such name is found."""
     name = getattr(fn, "__name__", type(fn).__name__)
-    for module, namespace in _NAMESPACES:
-        if getattr(namespace, name, None) is fn:
+    for module in _NAMESPACES:
+        if getattr(namespaces[module], name, None) is fn:
             return module, name
     return None, name
 
@@ -142,7 +139,7 @@ def _python_operator(fn: Any) -> Symbol:
 @functools.cache
 def _resolve(names: tuple[str, ...]) -> Any:
     for name in names:
-        found: Any = torch
+        found: Any = original_torch
         for part in name.split(".")[1:]:
             found = getattr(found, part, None)
         if found is not None:
@@ -164,6 +161,7 @@ def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None)
         def meta(*args: Any, **kwargs: Any) -> Any:
             return sym(*args, **kwargs)
 
+        fn.__globals__["torch"] = original_torch
         op = Symbol(fn.__name__, meta, id=("torchex", sym.id), module=MODULE, executor=ex, fn=fn, tags=tuple(sym.tags))
         implementations[fn.__name__] = fn
         ex.register_implementation(sym, op, checker=checker)

@@ -8,7 +8,7 @@ are registered in thunder's own optree namespace, so that other users of optree 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -97,10 +97,23 @@ def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
     return flatten_without_ordered_dicts(_reordered(tree)) if has_ordered_dict(spec) else (leaves, spec)
 
 
-@functools.lru_cache(maxsize=4096)
+# Tuples, lists and dicts with keys that are strings or integers. Other structures would keep the classes of containers
+# and keys alive.
+_PLAIN = re.compile(r"PyTreeSpec\((?:[\[\](){}*,: ]|NoneIsLeaf|namespace=|-?\d+|'[^'\\]*')*\)")
+_ordered: dict[Any, bool] = {}
+
+
 def has_ordered_dict(spec: Any) -> bool:
     """Check whether a structure contains an OrderedDict, or a text that names it."""
-    return "OrderedDict" in str(spec)
+    known = _ordered.get(spec)
+    if known is None:
+        text = str(spec)
+        known = "OrderedDict" in text
+        if _PLAIN.fullmatch(text):
+            if len(_ordered) >= 4096:
+                _ordered.clear()
+            _ordered[spec] = known
+    return known
 
 
 def _reordered(tree: Any) -> Any:

@@ -142,8 +142,12 @@ def class_attributes(attributes: Any) -> dict[str, Any]:
 
 def same_attributes(cls: type, expected: dict[str, Any]) -> bool:
     """Check whether a class has exactly these attributes, with identical values."""
-    found = class_attributes(cls.__dict__)
-    return found.keys() == expected.keys() and all(found[name] is value for name, value in expected.items())
+    found = cls.__dict__
+    try:
+        same = all(map(is_, map(found.__getitem__, expected), expected.values()))
+    except KeyError:
+        return False
+    return same and len(found) == len(expected) + sum(map(found.__contains__, CLASS_INTERNALS))
 
 
 # -- checks -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ __all__ = [
     "VARIABLE",
     "assigned_cells",
     "attribute_names",
+    "attributes_not_of_self",
     "compared_objects",
     "compares_identity",
     "global_loads",
@@ -223,6 +224,29 @@ def global_loads(code: CodeType) -> tuple[tuple[str, ...], ...]:
 def attribute_names(code: CodeType) -> Iterator[str]:
     """Iterate over the names of all attributes that code reads."""
     return iter(_facts(code)[1])
+
+
+@functools.lru_cache(maxsize=4096)
+def attributes_not_of_self(code: CodeType) -> frozenset[str]:
+    """Return the names of attributes that code reads from values other than the variable `self`."""
+    found: set[str] = set()
+    of_self = False
+    for op, argument in _instructions(code):
+        if op in _ATTRIBUTE and not of_self:
+            found.add(code.co_names[argument >> (_ATTRIBUTE_SHIFT if op == _LOAD_ATTR else 0)])
+        of_self = _loads_self(code, op, argument)
+    return frozenset(found)
+
+
+def _loads_self(code: CodeType, op: int, argument: int) -> bool:
+    if op in _DEREF:
+        return _dereferenced(code, argument) == "self"
+    name = dis.opname[op]
+    if name in ("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW", "STORE_FAST_LOAD_FAST"):
+        argument &= 15  # the variable that is loaded last
+    elif name not in ("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"):
+        return False
+    return argument < len(code.co_varnames) and code.co_varnames[argument] == "self"
 
 
 def uses(code: CodeType, kind: str, name: str) -> set[str]:

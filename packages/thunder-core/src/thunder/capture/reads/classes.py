@@ -41,6 +41,7 @@ _SPECIAL = frozenset({"__bool__", "__len__", "__eq__", "__iter__", "__contains__
 # Attributes of classes that the guard on `__mro__` covers, or that C functions compute.
 _GUARDED_BY_MRO = frozenset({"__mro__", "__bases__", "__base__", "__class__", "mro", "__subclasses__", "__flags__"})
 _NAMES = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+_OF_CLASSES = _NAMES | {"__dict__"}
 # The tables of an enumeration, which no longer change after its definition, except for combinations of flags.
 _OF_ENUMS = frozenset({"_member_map_", "_member_names_", "_value2member_map_", "_member_type_", "_value_repr_",
                        "_unhashable_values_", "_hashable_values_", "_flag_mask_", "_all_bits_", "_boundary_",
@@ -290,6 +291,8 @@ class ClassReads:
         asked = names_asked_for(ran)
         for code in ran:
             uses = {*bytecode.attribute_names(code)}
+            if not any(issubclass(cls, type) for cls, _ in self._methods.get(id(code), ())):
+                uses = (uses - _OF_CLASSES) | bytecode.attributes_not_of_self(code)
             loads = {chain[0] for chain in bytecode.global_loads(code)}
             if not loads.isdisjoint(_ASKING):
                 uses |= asked
@@ -299,7 +302,7 @@ class ClassReads:
         for cls in [c for c in self._sources if not is_watched(c)]:
             owners = [c for c in cls.__mro__ if not is_library_class(c)]
             read = every if cls in self._values else names
-            for name in sorted({*_NAMES, "__dict__"}.intersection(read)):
+            for name in sorted(_OF_CLASSES.intersection(read)):
                 self.read_of_class(cls, name)
             data = {n for c in owners for d in (self._attributes_before(c), c.__dict__) for n in d if n in read}
             for name in sorted(data):

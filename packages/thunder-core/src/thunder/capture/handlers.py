@@ -20,7 +20,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     initializers,
     metadata,
     numpy_calls,
-    opaque_operations,
+    opaque_metadata,
     packed_sequences,
     reshaping,
     rnn,

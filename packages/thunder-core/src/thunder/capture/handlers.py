@@ -21,6 +21,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     metadata,
     numpy_calls,
     opaque_metadata,
+    opaque_operations,
     packed_sequences,
     reshaping,
     rnn,

@@ -272,6 +272,23 @@ def test_globals_are_read_and_written_as_they_are():
         assert got[1:] == expected[1:]
 
 
+def reads_globals_in_a_class(x):
+    out = doubled_if_positive(MODEL(x))
+
+    class Rates:
+        rate = RATE
+
+    return out * Rates.rate
+
+
+def test_class_bodies_find_globals():
+    """The interpreter looks up globals of a class body in the dict itself."""
+    x = torch.ones(2, 4)
+    jitted = thunder.jit(reads_globals_in_a_class)
+    for _ in range(2):
+        torch.testing.assert_close(jitted(x), reads_globals_in_a_class(x))
+
+
 def test_inside_of_modes_and_of_jitted_functions():
     states = []
 

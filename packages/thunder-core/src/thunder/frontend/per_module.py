@@ -14,6 +14,7 @@ runs the compiled program.
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
@@ -101,9 +102,10 @@ class _Scope(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc]  #
         return len(self.live)
 
 
-def _runs_text_or_stores(code: types.CodeType) -> bool:
-    """Check whether code may assign globals past the methods of `_Scope`."""
-    return bool(stored_globals(code)) or not {"exec", "eval"}.isdisjoint(code.co_names)
+def _bypasses_scope(code: types.CodeType) -> bool:
+    """Check whether code may read or assign globals past the methods of `_Scope`, as the body of a class does."""
+    is_class_body = not code.co_flags & inspect.CO_OPTIMIZED
+    return is_class_body or bool(stored_globals(code)) or not {"exec", "eval"}.isdisjoint(code.co_names)
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
@@ -140,7 +142,7 @@ class PerModule:
         scope = fn.__globals__
         codes = [fn.__code__, *nested_codes(fn.__code__)]
         named = {n: m for c in codes for n in c.co_names if issubclass(type(m := scope.get(n)), torch.nn.Module)}
-        if named and not any(map(_runs_text_or_stores, codes)):
+        if named and not any(map(_bypasses_scope, codes)):
             scope = _Scope(scope, {name: (module, self.piece(module)) for name, module in named.items()})
         cells = []
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):

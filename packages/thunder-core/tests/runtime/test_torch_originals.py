@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch that the user replaces: programs run eagerly meanwhile, and compiled programs do not call them."""
+"""Functions of torch that the user replaces: traced programs call the replacements, compiled operations do not."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.core.errors import TracingError
-from thunder.runtime.torch_originals import namespaces, original_torch, places, replaced
+from thunder.runtime.torch_originals import namespaces, original_torch, places, prevents_tracing, replacements
 
-sin, linear = torch.sin, torch.nn.Linear(3, 3)
+sin, select, linear = torch.sin, torch.index_select, torch.nn.Linear(3, 3)
 
 # What is replaced, with what, and a program that it changes.
 CASES: dict[str, tuple[Any, str, Any, Callable[..., Any]]] = {
     "function": (torch, "sin", torch.cos, lambda x: torch.sin(x)),
+    "function that tracing does not call": (
+        torch,
+        "index_select",
+        lambda *args: select(*args) * 2,
+        lambda x: torch.index_select(x, 0, torch.tensor([1])),
+    ),
+    "another function": (torch, "sinc", torch.erf, lambda x: torch.sinc(x)),
     "function of a gradient": (torch, "cos", torch.exp, lambda x: torch.sin(x)),
     "function of Python": (torch, "sin", lambda x: sin(x) * 2, lambda x: torch.sin(x)),
     "function behind a method": (torch, "sin", torch.cos, lambda x: x.sin()),
@@ -36,6 +43,8 @@ CASES: dict[str, tuple[Any, str, Any, Callable[..., Any]]] = {
     "factory of thunder": (torch, "full", lambda *args, **kwargs: torch.zeros(args[0]), lambda x: x.sum().exp()),
     "namespace": (torch.special, "erf", torch.special.erfc, lambda x: torch.special.erf(x)),
 }
+# Those that are compiled with the replacement.
+COMPILED = {"functional", "function that tracing does not call", "another function"}
 
 
 def compared(fn: Callable[..., Any], run: Callable[..., Any]) -> None:
@@ -53,13 +62,17 @@ def test_replaced_before_the_first_call(case: str, monkeypatch: pytest.MonkeyPat
     owner, name, new, fn = CASES[case]
     jfn = thunder.jit(fn)
     monkeypatch.setattr(owner, name, new)
+    traced = prevents_tracing(replacements()) is None
     for _ in range(3):
         compared(fn, jfn)
-    assert thunder.cache_misses(jfn) == 0
+    assert thunder.cache_misses(jfn) == int(traced)
+    assert thunder.cache_hits(jfn) == (2 if case in COMPILED else 0)
     monkeypatch.undo()
-    assert replaced() is None
+    assert not replacements()
+    before = thunder.cache_hits(jfn)
     compared(fn, jfn)
-    assert thunder.cache_misses(jfn) == 1  # it is compiled after all
+    compared(fn, jfn)
+    assert thunder.cache_hits(jfn) > before  # it is compiled
 
 
 @pytest.mark.filterwarnings("ignore::thunder.FallbackWarning")
@@ -71,8 +84,18 @@ def test_replaced_between_calls(case: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(owner, name, new)
     compared(fn, jfn)
     monkeypatch.undo()
+    before = thunder.cache_hits(jfn)
     compared(fn, jfn)
-    assert thunder.cache_misses(jfn) == 1
+    assert thunder.cache_hits(jfn) == before + 1
+
+
+def test_a_function_that_torch_calls_inside_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operation `celu` stands for torch's own code, which would call the replacement."""
+    monkeypatch.setattr(torch, "celu", lambda x, alpha: sin(x))
+    jfn = thunder.jit(lambda x: F.celu(x))
+    with pytest.warns(thunder.FallbackWarning, match=r"torch\.celu has been replaced, and torch's own function celu"):
+        found = jfn(torch.ones(3))
+    assert torch.equal(found, sin(torch.ones(3)))
 
 
 def test_replaced_between_forward_and_backward(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,21 +109,40 @@ def test_replaced_between_forward_and_backward(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_warning_names_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "sin", torch.cos)
-    jfn = thunder.jit(lambda x: torch.sin(x))
-    with pytest.warns(thunder.FallbackWarning, match=r"torch\.sin has been replaced"):
+    monkeypatch.setattr(torch.Tensor, "sin", torch.Tensor.cos)
+    jfn = thunder.jit(lambda x: x.sin())
+    with pytest.warns(thunder.FallbackWarning, match=r"torch\.Tensor\.sin has been replaced"):
         jfn(torch.ones(3))
-    assert "torch.sin has been replaced" in thunder.explain(jfn)
+    assert "torch.Tensor.sin has been replaced" in thunder.explain(jfn)
 
 
 @pytest.mark.parametrize("options", [{"sharp_edges": "error"}, {"fullgraph": True}])
 def test_an_error_where_eager_mode_is_not_allowed(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "sin", torch.cos)
-    with pytest.raises(TracingError, match=r"torch\.sin has been replaced"):
-        thunder.jit(lambda x: torch.sin(x), **options)(torch.ones(3))
+    monkeypatch.setattr(torch.Tensor, "sin", torch.Tensor.cos)
+    with pytest.raises(TracingError, match=r"torch\.Tensor\.sin has been replaced"):
+        thunder.jit(lambda x: x.sin(), **options)(torch.ones(3))
 
 
-@pytest.mark.parametrize("new", ["torch.cos", "torch.Tensor.cos", "lambda x: x"])
+def test_a_library_replaces_a_function_before_thunder_is_loaded() -> None:
+    """The replacement is traced, and the operations of the program call torch's own function."""
+    program = """
+import torch, warnings
+warnings.simplefilter("error")
+original = torch.select
+def select(x, dim, index):
+    return original(x, dim, index) * 2
+torch.select = select
+import thunder
+f = lambda x: torch.select(x, 0, 1)
+jfn = thunder.jit(f)
+for _ in range(3):
+    assert torch.equal(jfn(torch.ones(3, 2)), f(torch.ones(3, 2)))
+assert thunder.cache_hits(jfn) == 2
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("new", ["torch.cos", "torch.Tensor.cos"])
 def test_replaced_before_thunder_is_loaded(new: str) -> None:
     program = f"""
 import torch, warnings
@@ -116,13 +158,13 @@ assert "torch.sin has been replaced" in str(found[0].message), found
 
 
 def test_nothing_of_torch_counts_as_replaced() -> None:
-    assert replaced() is None
+    assert not replacements()
 
 
 def test_other_attributes_of_torch_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "sine", torch.cos, raising=False)
     monkeypatch.setattr(torch.Tensor, "__repr__", lambda x: "x")
-    assert replaced() is None
+    assert not replacements()
     assert original_torch.sine is torch.cos  # found although it is new
 
 

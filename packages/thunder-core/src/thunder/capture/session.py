@@ -34,6 +34,7 @@ from thunder.core.symint.symbols import symbols_of
 from thunder.extend import Executor
 from thunder.extend.compile_state import current_compilation, set_compilation
 from thunder.runtime.lock import runs, tracing_lock
+from thunder.runtime.torch_originals import replacements
 from thunder.torch.private import without_modes
 
 __all__ = ["CaptureSession", "IsShared", "keep_thread", "parameter_names"]
@@ -94,6 +95,7 @@ class CaptureSession:
         self.distinct = distinct
         self.arguments = Arguments(args, kwargs, parameter_names(fn))
         self.tracer = tracer = make_tracer(name, executors)
+        tracer.replaced = replacements()
         self.recorder = recorder = ReadRecorder(substitutions)
         tracer.reader = recorder.reader
         recorder.source_of_input = self.source_of
@@ -246,7 +248,7 @@ class CaptureSession:
                 self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)
         if tracer.attention_kernels is not None:
             recorder.attention_kernels(tracer.attention_kernels)
-        recorder.functions_of_torch(tracer.functions)
+        recorder.functions_of_torch(tracer.functions, tracer.replaced)
 
 
 def parameter_names(fn: Any) -> list[str]:

@@ -45,7 +45,7 @@ from thunder.frontend.restarts import Restarts
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath
 from thunder.runtime.lock import runs, tracing_lock
-from thunder.runtime.torch_originals import replaced
+from thunder.runtime.torch_originals import prevents_tracing, replacements
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
 from thunder.transforms.base import Transform, as_transforms
 
@@ -215,7 +215,7 @@ class JitFunction(Generic[P, R]):
                 refused.clear()
                 cached = self._cache.find(args, kwargs, refused, observed)
             compiling = functools.partial(self._capture, args, kwargs, refused, observed)
-            foreign = None if cached is not None else replaced()
+            foreign = None if cached is not None else prevents_tracing(replacements())
             found: Any = None if cached is not None or foreign is not None else undone(compiling)
         if cached is not None:
             self._stats.slow_calls -= 1

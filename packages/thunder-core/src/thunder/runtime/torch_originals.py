@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of torch as they were when thunder was loaded.
 
-Compiled programs call these, so a function of torch that the user replaces later (`torch.sin = torch.cos`) does not
-change them. `replaced` finds the functions that the user has replaced, and `places` the attributes to which a program
-that calls a function refers.
+Compiled programs call these, so a function of torch that a user or a library replaces (`torch.sin = torch.cos`) does
+not change them. `replacements` finds the functions that have been replaced, `prevents_tracing` those among them that
+tracing itself would call, and `places` the attributes to which a program that calls a function refers.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
+import inspect
 import operator
 import os
 import sys
@@ -22,7 +24,15 @@ import torch.linalg
 import torch.nn.functional
 import torch.special
 
-__all__ = ["namespaces", "original_torch", "places", "replaced"]
+__all__ = [
+    "live_function",
+    "namespaces",
+    "original_torch",
+    "places",
+    "prevents_tracing",
+    "replaced_inside",
+    "replacements",
+]
 
 _FOLDER = os.path.join(os.path.dirname(torch.__file__), "")
 _C_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -78,6 +88,14 @@ def _is_foreign_function(function: types.FunctionType) -> bool:
 _BEFORE: dict[str, dict[str, Any]] = {
     name: {key: x for key, x in _members(owner).items() if _is_operation(key, x)} for name, owner in _LIVE.items()
 }
+# If a library has replaced a function before thunder was loaded, the original may still be where torch took it from.
+_BEFORE["torch"] |= {
+    key: getattr(torch._C._VariableFunctions, key)  # type: ignore[attr-defined]
+    for key, value in _BEFORE["torch"].items()
+    if isinstance(value, types.FunctionType)
+    and _is_foreign_function(value)
+    and hasattr(torch._C._VariableFunctions, key)
+}
 
 
 # For each namespace: a function that reads the functions in its own `__dict__`, what this function returned, and the
@@ -102,7 +120,7 @@ def _copied(name: str, live: Any, members: dict[str, Any]) -> types.ModuleType:
 def _copies() -> dict[str, types.ModuleType]:
     made: dict[str, types.ModuleType] = {}
     for name, owner in _LIVE.items():
-        members = _members(owner)
+        members = {**_members(owner), **_BEFORE[name]}
         if isinstance(owner, type):
             members = {key: getattr(owner, key) for key in members}
         made[name] = _copied(name, owner, members)
@@ -141,22 +159,18 @@ def _bare(name: str) -> str:
     return name
 
 
-# The functions that had been replaced before thunder was loaded.
+# The functions that had been replaced before thunder was loaded, and whose originals are not known.
 _REPLACED_BEFORE = [
-    f"{name}.{key}"
-    for name, functions in _BEFORE.items()
-    for key, value in functions.items()
-    if _is_foreign(key, value)
+    (name, key) for name, functions in _BEFORE.items() for key, value in functions.items() if _is_foreign(key, value)
 ]
 
 
-def replaced() -> str | None:
-    """Return the name of a function of torch that is not torch's own, or None.
+def replacements() -> frozenset[tuple[str, str]]:
+    """Return the owners and names of the functions of torch that are not torch's own.
 
     Nobody may be tracing: thunder replaces functions itself meanwhile.
     """
-    if _REPLACED_BEFORE:
-        return _REPLACED_BEFORE[0]
+    found: set[tuple[str, str]] = set(_REPLACED_BEFORE)
     for name, (read, before, inherited) in _READ.items():
         owner = _LIVE[name]
         try:
@@ -164,10 +178,60 @@ def replaced() -> str | None:
         except KeyError:
             same = False
         if not same or not vars(owner).keys().isdisjoint(inherited):
-            for key, function in _BEFORE[name].items():
-                if getattr(owner, key, None) is not function:
-                    return f"{name}.{key}"
+            found.update((name, key) for key, x in _BEFORE[name].items() if getattr(owner, key, None) is not x)
+    return frozenset(found)
+
+
+def prevents_tracing(replaced: frozenset[tuple[str, str]]) -> str | None:
+    """Return a replaced function around which no program can be traced, or None.
+
+    These are methods of tensors, functions that are missing or whose original is not known, and functions that thunder
+    or torch's fake tensors call while a program is traced.
+    """
+    for owner, name in sorted(replaced):
+        unknown = (owner, name) in _REPLACED_BEFORE or not hasattr(_LIVE[owner], name)
+        if unknown or owner == "torch.Tensor" or name in _called_by_tracing(len(sys.modules)):
+            return f"{owner}.{name}"
     return None
+
+
+# Modules that run while a program is traced, besides thunder's.
+_OF_FAKE_TENSORS = ("torch._subclasses", "torch._meta_registrations", "torch._refs", "torch._decomp", "torch._prims",
+                    "torch._prims_common", "torch._library", "torch.fx.experimental")  # fmt: skip
+_NAMES_OF_NAMESPACES = frozenset({"torch", "F", "functional", "linalg", "special", "fft"})
+
+
+@functools.lru_cache(maxsize=1)
+def _called_by_tracing(modules: int) -> frozenset[str]:
+    """Return the names of the functions of torch that the code of thunder and of fake tensors refers to.
+
+    `modules` is the number of modules that have been loaded.
+    """
+    found: set[str] = set()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "thunder" or name.startswith(_OF_FAKE_TENSORS):
+            for value in list(vars(module).values()):
+                methods = list(vars(value).values()) if isinstance(value, type) else [value]
+                for function in methods:
+                    function = inspect.unwrap(getattr(function, "__func__", function))
+                    if isinstance(function, types.FunctionType) and function.__module__ == name:
+                        found.update(_names_in_namespaces(function.__code__))
+    return frozenset(found)
+
+
+def _names_in_namespaces(code: types.CodeType) -> Iterator[str]:
+    """Return the names that code reads from the namespaces of torch, e.g. `relu` of `torch.nn.functional.relu`."""
+    before = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_DEREF"):
+            if before in _NAMES_OF_NAMESPACES and instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                yield instruction.argval
+            before = str(instruction.argval)
+        elif instruction.opname not in ("CACHE", "EXTENDED_ARG"):
+            before = ""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in_namespaces(constant)
 
 
 @functools.cache
@@ -213,9 +277,24 @@ def places(function: Any, *, inside: bool) -> list[tuple[str, Any, str, Any]]:
 
     These are the attributes that are the function, and with `inside` also those to which its Python code refers.
     """
+    return [(owner, _LIVE[owner], key, _BEFORE[owner][key]) for owner, key in _names_of_places(function, inside)]
+
+
+def replaced_inside(function: types.FunctionType, replaced: frozenset[tuple[str, str]]) -> str | None:
+    """Return one of the functions `replaced` to which the Python code of a function of torch refers, or None."""
+    found = replaced.intersection(_names_of_places(function, True)).difference(_names_of_places(function, False))
+    return ".".join(min(found)) if found else None
+
+
+def live_function(owner: str, name: str) -> tuple[Any, Any]:
+    """Return the namespace called `owner`, and its attribute as it is now."""
+    return _LIVE[owner], getattr(_LIVE[owner], name)
+
+
+def _names_of_places(function: Any, inside: bool) -> tuple[tuple[str, str], ...]:
     if id(function) not in _index()[0]:
-        return []  # not published by torch, e.g. a function of the user with overrides, which must not be kept alive
-    return [(owner, _LIVE[owner], key, _BEFORE[owner][key]) for owner, key in _places(function, inside)]
+        return ()  # not published by torch, e.g. a function of the user with overrides, which must not be kept alive
+    return _places(function, inside)
 
 
 @functools.cache

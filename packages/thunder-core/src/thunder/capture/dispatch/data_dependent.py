@@ -28,6 +28,7 @@ from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.symint.symbols import symbols_of
+from thunder.runtime.torch_originals import original_torch
 
 __all__ = ["nonzero", "refuse_out", "run", "unknown_size", "with_sizes"]
 
@@ -225,4 +226,4 @@ def _repeat_interleave(
         counts = counts.expand(input.shape[dim])
     elif counts.shape[0] != input.shape[dim]:
         raise RuntimeError("repeats must have the same size as input along dim")
-    return torch.index_select(input, dim, run(tracer, torch.repeat_interleave, counts))
+    return original_torch.index_select(input, dim, run(tracer, torch.repeat_interleave, counts))

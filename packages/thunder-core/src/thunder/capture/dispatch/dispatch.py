@@ -45,6 +45,7 @@ from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core.errors import DataDependentError, TracingError, UnsupportedError
 from thunder.core.proxies import OPERATORS
 from thunder.core.symbol import OpTags, Symbol
+from thunder.runtime.torch_originals import replaced_inside
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction, DisableTorchFunctionSubclass
 
@@ -73,6 +74,10 @@ def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs
     """Call the torch function `func` for user code."""
     before = tracer.refusal
     tracer.functions[func] = tracer.functions.get(func, 0) + 1
+    if tracer.replaced and isinstance(func, types.FunctionType):
+        inside = replaced_inside(func, tracer.replaced)
+        if inside is not None:
+            fall_back(f"{inside} has been replaced, and torch's own function {func.__name__} may call it")
     try:
         if kwargs.get("requires_grad"):  # e.g. of a factory
             made = _dispatch(tracer, func, args, {k: v for k, v in kwargs.items() if k != "requires_grad"})

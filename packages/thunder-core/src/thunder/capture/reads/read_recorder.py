@@ -62,7 +62,7 @@ from thunder.capture.tensors.arrays import ArrayHandle
 from thunder.core.errors import TraceHasEnded
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
-from thunder.runtime.torch_originals import places
+from thunder.runtime.torch_originals import live_function, places
 
 __all__ = ["ReadRecorder"]
 
@@ -469,12 +469,15 @@ class ReadRecorder:
         """Guard which attention kernels torch has enabled."""
         self.value(attention_kernels_source(), kernels)
 
-    def functions_of_torch(self, functions: Mapping[Any, int]) -> None:
-        """Guard that the functions of torch that the program has called are still torch's.
+    def functions_of_torch(self, functions: Mapping[Any, int], replaced: frozenset[tuple[str, str]]) -> None:
+        """Guard that the functions of torch that the program has called are still torch's, except those `replaced`.
 
         No hook sees that a program looks up a method of a tensor, or that torch's own code looks up a function. The
         values of `functions` are the numbers of calls that were not traced through.
         """
+        for title, name in sorted(replaced):
+            owner, value = live_function(title, name)
+            self.value(Root(owner, title=title).attr(name), value)
         known = {guard.source: guard.operand for guard in self.guards if isinstance(guard, IsObject)}
         guarded = {
             (id(known.get(source.parent)), source.name)
@@ -486,7 +489,7 @@ class ReadRecorder:
             if getattr(function, "__name__", "") in ("__get__", "__set__"):
                 function = function.__self__  # a property of tensors
             for title, owner, name, value in places(function, inside=whole > 0):
-                if (id(owner), name) in guarded:
+                if (id(owner), name) in guarded or (title, name) in replaced:
                     continue
                 guarded.add((id(owner), name))
                 if owner is torch.Tensor and name not in vars(torch.Tensor):

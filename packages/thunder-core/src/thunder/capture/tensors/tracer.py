@@ -102,6 +102,7 @@ class Tracer:
         self.has_regions = False  # whether backward recomputes a part of the program
         # The functions of torch that the program has called, and how many of the calls were not traced through.
         self.functions: dict[Any, int] = {}
+        self.replaced: frozenset[tuple[str, str]] = frozenset()  # functions of torch that are not torch's own
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention
         self.uncacheable: str | None = None  # why this trace cannot be cached

@@ -335,3 +335,31 @@ def test_dtypes_that_torch_does_not_write() -> None:
     out = torch.empty(2, 3, dtype=torch.float64)
     thunder.jit(torch.add)(x, x, out=out)
     assert torch.equal(out, (x + x).double())
+
+
+def draws_points(x: torch.Tensor) -> torch.Tensor:
+    engine = torch.quasirandom.SobolEngine(3)
+    first = engine.draw(2)
+    engine.fast_forward(3)
+    return torch.cat((first, engine.draw(2))) * x
+
+
+def updates(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    state = [torch.zeros(3), torch.zeros(3), torch.ones(3)]
+    torch._foreach_copy_([state[0]], [x])
+    torch._foreach_zero_([state[1]])
+    p, step = x.clone(), torch.tensor(1.0)
+    torch._fused_adam_(
+        [p], [x.cos()], state[:1], state[1:2], [], [step], lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8,
+        amsgrad=False, maximize=False,
+    )  # fmt: skip
+    return (p, *state)
+
+
+@pytest.mark.parametrize("fn", [draws_points, updates])
+def test_in_place_functions_without_a_functional_form(fn: Any) -> None:
+    """What they write to is known from their schemas."""
+    jfn = thunder.jit(fn, sharp_edges="error")
+    for x in (torch.ones(3), torch.arange(3.0)):
+        torch.testing.assert_close(jfn(x), fn(x), rtol=0, atol=0)
+    assert thunder.cache_hits(jfn) == 1

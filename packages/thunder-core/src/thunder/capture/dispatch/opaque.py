@@ -119,13 +119,15 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
         leave_loop(func.__name__)
     if func in _QUANTIZING:
         fall_back(f"the program calls torch.{func.__name__}")
+    name = getattr(func, "__name__", "")
+    if writes_in_place(name) and (functional := _functional_form(func, name)) is not None:
+        return _write_by_functional_form(tracer, functional, name, args, kwargs)
     operation = mutating_overload(func, args, kwargs)
     if operation is not None:
         return _without_gradients(tracer, call_mutating(tracer, operation, args, kwargs))
-    out = kwargs.pop("out", None)
-    name = getattr(func, "__name__", "")
     if writes_in_place(name):
-        return _write_opaque(tracer, func, name, args, kwargs)
+        return fall_back(f"{name} writes to its arguments, and thunder does not know to which")
+    out = kwargs.pop("out", None)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
         return func(*args, **kwargs if out is None else {**kwargs, "out": out})
     symbol = opaque_symbol(func)
@@ -159,18 +161,23 @@ def _without_gradients(tracer: Tracer, result: Any) -> Any:
     return result
 
 
-def _write_opaque(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an in-place function by its functional form (`add` for `add_`), and assign the result."""
+def _functional_form(func: Any, name: str) -> Any:
+    """Return the functional form of an in-place function (`add` for `add_`), or None."""
     for owner in (torch.Tensor, torch):
         functional = getattr(owner, name[:-1], None)
         if functional is not None and getattr(owner, name, None) is func:
-            result = tracer.dispatch(functional, args, kwargs)
-            if isinstance(args[0], (tuple, list)):  # e.g. torch._foreach_add_
-                for target, value in zip(args[0], result):
-                    assign(tracer, target, value, name)
-                return None
-            return assign(tracer, args[0], result, name)
-    return fall_back(f"{name} writes to its arguments, and thunder knows no functional form of it")
+            return functional
+    return None
+
+
+def _write_by_functional_form(tracer: Tracer, functional: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """Call the functional form of an in-place function, and assign the result."""
+    result = tracer.dispatch(functional, args, kwargs)
+    if isinstance(args[0], (tuple, list)):  # e.g. torch._foreach_add_
+        for target, value in zip(args[0], result):
+            assign(tracer, target, value, name)
+        return None
+    return assign(tracer, args[0], result, name)
 
 
 def _without_tensors(x: Any) -> bool:

@@ -177,3 +177,11 @@ def _lstsq(A: TensorProxy, B: TensorProxy, rcond: Any = None, *, driver: str | N
     return torch.return_types.linalg_lstsq(
         [TensorProxy(like=A, shape=shape, dtype=dtype, requires_grad=i < 2) for i, (shape, dtype) in enumerate(shapes)]
     )
+
+
+@gives(torch._sobol_engine_draw)
+def _sobol_engine_draw(
+    quasi: TensorProxy, n: int, sobolstate: TensorProxy, dimension: int, num_generated: int, dtype: Any = None
+) -> Any:
+    found = torch.get_default_dtype() if dtype is None else dtype
+    return TensorProxy(like=quasi, shape=(n, dimension), dtype=to_dtype(found)), TensorProxy(like=quasi)

@@ -15,12 +15,13 @@ import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back, torch_error
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.dispatch.opaque_operations import opaque_symbol
-from thunder.capture.dispatch.registry import handles
+from thunder.capture.dispatch.registry import gives, handles
 from thunder.capture.dispatch.torch_errors import check_write
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, tensors_in
+from thunder.core.proxies import TensorProxy
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
@@ -185,11 +186,15 @@ def _written(schema: Any) -> list[str]:
     return declared or list(_UNDECLARED_WRITES.get(schema.name, ()))
 
 
+# These change the metadata of their argument.
+_RESIZES = frozenset({"_resize_output_", "resize_as_sparse_"})
+
+
 def _overload_of_builtin(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the overload that a call of `torch.f` is of, where some overload writes to positional arguments."""
     name = func.__name__
     packet = getattr(torch.ops.aten, name, None)
-    if writes_in_place(name) or not isinstance(packet, OpOverloadPacket):
+    if name in _RESIZES or not isinstance(packet, OpOverloadPacket):
         return None
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     if not any(_written(s) for s in schemas if not any(a.is_out for a in s.arguments)):
@@ -247,4 +252,16 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
         return [*copies.values(), *results]
 
     run.__name__ = f"{func._schema.name.rpartition(':')[2]}_on_copies"
+    if func._schema.name in _WITHOUT_FAKE_KERNEL:
+
+        def metadata(given: dict[str, Any]) -> list[Any]:
+            copies = [TensorProxy(like=given[name]) for name in written]
+            return [*copies, *copies]  # these operators return what they write to
+
+        gives(run)(metadata)
     return run
+
+
+_WITHOUT_FAKE_KERNEL = frozenset(
+    {"aten::_sobol_engine_initialize_state_", "aten::_sobol_engine_scramble_", "aten::_sobol_engine_ff_"}
+)

@@ -128,8 +128,10 @@ def known_number(tracer: Tracer, x: Any) -> Any:
 def _tolist(tracer: Tracer, x: Any) -> Any:
     if x.dim() == 0:
         return _item(tracer, x)
+    if is_unbacked(*aliasing.read(tracer.handle_of(x)).shape):
+        x = torch.Tensor.reshape(x, [operator.index(n) for n in x.shape])  # its sizes are decisions
     count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
-    if is_unbacked(count) or count > MAX_NUMBERS:
+    if count > MAX_NUMBERS:
         raise asks_for_value(f".tolist() of {text_of(count)} elements, but thunder reads at most {MAX_NUMBERS}")
     if is_empty(x):
         return _nested(x.shape, iter(()))

@@ -77,8 +77,11 @@ class _Arithmetic(Node):
         return self.text() if state.frontend is None else self._as_text(repr)
 
     def _as_text(self: Any, write: Callable[[Any], str]) -> str:
-        """Return the text of the number's value for user code; formatting specializes the number."""
-        if self.hint is None:
+        """Return the text of the number's value for user code; formatting specializes the number.
+
+        Integers that the program computes become decisions: sizes repeat, other numbers differ from call to call.
+        """
+        if self.hint is None and self.__class__ not in (int, bool):
             raise DataDependentFormattingError(
                 f"the program formats the number {self.text()} as text, which is data-dependent: computed by the "
                 "program and not known while tracing. Ways out: return the number and format it outside, or put the "

@@ -23,6 +23,7 @@ import torch
 
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.ending import end_trace
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.modes import decimal_settings
 from thunder.capture.base.new_objects import new_objects, watch_new_objects
@@ -59,7 +60,6 @@ from thunder.capture.reads.pickling import replace_pickling
 from thunder.capture.reads.unguardables import Unguardables
 from thunder.capture.reads.value_hooks import ValueHooks
 from thunder.capture.tensors.arrays import ArrayHandle
-from thunder.core.errors import TraceHasEnded
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.runtime.torch_originals import live_function, places
@@ -315,7 +315,7 @@ class ReadRecorder:
     def go_on(self) -> None:
         """End a program that has caught the exception of `deny`: what it does next would be done twice."""
         if self.denied is not None and not _is_leaving():
-            raise TraceHasEnded
+            end_trace()
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Register an object that a read found, with snapshots of its state."""

@@ -220,6 +220,21 @@ def test_what_a_handler_does_is_not_done_twice():
     assert (len(calls), done) == (1, [])
 
 
+def test_a_thread_that_the_trace_did_not_start_is_in_no_table():
+    def f(x):
+        for _ in range(3):
+            with contextlib.suppress(BaseException):
+                thread = threading.Thread(target=int)
+                thread.start()
+                thread.join()
+        return x * 2
+
+    before = threading.enumerate()
+    with pytest.warns(thunder.FallbackWarning):
+        thunder.jit(f)(torch.ones(2))
+    assert threading.enumerate() == before
+
+
 def test_errors_of_thunder_that_are_caught_in_a_loop_end_the_trace():
     def f(x):
         while True:

@@ -43,7 +43,7 @@ class _Ending:
 
     def __init__(self) -> None:
         self.caught = -1  # how many exceptions the program has caught
-        self._raised: TraceHasEnded | None = None  # the newest exception
+        self._raised: BaseException | None = None  # the newest exception
         self._catching: set[CodeType] = set()  # the functions that have caught one
         self.at_lines = False
         self._before: Any = None  # the trace function of a debugger, e.g. pdb
@@ -62,8 +62,8 @@ class _Ending:
         """Check whether a frame handles the newest exception, or is about to."""
         return sys.exc_info()[1] is self._raised or frame.f_code.co_code[frame.f_lasti] == _BEGINS_TO_HANDLE
 
-    def end(self) -> NoReturn:
-        """Raise a new exception."""
+    def end(self, cls: type[BaseException] = TraceHasEnded) -> NoReturn:
+        """Raise a new exception of a class."""
         self.caught += 1
         if self._raised is not None and self._raised.__traceback__ is not None:
             code = self._raised.__traceback__.tb_frame.f_code  # the outermost function that it has reached
@@ -72,7 +72,7 @@ class _Ending:
         if self.caught >= MAX_CAUGHT and not self.at_lines:
             self.at_lines, self._before = True, sys.gettrace()
             _set_trace(_BOOL, self)
-        self._raised = TraceHasEnded()
+        self._raised = cls()
         raise self._raised
 
     def stop(self) -> None:
@@ -86,11 +86,11 @@ class _Ending:
 _runs: list[_Ending] = []  # the innermost run is the last one; only one thread traces at a time
 
 
-def end_trace() -> NoReturn:
-    """End a program that has caught the exception that ended its trace."""
+def end_trace(cls: type[BaseException] = TraceHasEnded) -> NoReturn:
+    """End a program that has caught the exception that ended its trace: raise a new exception of a class."""
     if not _runs:
-        raise TraceHasEnded
-    _runs[-1].end()
+        raise cls
+    _runs[-1].end(cls)
 
 
 def raises_at_lines() -> bool:

@@ -20,7 +20,7 @@ from soak.classes import class_features, public_classes, unmade_classes
 from soak.feature import ENTRIES, Feature, assigned_names, prefixed
 from soak.features import all_features
 from soak.freeze import difference, freeze
-from soak.generate import enumerated_programs, random_program, steps_with
+from soak.generate import enumerated_programs, random_program, steps_with, wrappers_of
 from soak.known import NOT_CACHED, NOT_CACHED_WRAPPERS, is_ordinary, known_names, without_known
 from soak.pool import Worker, judge_all
 from soak.program import Program, Source, Use
@@ -68,6 +68,19 @@ def test_names() -> None:
     assert sorted(assigned_names(text)) == ["a", "c", "d", "i"]
     assert prefixed("v0 + o.v0 + v01 + f(v0)", ["v0"], "self.") == "self.v0 + o.v0 + v01 + f(self.v0)"
     assert NUMBER.numbered(3).mutate == ("o3.v += 1.0",)
+
+
+@pytest.mark.parametrize("feature", all_features(), ids=lambda f: f.name)
+def test_features_assign_names_with_their_number(feature: Feature) -> None:
+    """Two of them in one program share no variable, e.g. no parameter of an entry."""
+    one, other = (assigned_names(feature.numbered(i).setup) for i in (1, 2))
+    assert not {*one} & {*other}
+
+
+def test_what_reads_the_current_thread_starts_no_thread() -> None:
+    """The names of threads that a program starts differ from call to call."""
+    (feature,) = (f for f in all_features() if f.name == "name of the current thread")
+    assert not {"thread", "executor"} & {*wrappers_of(feature, "function")}
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -10,7 +10,7 @@ from typing import Any
 
 from soak.feature import Feature
 from soak.program import Program, Use
-from soak.wrappers import WRAPPERS
+from soak.wrappers import OTHER_THREADS, WRAPPERS
 
 CACHES = ("constant values", "symbolic values")
 # Calls with other inputs are rarer than repeated calls.
@@ -18,10 +18,16 @@ INPUTS = (0, 0, 0, 0, 0, 0, 1, 2, 3)
 
 
 def wrappers_of(feature: Feature, entry: str) -> list[str]:
-    """Return the wrappers that suit: what reads the program's own input stands in the program's body."""
+    """Return the wrappers that suit.
+
+    What reads the program's own input stands in the program's body, and what reads the current thread stands in none
+    that starts another: the name of such a thread is another one in each call.
+    """
     of_input = re.search(r"\bx\b", feature.read) is not None
     if of_input and entry in ("function", "closure"):
         return [name for name, (definitions, _) in WRAPPERS.items() if not definitions]
+    if "current_thread" in feature.read:
+        return [name for name in WRAPPERS if name not in OTHER_THREADS]
     return list(WRAPPERS)
 
 

@@ -91,9 +91,11 @@ class Worker:
             return bool(selector.select(timeout))
 
     def _said(self) -> str:
-        """Return the last of what the process wrote to stderr."""
+        """Return the last of what the process wrote to stderr, or the innermost frames where it crashed."""
         self.errors.seek(0)
-        return str(self.errors.read())[-2000:]
+        text = str(self.errors.read())
+        crash = text.find("Fatal Python error")
+        return text[-2000:] if crash < 0 else text[crash : crash + 2000]
 
     def close(self) -> None:
         """End the process."""

@@ -47,6 +47,8 @@ WRAPPERS: dict[str, tuple[str, str]] = {
         "with concurrent.futures.ThreadPoolExecutor(1) as e$_:\n    r$ = e$_.submit(lambda: READ).result()",
     ),
 }
+# Those that read on a thread that they start.
+OTHER_THREADS = ("thread", "executor")
 
 
 def wrapped(wrapper: str, number: int, read: str) -> tuple[str, str]:

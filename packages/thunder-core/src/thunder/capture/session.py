@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.ending import call_until_ended
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, fall_back
 from thunder.capture.base.modes import keep_grad_mode, keep_modes
 from thunder.capture.base.phase import Phase, active
@@ -269,7 +270,7 @@ def parameter_names(fn: Any) -> list[str]:
 
 def _result(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
-        return fn(*args, **kwargs)
+        return call_until_ended(fn, *args, **kwargs)
     except TracingError as error:
         raise _located(error) from error.__cause__
     except RuntimeError as error:

@@ -164,7 +164,7 @@ FEATURES = [
     ),
     Feature(
         "queue",
-        "q$ = queue.Queue()\nfor i in range(1, 16): q$.put(float(i))",
+        "q$ = queue.Queue()\nfor q$_ in range(1, 16): q$.put(float(q$_))",
         "q$.get_nowait()",
         mutate=("q$.put(9.0)",),
         state=("list(q$.queue)",),
@@ -195,14 +195,14 @@ FEATURES = [
     ),
     Feature(
         "priority queue",
-        "q$ = queue.PriorityQueue()\nfor i in range(1, 16): q$.put(float(i))",
+        "q$ = queue.PriorityQueue()\nfor q$_ in range(1, 16): q$.put(float(q$_))",
         "q$.get_nowait()",
         mutate=("q$.put(-9.0)",),
         state=("sorted(q$.queue)",),
     ),
     Feature(
         "last in, first out",
-        "q$ = queue.LifoQueue()\nfor i in range(1, 16): q$.put(float(i))",
+        "q$ = queue.LifoQueue()\nfor q$_ in range(1, 16): q$.put(float(q$_))",
         "q$.get_nowait()",
         mutate=("q$.put(-9.0)",),
         state=("list(q$.queue)",),

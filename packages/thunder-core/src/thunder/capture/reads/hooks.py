@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.ending import raises_at_lines
 from thunder.capture.base.phase import Reader, TracerPhase, active
 from thunder.capture.base.substitutions import Substitutions
 from thunder.core.locations import OWN_FOLDER, is_ours
@@ -293,7 +294,8 @@ class CodeWatch:
                     # copy here.
                     frame.f_locals  # noqa: B018
         except BaseException:
-            _profile_after_exception(frame, self._on_profile)
+            if not raises_at_lines():  # otherwise the trace function restores the callback
+                _profile_after_exception(frame, self._on_profile)
             raise
 
     def _c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> None:

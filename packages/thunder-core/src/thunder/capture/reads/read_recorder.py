@@ -23,6 +23,7 @@ import torch
 
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.ending import end_trace
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.modes import decimal_settings
 from thunder.capture.base.new_objects import new_objects, watch_new_objects
@@ -314,8 +315,9 @@ class ReadRecorder:
 
     def go_on(self) -> None:
         """End a program that has caught the exception of `deny`: what it does next would be done twice."""
-        if self.denied is not None and not _is_leaving():
-            raise TraceHasEnded
+        if self.denied is not None and not _runs_inside(_is_exit):
+            # `Thread.start` removes the thread from the table of threads that start only for an `Exception`.
+            end_trace(RunsEagerly if _runs_inside(_starts_thread) else TraceHasEnded)
 
     def register(self, source: Source, thing: Any, snapshots: list[Snapshot]) -> None:
         """Register an object that a read found, with snapshots of its state."""
@@ -588,13 +590,22 @@ def _attributes_of(source: Source, x: Any) -> Iterator[tuple[Source, str, Any]]:
             yield source.attr(name), name, value
 
 
-def _is_leaving() -> bool:
-    """Check whether a context manager is being exited, which e.g. releases a lock."""
+def _runs_inside(is_meant: Callable[[types.CodeType], bool]) -> bool:
+    """Check whether code for which `is_meant` returns True called the hook that runs now."""
     frame: types.FrameType | None = sys._getframe(2)
     for _ in range(_FRAMES_OF_EXIT):
         if frame is None:
             return False
-        if frame.f_code.co_name == "__exit__":
+        if is_meant(frame.f_code):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_exit(code: types.CodeType) -> bool:
+    """Check for the exit of a context manager, which e.g. releases a lock."""
+    return code.co_name == "__exit__"
+
+
+def _starts_thread(code: types.CodeType) -> bool:
+    return code is threading.Thread.start.__code__

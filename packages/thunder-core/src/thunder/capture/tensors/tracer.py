@@ -18,6 +18,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
+from thunder.capture.base.ending import end_trace
 from thunder.capture.base.fallback import ModuleFallback, fall_back, refuse_kinds_of_memory
 from thunder.capture.base.phase import Reader, active, begin_reads, end_reads, pause_reads, resume_reads
 from thunder.capture.base.predicates import is_mask
@@ -33,7 +34,7 @@ from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
-from thunder.core.errors import ThunderError, TraceHasEnded, TracingError
+from thunder.core.errors import ThunderError, TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
@@ -254,7 +255,7 @@ class Tracer:
         """End a program that catches thunder's errors in a loop."""
         self._errors += 1
         if self._errors > MAX_ERRORS:
-            raise TraceHasEnded
+            end_trace()
 
     # -- values -------------------------------------------------------------------------------------------------------
     def unwrap(self, x: Any) -> Any:

@@ -268,10 +268,8 @@ def test_functions_are_python_s_again() -> None:
 
 TEXTS: dict[str, Callable[[Any], Any]] = {
     "a format": lambda x: (f"{x.sum().item():.2f}", x * 2),
-    "a key": lambda x: x * {"n3": 2.0, "n9": 3.0}[f"n{int(x.sum())}"],
     "str": lambda x: str(x.sum().item()),
     "repr": lambda x: repr(x.tolist()),
-    "a comparison": lambda x: str(x.sum().item() > 5),
 }
 
 
@@ -283,6 +281,23 @@ def test_a_program_that_writes_its_numbers_as_text_runs_as_python(name: str) -> 
         same(jf(x), f(x))
     assert "as text" in thunder.explain(jf)
     assert thunder.cache_misses(jf) == 1
+
+
+INTEGERS_AS_TEXT: dict[str, Callable[[Any], Any]] = {
+    "a key": lambda x: x * {"n3": 2.0, "n9": 3.0}[f"n{int(x.sum())}"],
+    "a comparison": lambda x: str(x.sum().item() > 5),
+    "a size": lambda x: (f"{x.nonzero().shape[0]} of {x.shape[0]}", x * 2),
+    "numbers of as many as": lambda x: str(x.nonzero().flatten().tolist()),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS_AS_TEXT)
+def test_integers_that_are_written_as_text_are_decisions(name: str) -> None:
+    f = INTEGERS_AS_TEXT[name]
+    jf = thunder.jit(f)
+    for x in (X, X + 1, X, X + 1):
+        same(jf(x), f(x))
+    assert thunder.cache_hits(jf) >= 2
 
 
 def test_modules_around_text_are_programs(capsys: Any) -> None:

@@ -12,7 +12,7 @@ from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import Snapshot, VariableSnapshot
 from thunder.capture.base.sources import ContextValue, Source
 from thunder.capture.reads.guard_kinds import Equals, HasType, IsObject
-from thunder.capture.reads.kinds.base import Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
 
 __all__ = ["ClassKind", "ContextVariable", "WeakReference"]
 
@@ -29,10 +29,13 @@ class ClassKind(Kind):
         recorder.add(IsObject(source, value))
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Report to the recorder of classes that a variable of the program may contain this class."""
-        recorder.classes.is_value(value)
+        """Record the settings of decimal numbers, which the class reads."""
         if value is decimal.Decimal:
             recorder.decimals()
+
+    def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
+        """Report to the recorder of classes that a variable of the program contains this class, known or not."""
+        recorder.classes.is_value(value)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the class itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 import thunder
@@ -390,6 +392,42 @@ def test_a_backward_that_branches_on_its_gradient_runs_eagerly() -> None:
             grads.append(x.grad)
         same(grads[1], grads[0])
     assert "data-dependent" in thunder.explain(jitted)
+
+
+def _written_copy(w: Any) -> Any:
+    copy = w.clone()
+    copy[0] = 5.0
+    return copy
+
+
+IN_VMAP: dict[str, Callable[[Any, Any], Any]] = {
+    "a size": lambda x, w: vmap(lambda row: row.repeat(1 + int(w[0] > 0)))(x),
+    "nested": lambda x, w: vmap(vmap(lambda y: y * 2 if (w * 2).max() > 1 else y - 1))(x),
+    "a gradient inside": lambda x, w: vmap(grad(lambda y: (y**2).sum() if w.sum() > 1 else (y**3).sum()))(x),
+    "inside a gradient": lambda x, w: grad(lambda v: vmap(lambda y: y * v.sum() if v.sum() > 1 else y)(x).sum())(w),
+    "a write": lambda x, w: vmap(lambda y: y + 1 if _written_copy(w).sum() > 6 else y)(x),
+}
+
+
+@pytest.mark.parametrize("name", IN_VMAP)
+def test_decisions_inside_vmap(name: str) -> None:
+    """The value is the same for all examples, so it is decided before them."""
+    fn = IN_VMAP[name]
+    jitted = thunder.jit(fn, sharp_edges="error")
+    x = torch.arange(6.0).reshape(3, 2)
+    for scale in (1.0, -1.0, 3.0, -1.0, 3.0):
+        w = torch.tensor([scale, 1.0])
+        same(jitted(x, w), fn(x, w))
+    assert thunder.cache_hits(jitted) >= 3
+
+
+def test_a_branch_on_one_example_of_a_batch_raises_as_in_eager() -> None:
+    def branches(x: Any) -> Any:
+        return vmap(lambda y: y * 2 if y.sum() > 0 else y)(x)
+
+    with pytest.raises(RuntimeError, match="data-dependent control flow"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", thunder.FallbackWarning)
+        thunder.jit(branches)(torch.ones(3, 2))
 
 
 def test_decisions_after_a_part_that_makes_some() -> None:

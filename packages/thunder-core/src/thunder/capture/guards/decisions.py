@@ -53,7 +53,7 @@ class Decisions:
         self._evaluation = evaluation
         self._imposed = imposed
         self._known: dict[tuple[int, str], Any] = {}  # answers by scope and question
-        self._moved: dict[str, Any] = {}  # copies of values of a custom backward, by the names of the values
+        self._moved: dict[str, Any] = {}  # copies of values of parts, by the names of the values
         self.made: list[Decision] = []
 
     def condition(self, constraint: Constraint) -> bool:
@@ -101,7 +101,7 @@ class Decisions:
     def _answer(self, number: Any) -> Any:
         asked, scope = number, self._tracer.scope_of_user_code
         if not self._can_start_again(scope, asked):
-            asked, scope = self._before_backward(number)
+            asked, scope = self._before_part(number)
         if not self._can_start_again(scope, asked):
             raise self._symbols.data_dependent_error(None, number)
         if len(self.made) >= MAX_DECISIONS:
@@ -116,16 +116,21 @@ class Decisions:
             self._known[id(scope), question] = answer
         return self._known[id(scope), question]
 
-    def _before_backward(self, asked: Any) -> tuple[Any, list[BoundSymbol]]:
-        """Return a number of a custom backward as a number of the program before it, and the scope of that number.
+    def _before_part(self, asked: Any) -> tuple[Any, list[BoundSymbol]]:
+        """Return a number of a part of the program as a number of the program before it, and the scope of that number.
 
-        The operations that compute it are copied there, unless they need the gradients that arrive.
+        The part is a custom backward, or the function of `vmap`. The operations that compute the number are copied
+        there, unless they need the part's own inputs: the gradients that arrive, or one example of a batch.
         """
         scopes = self._tracer.trace.scopes
-        if self._tracer.custom_backward is None:
+        if self._tracer.custom_backward is not None:
+            forward, backward = self._tracer.custom_backward
+            start = next(i for i, scope in enumerate(scopes) if scope is backward)
+        else:
+            forward, allowed = [], self._allowed_scopes()
+            start = next((i for i, scope in enumerate(scopes) if not any(scope is a for a in allowed)), 0)
+        if not start:
             return asked, scopes[-1]
-        forward, backward = self._tracer.custom_backward
-        start = next(i for i, scope in enumerate(scopes) if scope is backward)
         inside = [*forward, *[op for scope in scopes[start:] for op in scope]]
         producers = {name: op for op in inside for name in op.out_names}
         outside = {name for scope in scopes[:start] for op in scope for name in op.out_names}
@@ -135,6 +140,10 @@ class Decisions:
         while stack:
             name = stack.pop()
             if name in outside or name in self._moved:
+                continue
+            same = self._outer_value(name)
+            if same is not None and same.name in outside:
+                self._moved[name] = same
                 continue
             op = producers.get(name)
             if op is None or not is_pure(op):
@@ -149,17 +158,30 @@ class Decisions:
             found = SymbolicBool(self._symbols, found.poly, None)
         return found, scopes[start - 1]
 
+    def _outer_value(self, name: str) -> Any:
+        """Return the value outside of all parts that a part's own input stands for; None if there is no single one."""
+        found = None
+        while name in self._tracer.stand_ins:
+            found, batch_dim = self._tracer.stand_ins[name]
+            if batch_dim is not None:
+                return None
+            name = found.name
+        return found
+
     def _evaluated(self, asked: Any) -> Any:
         try:
             return self._evaluation.number(asked)
         except LookupError:
             raise self._symbols.data_dependent_error(None, asked) from None
 
+    def _allowed_scopes(self) -> list[list[BoundSymbol]]:
+        return [self._tracer.trace.scopes[0], *self._tracer.scopes_of_parts]
+
     def _can_start_again(self, scope: list[BoundSymbol], asked: Any) -> bool:
         """Check whether a call can start again on another path after a decision at the end of `scope`."""
         scopes = self._tracer.trace.scopes
         made_in = {name: scope for scope in scopes for op in scope for name in op.out_names}
-        allowed = [scopes[0], *self._tracer.scopes_of_parts]
+        allowed = self._allowed_scopes()
         around = scopes[: 1 + next(i for i, s in enumerate(scopes) if s is scope)]
         if not all(any(s is a for a in allowed) for s in around):
             return False

@@ -27,6 +27,7 @@ from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
 from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
+from thunder.capture.reads.torch_functions import guard_functions_of_torch
 from thunder.capture.torch_patches import replace_torch_functions
 from thunder.core import langctx, pytree
 from thunder.core.errors import ThunderError, TraceHasEnded, TracingError
@@ -249,7 +250,7 @@ class CaptureSession:
                 self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)
         if tracer.attention_kernels is not None:
             recorder.attention_kernels(tracer.attention_kernels)
-        recorder.functions_of_torch(tracer.functions, tracer.replaced)
+        guard_functions_of_torch(recorder, tracer.functions, tracer.replaced)
 
 
 def parameter_names(fn: Any) -> list[str]:

@@ -301,6 +301,8 @@ def _names_of_places(function: Any, inside: bool) -> tuple[tuple[str, str], ...]
 def _places(function: Any, inside: bool) -> tuple[tuple[str, str], ...]:
     by_id, by_name = _index()
     found = dict.fromkeys(by_id[id(function)])
+    if any(owner != "torch._C._nn" for owner, _ in found):  # torch's own code calls it by its public name
+        found = dict.fromkeys(place for place in found if place[0] != "torch._C._nn")
     seen: set[Any] = set()
     pending = [function] if inside and isinstance(function, types.FunctionType) else []
     while pending:

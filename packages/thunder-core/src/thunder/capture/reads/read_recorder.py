@@ -16,7 +16,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -37,7 +37,7 @@ from thunder.capture.base.snapshots import (
     snapshots_of,
     variables,
 )
-from thunder.capture.base.sources import Attr, Root, Source
+from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.numbers.symbolic import Inputs
@@ -48,7 +48,7 @@ from thunder.capture.reads.classify import classify
 from thunder.capture.reads.clocks import replace_clocks
 from thunder.capture.reads.distinctness import may_become_identical
 from thunder.capture.reads.functions import CodeReads, attention_kernels_source
-from thunder.capture.reads.guard_kinds import Guard, HasType, IsObject, IsSame, LacksKey, LacksKeys
+from thunder.capture.reads.guard_kinds import Guard, HasType, IsSame, LacksKey, LacksKeys
 from thunder.capture.reads.hooks import PROFILED, ClassHooks, CodeWatch
 from thunder.capture.reads.identity import guarded_identity
 from thunder.capture.reads.kinds.arrays import Array, array_handle
@@ -63,7 +63,6 @@ from thunder.capture.tensors.arrays import ArrayHandle
 from thunder.core.errors import TraceHasEnded
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
-from thunder.runtime.torch_originals import live_function, places
 
 __all__ = ["ReadRecorder"]
 
@@ -470,36 +469,6 @@ class ReadRecorder:
     def attention_kernels(self, kernels: tuple[Any, ...]) -> None:
         """Guard which attention kernels torch has enabled."""
         self.value(attention_kernels_source(), kernels)
-
-    def functions_of_torch(self, functions: Mapping[Any, int], replaced: frozenset[tuple[str, str]]) -> None:
-        """Guard that the functions of torch that the program has called are still torch's, except those `replaced`.
-
-        No hook sees that a program looks up a method of a tensor, or that torch's own code looks up a function. The
-        values of `functions` are the numbers of calls that were not traced through.
-        """
-        for title, name in sorted(replaced):
-            owner, value = live_function(title, name)
-            self.value(Root(owner, title=title).attr(name), value)
-        known = {guard.source: guard.operand for guard in self.guards if isinstance(guard, IsObject)}
-        guarded = {
-            (id(known.get(source.parent)), source.name)
-            for source in known
-            if isinstance(source, Attr) and source.parent is not None
-        }
-        inherited: set[str] = set()
-        for function, whole in functions.items():
-            if getattr(function, "__name__", "") in ("__get__", "__set__"):
-                function = function.__self__  # a property of tensors
-            for title, owner, name, value in places(function, inside=whole > 0):
-                if (id(owner), name) in guarded or (title, name) in replaced:
-                    continue
-                guarded.add((id(owner), name))
-                if owner is torch.Tensor and name not in vars(torch.Tensor):
-                    inherited.add(name)  # from a class that cannot be changed
-                else:
-                    self.add(IsObject(Root(owner, title=title).attr(name), value))
-        if inherited:
-            self.add(LacksKeys(Root(vars(torch.Tensor), title="torch.Tensor"), frozenset(inherited)))
 
     def generator_found(self, generator: torch.Generator) -> None:
         """Save the state of a random generator."""

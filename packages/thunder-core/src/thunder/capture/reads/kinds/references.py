@@ -29,13 +29,15 @@ class ClassKind(Kind):
         recorder.add(IsObject(source, value))
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Record the settings of decimal numbers, which the class reads."""
+        """Report a class that is not known yet, and record the settings of decimal numbers, which their class reads."""
+        recorder.classes.is_value(value)
         if value is decimal.Decimal:
             recorder.decimals()
 
     def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
         """Report to the recorder of classes that a variable of the program contains this class, known or not."""
-        recorder.classes.is_value(value)
+        if not issubclass(value, tuple):  # arguments contain copies of named tuples, which no read would find again
+            recorder.classes.is_value(value)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the class itself."""

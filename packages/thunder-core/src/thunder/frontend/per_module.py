@@ -69,7 +69,7 @@ def disable(fn: Any = None) -> Any:
 
 
 # -- globals ----------------------------------------------------------------------------------------------------------
-class _Scope(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc]  # the methods of the first base count
+class _Scope(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc, metaclass]  # the methods of the first base count
     """The globals of a function, with pieces in place of modules.
 
     All other variables are those of the function, as they are when they are read. The interpreter reads names such as
@@ -80,7 +80,8 @@ class _Scope(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc]  #
 
     def __init__(self, live: dict[str, Any], pieces: dict[str, tuple[Any, Any]]):
         live.setdefault("__warningregistry__", {})
-        dict.__init__(self, {name: value for name, value in live.items() if name.startswith("__")})
+        special = {name: value for name, value in live.items() if name.startswith("__")}
+        dict.__init__(self, special)  # type: ignore[call-overload]
         self.live = live
         self.pieces = pieces  # each with the module that it replaces
 
@@ -139,7 +140,7 @@ class PerModule:
         """Return a copy of `fn` with pieces in place of the modules in its global and closure variables."""
         if not isinstance(fn, types.FunctionType):
             return fn
-        scope = fn.__globals__
+        scope: Any = fn.__globals__
         codes = [fn.__code__, *nested_codes(fn.__code__)]
         named = {n: m for c in codes for n in c.co_names if issubclass(type(m := scope.get(n)), torch.nn.Module)}
         if named and not any(map(_bypasses_scope, codes)):

@@ -153,10 +153,10 @@ class Decisions:
                 stack += op.arg_names
         moved = [op for op in inside if id(op) in found]
         scopes[start - 1] += copy_operations(moved, self._moved, self._tracer.trace, new_numbers=True)
-        found = asked.substitute(lambda p: self._moved.get(p.name, p))
+        same = asked.substitute(lambda p: self._moved.get(p.name, p))
         if asked.__class__ is bool:
-            found = SymbolicBool(self._symbols, found.poly, None)
-        return found, scopes[start - 1]
+            same = SymbolicBool(self._symbols, same.poly, None)
+        return same, scopes[start - 1]
 
     def _outer_value(self, name: str) -> Any:
         """Return the value outside of all parts that a part's own input stands for; None if there is no single one."""

@@ -31,7 +31,7 @@ def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
     policy = sym.facts.autocast.get(kind)
     before = state.frontend
     if enabled and policy is None and not sym.is_prim and is_composite(str(sym.id)):
-        parts = _Parts()
+        parts: Any = _Parts()
         state.frontend = parts
         try:
             out = sym.record(args, kwargs)

@@ -73,6 +73,9 @@ class Decisions(Protocol):
     def value(self, number: SymbolicNumber) -> Any:
         """Return the value of a number of the program, and record the decision that it has this value."""
 
+    def answers(self, constraint: Constraint) -> bool:
+        """Decide a condition that an operation needs, before the operation; return whether it was not known before."""
+
 
 #: Calls a torch function for user code. Parameters: the tracer, the function, and the call's arguments.
 Dispatch = Callable[["Tracer", Any, "tuple[Any, ...]", "dict[str, Any]"], Any]

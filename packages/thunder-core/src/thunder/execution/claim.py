@@ -24,6 +24,7 @@ from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.extend import Executor, FusionExecutor, Implementation, are_named
+from thunder.passes.postponing import postponed_past_decisions
 
 __all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
 
@@ -36,7 +37,7 @@ def is_structural(bsym: BoundSymbol) -> bool:
 def transform_for_execution(trace: Trace, executors: Sequence[Executor]) -> list[Trace]:
     """Return the traces of the passes from `trace` to a trace that `executors` can run."""
     fusers = [ex for ex in executors if isinstance(ex, FusionExecutor)]
-    traces = [claim(trace, executors)]
+    traces = [claim(postponed_past_decisions(trace) if fusers else trace, executors)]
     for fuser in fusers:
         traces.append(_fused_by(fuser, traces[-1]))
     if fusers:

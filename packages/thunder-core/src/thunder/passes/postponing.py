@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Postpone operations past the decisions that do not need them, so that they can be fused with what comes after.
+
+A fusion may not contain a decision (`decide`), which ends a call that belongs to another path. Of the operations before
+it, only those that compute its number stay there. A call that ends has then also computed less.
+
+Contract: the program computes the same outputs. Decisions, random draws and other operations with an effect keep their
+order. So do opaque operations, reads of numbers from tensors, and operations that read positions from tensors, because
+they may fail. No operation moves past one that writes to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.trace import Trace, construct
+
+__all__ = ["postponed_past_decisions"]
+
+_PURE = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.SHAPE_OP})
+_ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
+
+
+def postponed_past_decisions(trace: Trace) -> Trace:
+    """Return the trace with operations postponed, or the trace itself if it contains no decision."""
+    if all(op.sym is not prims.decide for op in trace.bound_symbols):
+        return trace
+    waiting: dict[int, BoundSymbol] = {}  # by position, in order
+    producers: dict[str, int] = {}
+    done: list[BoundSymbol] = []
+
+    def run_what_it_needs(op: BoundSymbol) -> None:
+        found: set[int] = set()
+        stack = [op]
+        while stack:
+            reader = stack.pop()
+            positions = {producers.get(name, -1) for name in (*reader.arg_names, *reader.inner_numbers)}
+            new = positions.intersection(waiting) - found
+            found |= new
+            stack += [waiting[i] for i in new]
+        done.extend(waiting.pop(i) for i in sorted(found))
+
+    with construct(trace, "Postpone Past Decisions") as out:
+        for position, op in enumerate(trace.bound_symbols):
+            producers.update(dict.fromkeys(op.out_names, position))
+            if _may_wait(op):
+                waiting[position] = op
+                continue
+            if _is_barrier(op):
+                done += waiting.values()
+                waiting.clear()
+            run_what_it_needs(op)
+            done.append(op)
+        out.bound_symbols[:] = done
+    return out
+
+
+def _is_barrier(op: BoundSymbol) -> bool:
+    """Check whether an operation may change what others compute, or be seen by others than the program."""
+    return any(part.sym is not prims.decide and not _ORDERED.isdisjoint(part.sym.tags) for part in _innermost(op))
+
+
+def _may_wait(op: BoundSymbol) -> bool:
+    if op.has_effect or op.sym.is_structural or op.sym.is_fusion:
+        return False
+    return all(map(_cannot_fail, _innermost(op)))
+
+
+def _innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
+    if op.subsymbols:
+        for part in op.subsymbols:
+            yield from _innermost(part)
+    else:
+        yield op
+
+
+def _cannot_fail(op: BoundSymbol) -> bool:
+    tags = op.sym.tags
+    if OpTags.OPAQUE_OP in tags or _PURE.isdisjoint(tags):
+        return False
+    read = [x for x in op.flat_args if isinstance(x, TensorProxy)]
+    return OpTags.SHAPE_OP not in tags or all(is_inexact_dtype(x.dtype) for x in read[1:])

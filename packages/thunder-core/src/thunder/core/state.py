@@ -63,12 +63,20 @@ class Frontend(Protocol):
         """Call a function of torch for user code."""
 
 
+class Parts(Protocol):
+    """Receives the operations that the meta function of another operation calls."""
+
+    def call_symbol(self, sym: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call `sym` for the meta function."""
+
+
 class _State(threading.local):
     """The state of one thread. `frontend` is set while user code runs; it is None while a meta function runs."""
 
     def __init__(self) -> None:
         self.trace: ActiveTrace | None = None
         self.frontend: Frontend | None = None
+        self.parts: Parts | None = None  # receives the calls of the meta function of an operation that it watches
         self.source: SourceLine | None = None
         self.replaces_trace = False  # whether a program runs eagerly because its trace was given up
 
@@ -87,9 +95,9 @@ T = TypeVar("T", bound="ActiveTrace | None")
 @contextmanager
 def tracectx(trace: T) -> Iterator[T]:
     """Record operations into `trace` within a context, without a frontend; if `trace` is None, run the operations."""
-    before = state.trace, state.frontend
-    state.trace, state.frontend = trace, None
+    before = state.trace, state.frontend, state.parts
+    state.trace, state.frontend, state.parts = trace, None, None
     try:
         yield trace
     finally:
-        state.trace, state.frontend = before
+        state.trace, state.frontend, state.parts = before

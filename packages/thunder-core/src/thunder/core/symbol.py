@@ -151,6 +151,8 @@ class Symbol:
         frontend = state.frontend
         if frontend is not None:
             return frontend.call_symbol(self, args, kwargs)
+        if state.parts is not None:
+            return state.parts.call_symbol(self, args, kwargs)
         return self.record(args, kwargs)
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,14 +29,14 @@ def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
     kind = next((p.device.type for p in tensors if p.ndim), tensors[0].device.type if tensors else "")
     enabled = kind and torch.is_autocast_enabled(kind)
     policy = sym.facts.autocast.get(kind)
-    before = state.frontend
+    frontend, before = state.frontend, state.parts
     if enabled and policy is None and not sym.is_prim and is_composite(str(sym.id)):
-        parts: Any = _Parts()
-        state.frontend = parts
+        parts = _Parts()
+        state.frontend, state.parts = None, parts
         try:
             out = sym.record(args, kwargs)
         finally:
-            state.frontend = before
+            state.frontend, state.parts = frontend, before
         if parts.cast:  # an executor that ran the operation as a whole would not cast
             operations = current_trace().scopes[-1]
             operations.extend(operations.pop().subsymbols)
@@ -48,15 +48,15 @@ def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
         args, kwargs = _cast(policy, kind, tensors, args, kwargs)
         if isinstance(before, _Parts):
             before.cast |= any(a is not b for a, b in zip(proxies_in((args, kwargs)), proxies_in(given)))
-    state.frontend = None
+    state.frontend = state.parts = None
     try:
         return sym.record(args, kwargs)
     finally:
-        state.frontend = before
+        state.frontend, state.parts = frontend, before
 
 
 class _Parts:
-    """The frontend of the meta function of an operation that torch composes of others."""
+    """Receives the parts of an operation that torch composes of others."""
 
     cast = False  # whether the inputs of a part were cast
 

@@ -98,7 +98,7 @@ def raises_at_lines() -> bool:
     return bool(_runs) and _runs[-1].at_lines
 
 
-def call_until_ended(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+def call_until_ended(fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     """Call the traced function. Nothing is raised at its lines any more when this function returns."""
     run = _Ending()
     _runs.append(run)

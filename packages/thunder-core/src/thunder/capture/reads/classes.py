@@ -114,6 +114,11 @@ class ClassReads:
             self._values.add(cls)
             self._recorder.watch(cls)
 
+    def makes_instances(self, cls: type) -> None:
+        """Record that the program may make instances of a class, and watch reads of their attributes."""
+        if not is_library_class(cls):
+            self._recorder.watch(cls)
+
     def lookup(self, cls: type, name: str) -> Any:
         """Return an attribute from the `__dict__` of the first class in the MRO that has it, or `ABSENT`."""
         key = (cls, name)

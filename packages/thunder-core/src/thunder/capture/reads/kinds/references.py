@@ -35,9 +35,9 @@ class ClassKind(Kind):
             recorder.decimals()
 
     def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
-        """Report to the recorder of classes that a variable of the program contains this class, known or not."""
+        """Watch instances that the program may make, also if the class has been known before."""
         if not issubclass(value, tuple):  # arguments contain copies of named tuples, which no read would find again
-            recorder.classes.is_value(value)
+            recorder.classes.makes_instances(value)
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the class itself."""

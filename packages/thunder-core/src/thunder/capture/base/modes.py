@@ -34,6 +34,7 @@ from thunder.torch.private import (
 )
 
 __all__ = [
+    "attempt",
     "attention_kernels",
     "decimal_settings",
     "is_state",
@@ -87,6 +88,17 @@ def keep_grad_mode(substitutions: Substitutions) -> None:
     """Restore grad mode and autocast if the program raises. A program that returns may change them."""
     autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
     substitutions.callback(_restore_grad_mode, substitutions, torch.is_grad_enabled(), autocast)
+
+
+@contextlib.contextmanager
+def attempt() -> Iterator[None]:
+    """Restore grad mode if the block raises. An exception at the end of a `with` statement may skip its exit."""
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    except BaseException:
+        torch.set_grad_enabled(before)
+        raise
 
 
 def _restore_grad_mode(substitutions: Substitutions, grad: bool, autocast: dict[str, bool]) -> None:

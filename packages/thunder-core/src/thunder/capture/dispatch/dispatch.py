@@ -21,6 +21,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import RunsEagerly, fall_back
+from thunder.capture.base.modes import attempt
 from thunder.capture.base.phase import pause_reads, resume_reads
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.dispatch.collectives import call_collective
@@ -132,7 +133,8 @@ def _by_torch(
     before = tracer.refusal
     for way in ways:
         try:
-            return way(tracer, func, args, dict(kwargs))
+            with attempt():
+                return way(tracer, func, args, dict(kwargs))
         except RunsEagerly:
             raise
         except Exception:  # e.g. the Python source branches on values, or the result's shape depends on them

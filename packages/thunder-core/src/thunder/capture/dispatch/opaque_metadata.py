@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import refuse_kinds_of_memory
+from thunder.capture.base.modes import attempt
 from thunder.capture.dispatch.registry import gives, result_of
 from thunder.core.devices import Device, to_device, to_torch_device
 from thunder.core.dtypes import corresponding_real_dtype, int64, is_inexact_dtype, to_dtype, to_torch_dtype
@@ -47,7 +48,8 @@ def result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
     if rule is not None:
         return rule.result(*args, **kwargs), rule.draws(*args, **kwargs)
     try:
-        return _on_fakes(func, args, kwargs)
+        with attempt():
+            return _on_fakes(func, args, kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         if func not in _CHECK_VALUES:
             raise _no_shape(func, isinstance(error, DynamicOutputShapeException)) from error
@@ -141,7 +143,8 @@ def _places_that_run(func: Any, args: Any, kwargs: Any) -> list[int]:
 
 def _is_run(func: Any, args: Any, kwargs: Any, places: Sequence[int]) -> bool:
     try:
-        _on_fakes(func, args, kwargs, places)
+        with attempt():
+            _on_fakes(func, args, kwargs, places)
     except Exception:  # torch may raise any type
         return False
     return True

@@ -17,6 +17,13 @@ def qkv(length: int = 8, **options: Any) -> list[torch.Tensor]:
     return [torch.randn(1, 2, length, 16, dtype=torch.float64, **options) for _ in range(3)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _imported() -> None:
+    """Run each function once in eager mode: a program that imports modules for the first time is not cached."""
+    mask = flex.create_block_mask(lambda b, h, q, k: q >= k, 1, 1, 128, 128, device="cpu")
+    flex.flex_attention(*qkv(128), score_mod=lambda score, b, h, q, k: score * 2, block_mask=mask)
+
+
 def test_functions_of_scores() -> None:
     slope = torch.tensor(0.5, dtype=torch.float64)
 

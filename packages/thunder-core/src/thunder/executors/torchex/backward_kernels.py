@@ -19,6 +19,7 @@ from thunder.core.dtypes import is_float_dtype
 from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.executors.torchex import reductions, sorting
 from thunder.executors.torchex.base import MODULE, ex, implementations
 from thunder.torch.activations_smooth import SELU_ALPHA, SELU_SCALE
 
@@ -112,9 +113,10 @@ for _sym, _run in (
     (ltorch.hardsigmoid, lambda g, input, inplace=False: aten.hardsigmoid_backward(g, input)),
     (ltorch.logsigmoid, _logsigmoid_backward),
     (ltorch.softplus, _softplus_backward),
+    (ltorch.elu, lambda g, input, alpha=1.0, inplace=False: aten.elu_backward(g, alpha, 1, 1, False, input)),
     (ltorch.selu, lambda g, input, inplace=False: aten.elu_backward(g, SELU_ALPHA, SELU_SCALE, 1, False, input)),
     (ltorch.celu, _celu_backward),
-    (ltorch.glu, aten.glu_backward),
+    (ltorch.glu, lambda g, input, dim=-1: aten.glu_backward(g, input, dim)),
 ):
     _from_input(_sym, _run)
 
@@ -125,36 +127,6 @@ _from_result(ltorch.sigmoid, aten.sigmoid_backward)
 _from_result(
     ltorch.relu, lambda g, out: aten.threshold_backward(g, out, 0), lambda g, out: ltorch.where(out <= 0, 0.0, g)
 )
-
-
-def _register_elu() -> None:
-    """Register both kernels of elu. torch computes the gradient of its in-place form from the result."""
-    declared = _declared(ltorch.elu)
-
-    def like(g: Any, input: Any, alpha: float = 1.0) -> Any:
-        return declared(g, None, input, alpha)
-
-    def like_from_result(g: Any, out: Any, alpha: float = 1.0) -> Any:
-        return ltorch.where(out <= 0, g * (out + alpha), g)
-
-    backward = _operator(
-        "elu_backward", like, lambda g, input, alpha=1.0: aten.elu_backward(g, alpha, 1, 1, False, input)
-    )
-    from_result = _operator(
-        "elu_backward_from_result",
-        like_from_result,
-        lambda g, out, alpha=1.0: aten.elu_backward(g, alpha, 1, 1, True, out),
-    )
-
-    def rule(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-        out = ltorch.elu(input, alpha, inplace)
-        put_grad(input, from_result(get_grad(out), out, alpha) if inplace else backward(get_grad(out), input, alpha))
-        return out
-
-    ex.register_implementation(ltorch.elu, checker=_is_real, grad_transform=rule)
-
-
-_register_elu()
 
 
 # -- gradients of several tensors --------------------------------------------------------------------------------------
@@ -185,3 +157,33 @@ def _register_convolution() -> None:
 
 
 _register_convolution()
+
+
+# -- gradients whose formulas are in torch's autograd alone ------------------------------------------------------------
+def _by_autograd(sym: Symbol, run: Kernel) -> None:
+    """Let torch's autograd compute the gradient of `sym` on the CPU. It computes the result again, with `run`.
+
+    torch's formulas for these operations depend on whether there are zeros. On other devices the declared rule is used,
+    which does not wait for the device.
+    """
+    declared = _declared(sym)
+
+    def backward(g: Any, input: Any, *options: Any) -> Any:
+        with torch.enable_grad():
+            leaf = input.detach().requires_grad_()
+            return torch.autograd.grad(run(leaf, *options), leaf, g)[0]
+
+    op = _operator(f"{sym.name}_backward", lambda g, input, *options: declared(g, None, input, *options), backward)
+
+    def rule(input: Any, *options: Any) -> Any:
+        out = sym(input, *options)
+        g = get_grad(out)
+        own = input.device.type == "cpu" and _is_real(input)
+        put_grad(input, op(g, input, *options) if own else declared(g, out, input, *options))
+        return out
+
+    ex.register_implementation(sym, ex.implmap[sym.id].op, grad_transform=rule)
+
+
+_by_autograd(prims.prod, reductions.prod)
+_by_autograd(prims.cumprod, sorting.cumprod)

@@ -70,8 +70,8 @@ def _logarithm(base: int, factor: float) -> Symbol:
     )
 
 
-# torch's constant for 10 is one unit in the last place above log(10).
-log2, log10 = _logarithm(2, math.log(2)), _logarithm(10, math.nextafter(math.log(10), 3))
+# torch's constant for 10 is one unit in the last place below log(10).
+log2, log10 = _logarithm(2, math.log(2)), _logarithm(10, math.nextafter(math.log(10), 0))
 sqrt = _function(
     "sqrt",
     "Return the square root of each element.",

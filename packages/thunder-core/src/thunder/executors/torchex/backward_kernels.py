@@ -19,9 +19,11 @@ from thunder.core.dtypes import is_float_dtype
 from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
+from thunder.core.symint.numbers import same_shape
 from thunder.executors.torchex import reductions, sorting
 from thunder.executors.torchex.base import MODULE, ex, implementations
 from thunder.torch.activations_smooth import SELU_ALPHA, SELU_SCALE
+from thunder.torch.elementwise_base import sum_to
 
 aten = torch.ops.aten
 Kernel = Callable[..., torch.Tensor]
@@ -157,6 +159,29 @@ def _register_convolution() -> None:
 
 
 _register_convolution()
+
+
+def _register_mul() -> None:
+    """Register the gradients of a product with a broadcast operand, whose sum depends on the layout of what it sums.
+
+    The layout is that of the first operand, which is the cotangent in torch.
+    """
+
+    def rule(input: Any, other: Any) -> Any:
+        out = ltorch.mul(input, other)
+        g = get_grad(out)
+        put_grads((input, other), (sum_to(g * other, input), sum_to(g * input, other)))
+        return out
+
+    def is_broadcast(input: Any, other: Any) -> bool:
+        tensors = isinstance(input, TensorProxy) and isinstance(other, TensorProxy)
+        alike = tensors and input.dtype is other.dtype and is_float_dtype(input.dtype)
+        return alike and not same_shape(input.shape, other.shape)
+
+    ex.register_implementation(ltorch.mul, checker=is_broadcast, grad_transform=rule)
+
+
+_register_mul()
 
 
 # -- gradients whose formulas are in torch's autograd alone ------------------------------------------------------------

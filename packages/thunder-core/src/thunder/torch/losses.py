@@ -166,7 +166,7 @@ def _(
     x, y, w = upcast(input, target, weight)
     count = max(math.prod(input.shape), 1) if reduction == "mean" else 1
     of_input = _scaled(g * (x - y) / ltorch.clamp_min((1.0 - x) * x, 1e-12), w, count)
-    of_target = _scaled(g * (ltorch.log1p(-x) - ltorch.log(x)), w, count)
+    of_target = _scaled(-ltorch.logit(x) * g, w, count)
     of_weight = None
     if w is not None:
         of_weight = own_gradient(binary_cross_entropy(input, target, None, None, None, "none") * (g / count), weight)
@@ -273,7 +273,11 @@ def kl_div(
             stacklevel=5,
         )
     x, y, kind = pair(input, target)
-    loss = ltorch.exp(y) * (y - x) if log_target else ltorch.xlogy(y, y) - y * x
+    if log_target:
+        loss = ltorch.exp(y) * (y - x)
+    else:  # the product comes first, so that its gradient is the last that is added to the gradient of y, as in torch
+        product = y * x
+        loss = ltorch.xlogy(y, y) - product
     out = reduced(loss, reduction)
     return clang.maybe_convert_to_dtype(out / input.shape[0] if batchmean and input.ndim else out, kind)
 

@@ -188,8 +188,8 @@ _register_mul()
 def _by_autograd(sym: Symbol, run: Kernel) -> None:
     """Let torch's autograd compute the gradient of `sym` on the CPU. It computes the result again, with `run`.
 
-    torch's formulas for these operations depend on whether there are zeros. On other devices the declared rule is used,
-    which does not wait for the device.
+    torch's formulas for products depend on whether there are zeros. On other devices the declared rule is used, which
+    does not wait for the device.
     """
     declared = _declared(sym)
 
@@ -207,8 +207,10 @@ def _by_autograd(sym: Symbol, run: Kernel) -> None:
         put_grad(input, op(g, input, *options) if own else declared(g, out, input, *options))
         return out
 
-    ex.register_implementation(sym, ex.implmap[sym.id].op, grad_transform=rule)
+    known = ex.implmap.get(sym.id)
+    ex.register_implementation(sym, None if known is None else known.op, grad_transform=rule)
 
 
 _by_autograd(prims.prod, reductions.prod)
 _by_autograd(prims.cumprod, sorting.cumprod)
+_by_autograd(prims.logcumsumexp, torch.logcumsumexp)

@@ -43,7 +43,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "amax": lambda x: x.amax(1), "cumprod": lambda x: x.cumprod(1), "logcumsumexp": lambda x: x.logcumsumexp(1), "logsumexp": lambda x: x.logsumexp(1),
+    "amax": lambda x: x.amax(1), "cumprod": lambda x: x.cumprod(1), "logsumexp": lambda x: x.logsumexp(1),
     "log_softmax": lambda x: x.log_softmax(1), "mean": lambda x: x.mean(0), "norm": lambda x: x.norm(dim=1),
     "normalize": F.normalize, "prod": lambda x: x.prod(1), "prod of all": lambda x: (x * 0.1 + 1).prod(),
     "prod with zeros": lambda x: (x * (x > 0)).prod(0), "softmax": lambda x: x.softmax(1),

@@ -207,10 +207,8 @@ def _by_autograd(sym: Symbol, run: Kernel) -> None:
         put_grad(input, op(g, input, *options) if own else declared(g, out, input, *options))
         return out
 
-    known = ex.implmap.get(sym.id)
-    ex.register_implementation(sym, None if known is None else known.op, grad_transform=rule)
+    ex.register_implementation(sym, ex.implmap[sym.id].op, grad_transform=rule)
 
 
 _by_autograd(prims.prod, reductions.prod)
 _by_autograd(prims.cumprod, sorting.cumprod)
-_by_autograd(prims.logcumsumexp, torch.logcumsumexp)

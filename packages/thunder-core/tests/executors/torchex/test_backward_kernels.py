@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "atan": torch.atan, "atan2": lambda x: torch.atan2(x, x * 2 + 1), "atanh": lambda x: (x / 20).atanh(),
     "cosh": torch.cosh, "erf": torch.erf, "exp2": torch.exp2, "expm1": torch.expm1,
     "hypot": lambda x: torch.hypot(x, x + 1), "log10": lambda x: x.abs().log10(), "log1p": lambda x: x.abs().log1p(),
-    "log2": lambda x: x.abs().log2(), "number / x": lambda x: 1.7 / x, "number - x": lambda x: 1.7 - x,
+    "log2": lambda x: x.abs().log2(), "number - x": lambda x: 1.7 - x,
     "x / x": lambda x: x / (x * x + 1), "pow": lambda x: x.abs() ** 2.5, "cube": lambda x: x**3,
     "x ** x": lambda x: x.abs() ** x, "number ** x": lambda x: 2.5**x, "rsqrt": lambda x: x.abs().rsqrt(),
     "sinc": torch.sinc, "sqrt": lambda x: x.abs().sqrt(), "tan": torch.tan,

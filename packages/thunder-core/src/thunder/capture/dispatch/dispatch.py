@@ -246,9 +246,6 @@ def _operator(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...]) -> An
     if name in _INPLACE_DUNDER:
         return assign(tracer, args[0], _call_language(tracer, language.methods[_INPLACE_DUNDER[name]], args, {}), name)
     method, swapped = _DUNDER[name]
-    if swapped and method == "true_divide":  # torch rounds twice here
-        inverse = _call_language(tracer, language.methods["reciprocal"], args[:1], {})
-        return _call_language(tracer, language.methods["mul"], (inverse, args[1]), {})
     return _call_language(tracer, language.methods[method], args[::-1] if swapped else args, {})
 
 

@@ -113,6 +113,27 @@ def test_calls_in_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.failures[0].startswith("function 2: ")
 
 
+def test_bitwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The torch executor's results equal eager's; a difference in the last bit is a failure only with `bitwise`."""
+    assert examine("tanh", OPERATORS["tanh"], "float32", samples=2, bitwise=True).failures == []
+    jit = thunder.jit
+
+    def inexactly(fn: Any, **options: Any) -> Any:
+        jitted = jit(fn, **options)
+
+        def call(*args: Any) -> Any:
+            return jitted(*args) * (1 + 2**-23)
+
+        call._stats = jitted._stats  # type: ignore[attr-defined]
+        return call
+
+    monkeypatch.setattr(checking, "thunder", type("Stub", (), {"jit": staticmethod(inexactly)}))
+    (call, *_) = calls_of(OPERATORS["tanh"], torch.float32, "gradients")
+    assert check(OPERATORS["tanh"], call) == SYMBOLS
+    with pytest.raises(Mismatch):
+        check(OPERATORS["tanh"], call, bitwise=True)
+
+
 @pytest.mark.parametrize("wrong", WRONGS)
 def test_what_is_wrong_in_one_of_several_calls(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program of several calls fails if the last one differs."""

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     found.append(known[name, dtype])
                 else:
                     tasks.append((name, dtype))
-    options = {"forms": args.form or FORMS, "samples": args.samples, "together": args.together}
+    options = {"forms": args.form or FORMS, "samples": args.samples, "together": args.together, "bitwise": args.bitwise}
     for done, result in enumerate(run(tasks, options, workers=args.workers, timeout=args.timeout), 1):
         found.append(result)
         if path is not None:
@@ -59,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--form", action="append", choices=FORMS, help="only this form of calls; may be repeated")
     parser.add_argument("--samples", type=int, help="at most that many samples of each form")
     parser.add_argument("--together", type=int, default=16, help="at most that many calls in one program (16)")
+    parser.add_argument(
+        "--bitwise", action="store_true", help="compare the torch executor's results bit by bit with eager's"
+    )
     parser.add_argument("--workers", type=int, default=2, help="how many processes (2)")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for an operator in a dtype (600)")
     parser.add_argument("--results", metavar="PATH", help="keep results in this file and go on where it ends")

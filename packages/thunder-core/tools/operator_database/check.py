@@ -63,10 +63,11 @@ class _Outcome:
         return torch.autograd.grad(outputs, self.leaves, cotangents, allow_unused=True)
 
 
-def check(op: Any, call: Call) -> str | None:
+def check(op: Any, call: Call, *, bitwise: bool = False) -> str | None:
     """Compare a call with eager; return how it was handled, or None where both raise the same. Raise `Mismatch`.
 
-    Return None for a `Batch` if eager raises an error in one of its calls.
+    Return None for a `Batch` if eager raises an error in one of its calls. `bitwise` runs the call with the torch
+    executor alone, and tolerates no difference.
     """
     expected = _Outcome(call, call.function)
     if isinstance(call, Batch) and (expected.error is not None or expected.gradient_error is not None):
@@ -76,11 +77,11 @@ def check(op: Any, call: Call) -> str | None:
     def program(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    jitted = thunder.jit(program)
+    jitted = thunder.jit(program, executors=["torch"]) if bitwise else thunder.jit(program)
     exact = functools.cache(lambda: _Outcome(call.widened(), function))
     dtypes = {x.dtype for x in running.tensors_in((call.args, call.kwargs))}
     values = op.name not in _UNINITIALIZED and not any((op.name, dtype) in _READ_UNINITIALIZED for dtype in dtypes)
-    rules = _Rules(tolerances(op), values, exact)
+    rules = _Rules(None if bitwise else tolerances(op), values, exact)
     found = _Outcome(call, jitted)
     _compare(found, expected, rules)
     if expected.error is not None:
@@ -101,9 +102,12 @@ def handling_of(jitted: Any) -> str:
 
 
 class _Rules(NamedTuple):
-    """How results are compared: with these tolerances, or by the error against double precision."""
+    """How results are compared: with these tolerances, or by the error against double precision.
 
-    tolerance: Callable[[torch.dtype], tuple[float, float]]
+    Without tolerances, results are compared bit by bit, except for the bits of NaNs.
+    """
+
+    tolerance: Callable[[torch.dtype], tuple[float, float]] | None
     values: bool
     exact: Callable[[], _Outcome]
 
@@ -163,10 +167,12 @@ def _compare_values(
     what: str, rules: _Rules, found: _Outcome, expected: _Outcome, part: Callable[[_Outcome], Any]
 ) -> None:
     try:
-        compare(
-            _dense(part(found)), _dense(part(expected)), tolerance=rules.tolerance, values=rules.values,
-            truth=lambda: _dense(part(rules.exact())),
-        )  # fmt: skip
+        actual, wanted = _dense(part(found)), _dense(part(expected))
+        if rules.tolerance is None:
+            compare(actual, wanted, tolerance=lambda dtype: (0.0, 0.0), values=rules.values, signed_zeros=True)
+        else:
+            truth = lambda: _dense(part(rules.exact()))  # noqa: E731
+            compare(actual, wanted, tolerance=rules.tolerance, values=rules.values, truth=truth)
         _compare_classes(part(found), part(expected))
     except Mismatch as mismatch:
         raise Mismatch(f"{what}{mismatch}") from None

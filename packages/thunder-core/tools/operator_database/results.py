@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,41 +54,52 @@ class Result:
 
 
 def examine(
-    name: str, op: Any, dtype: str, *, forms: Iterable[str] = FORMS, samples: int | None = None, together: int = 1
+    name: str,
+    op: Any,
+    dtype: str,
+    *,
+    forms: Iterable[str] = FORMS,
+    samples: int | None = None,
+    together: int = 1,
+    bitwise: bool = False,
 ) -> Result:
     """Compare the calls of an operator with eager; of each form at most `samples`, and `together` in one program."""
+    checking = functools.partial(check, op, bitwise=True) if bitwise else functools.partial(check, op)
     result = Result(name, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for form in forms:
             try:
-                _examine(result, op, itertools.islice(calls_of(op, DTYPES[dtype], form), samples), together)
+                _examine(result, checking, itertools.islice(calls_of(op, DTYPES[dtype], form), samples), together)
             except Exception as error:  # a bug of the comparison, or samples that cannot be made
                 result.fail(f"{form}: {type(error).__name__}: {error}")
     return result
 
 
-def _examine(result: Result, op: Any, calls: Iterator[Call], together: int) -> None:
+_Check = Callable[[Call], str | None]
+
+
+def _examine(result: Result, check: _Check, calls: Iterator[Call], together: int) -> None:
     """Compare the calls of a form. The first is a program of its own."""
     handling = None
     for call in itertools.islice(calls, 1):
-        handling = _alone(result, op, call)
+        handling = _alone(result, check, call)
         if call.form == FORMS[0]:
             result.first = handling
     size = together if handling in (SYMBOLS, OPAQUE) else 1
     while some := list(itertools.islice(calls, size)):
-        handling = _in_one_program(op, some) if len(some) > 1 else None
+        handling = _in_one_program(check, some) if len(some) > 1 else None
         if handling is None:
             for call in some:
-                _alone(result, op, call)
+                _alone(result, check, call)
         else:
             result.count(handling, len(some))
 
 
-def _alone(result: Result, op: Any, call: Call) -> str | None:
+def _alone(result: Result, check: _Check, call: Call) -> str | None:
     """Compare one call, and return how it was handled: None if eager raises an error, or the results differ."""
     try:
-        handling = check(op, call)
+        handling = check(call)
     except Mismatch as mismatch:
         result.fail(f"{call} {mismatch}")
         return None
@@ -95,12 +107,12 @@ def _alone(result: Result, op: Any, call: Call) -> str | None:
     return handling
 
 
-def _in_one_program(op: Any, calls: list[Call]) -> str | None:
+def _in_one_program(check: _Check, calls: list[Call]) -> str | None:
     """Return how a program of all these calls was handled. None if each call has to be compared alone."""
     if any(call.function is not calls[0].function for call in calls):
         return None
     try:
-        handling = check(op, batch(calls))
+        handling = check(batch(calls))
     except Exception:  # the comparison of each call reports it
         return None
     return None if handling == EAGER else handling

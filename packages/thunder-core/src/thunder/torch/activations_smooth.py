@@ -153,8 +153,8 @@ def _(make: MakeTensor) -> Any:
 
 logsigmoid.errors(integer_errors)
 
-_SELU_ALPHA = 1.6732632423543772848170429916717
-_SELU_SCALE = 1.0507009873554804934193349852946
+SELU_ALPHA = 1.6732632423543772848170429916717
+SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _elu(input: Any, alpha: float, scale: float, input_scale: float) -> Any:
@@ -186,13 +186,13 @@ def _(g: Any, out: Any, input: Any, alpha: float = 1.0, inplace: bool = False) -
 def selu(input: Any, inplace: bool = False) -> Any:
     """Compute a scaled `elu` with the constants that preserve mean and variance."""
     check_floats("selu", input)
-    return _elu(input, _SELU_ALPHA, _SELU_SCALE, 1)
+    return _elu(input, SELU_ALPHA, SELU_SCALE, 1)
 
 
 @selu.vjp
 @rule_in_float32
 def _(g: Any, out: Any, input: Any, inplace: bool = False) -> Any:
-    return _elu_grad(g, input, _SELU_ALPHA, _SELU_SCALE, 1)
+    return _elu_grad(g, input, SELU_ALPHA, SELU_SCALE, 1)
 
 
 @torchsymbol(torch.celu, F.celu, tags=ELEMENTWISE)
@@ -263,6 +263,14 @@ def _halves(input: Any, dim: int) -> Any:
     )
     check_floats("glu", input)
     return clang.slice_in_dim(input, 0, size // 2, dim=d), clang.slice_in_dim(input, size // 2, size, dim=d)
+
+
+@glu.vjp
+@rule_in_float32
+def _(g: Any, out: Any, input: Any, dim: int = -1) -> Any:
+    a, b = _halves(input, dim)
+    share = sigmoid(b)
+    return clang.cat([share * g, (1 - share) * share * a * g], canonicalize_dim(input.ndim, dim))
 
 
 @glu.samples

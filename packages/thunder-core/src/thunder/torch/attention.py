@@ -23,6 +23,7 @@ from thunder.core import dtypes, prims
 from thunder.core.errors import ThunderError, check
 from thunder.core.nbytes import known_shape
 from thunder.core.prims import get_grad, put_grads
+from thunder.core.prims.matmul import matmul_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -123,8 +124,12 @@ def _of_heads(g: Any, like: Any) -> Any:
 def _scores(query: Any, key: Any, attn_mask: Any, is_causal: bool, scale: float) -> Any:
     """Return the input of the softmax."""
     s = clang.matmul(_wide(query) * scale, ltorch.transpose(_for_heads(_wide(key), query), -2, -1))
+    return _masked(s, attn_mask, is_causal)
+
+
+def _masked(s: Any, attn_mask: Any, is_causal: bool) -> Any:
     if is_causal:
-        rows, columns = (ltorch.arange(n, device=query.device) for n in s.shape[-2:])
+        rows, columns = (ltorch.arange(n, device=s.device) for n in s.shape[-2:])
         s = ltorch.where(columns <= ltorch.unsqueeze(rows, 1), s, -math.inf)
     if attn_mask is None:
         return s
@@ -281,6 +286,14 @@ _Flow = Callable[[Any], tuple[Any, Any]]
 _Rule = tuple[Any, list[Any]]
 
 
+def _safe_softmax(scores: Any) -> Any:
+    """Return the softmax over the last dimension, which is zero for a row of -inf."""
+    if scores.shape[-1] == 0:
+        return scores
+    empty = clang.amax(scores, scores.ndim - 1, True) == -math.inf
+    return ltorch.where(empty, 0.0, ltorch.softmax(scores, -1))
+
+
 def _stepwise_rule(
     flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float
 ) -> _Rule:
@@ -288,7 +301,11 @@ def _stepwise_rule(
         attn_mask is None or not is_causal,
         lambda: "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True",
     )
-    weights, _ = _weights(_scores(query, key, attn_mask, is_causal, scale))
+    # As in torch, each factor is multiplied by the square root of the scale.
+    root = math.sqrt(abs(scale))
+    left = _wide(query) * math.copysign(root, scale)
+    right = ltorch.transpose(_for_heads(_wide(key), query), -2, -1) * root
+    weights = _safe_softmax(_masked(clang.matmul(left, right), attn_mask, is_causal))
     kept: Any = weights * (1.0 - dropout_p) if dropout_p else weights
     noise: Any = 1.0 - dropout_p
     if 0 < dropout_p < 1:
@@ -299,8 +316,8 @@ def _stepwise_rule(
     of_weights = clang.matmul(g, ltorch.transpose(_for_heads(_wide(value), query), -2, -1))
     of_weights = of_weights * noise if dropout_p else of_weights
     of_scores = ltorch.softmax_backward(of_weights, weights, weights.ndim - 1)
-    of_query = clang.matmul(of_scores, _for_heads(_wide(key), query)) * scale
-    of_key = clang.matmul(ltorch.transpose(of_scores, -2, -1), _wide(query)) * scale
+    of_left, of_right = matmul_grads(of_scores, left, right)
+    of_query, of_key = of_left * math.copysign(root, scale), ltorch.transpose(of_right * root, -2, -1)
     of_mask = None
     if _has_gradient(attn_mask):
         of_mask = clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from thunder import clang
 from thunder.core.dtypes import COMPLEX, INTEGER, bool8, complex64, complex128, float64, int32, int64, is_complex_dtype
 from thunder.core.errors import check
-from thunder.core.prims.elementwise_base import differentiable
+from thunder.core.prims.elementwise_base import conjugated, differentiable
 from thunder.core.prims.elementwise_binary import pow_by_base, pow_by_exponent
 from thunder.core.promotion import result_type
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary
@@ -30,6 +31,13 @@ def ldexp(input: Any, other: Any) -> Any:
     for part in (half, clang.sub(exponent, half)):
         out = clang.mul(out, clang.exp2(clang.maybe_convert_to_dtype(part, float64)))
     return clang.maybe_convert_to_dtype(out, input.dtype)
+
+
+@ldexp.vjp
+def _(g: Any, out: Any, input: Any, other: Any) -> Any:
+    by_input = g * conjugated(clang.pow(2.0, other)) if differentiable(input) else None
+    by_other = g * conjugated(out) * math.log(2) if differentiable(other) else None
+    return sum_to(by_input, input), sum_to(by_other, other)
 
 
 @ldexp.samples

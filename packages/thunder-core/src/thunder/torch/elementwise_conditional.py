@@ -410,6 +410,17 @@ def _add_product(input: Any, a: Any, b: Any, value: Any) -> Any:
     return input + (a * b if value == 1 else a * value * b)
 
 
+@addcmul.vjp
+def _(g: Any, out: Any, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    by_first = g * conjugated(_times(tensor2, value)) if differentiable(tensor1) else None
+    by_second = g * conjugated(_times(tensor1, value)) if differentiable(tensor2) else None
+    return sum_to(g, input), sum_to(by_first, tensor1), sum_to(by_second, tensor2)
+
+
+def _times(x: Any, value: Any) -> Any:
+    return x if value == 1 else x * value
+
+
 @torchsymbol(torch.addcdiv, tags=ELEMENTWISE, autocast={"cuda": "widest"})
 def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Compute input + value * tensor1 / tensor2."""
@@ -425,6 +436,13 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
 
 def _add_quotient(input: Any, a: Any, b: Any, value: Any) -> Any:
     return input + (a / b if value == 1 else value * (a / b))
+
+
+@addcdiv.vjp
+def _(g: Any, out: Any, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
+    by_first = g * conjugated(value / tensor2) if differentiable(tensor1) else None
+    by_second = -g * conjugated(_times(tensor1, value) / (tensor2 * tensor2)) if differentiable(tensor2) else None
+    return sum_to(g, input), sum_to(by_first, tensor1), sum_to(by_second, tensor2)
 
 
 def _fused_samples(make: MakeTensor) -> Any:

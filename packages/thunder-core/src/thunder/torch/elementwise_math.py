@@ -83,7 +83,7 @@ def sinc(input: Any) -> Any:
 @rule_in_float32
 def _(g: Any, out: Any, input: Any) -> Any:
     angle = input * math.pi
-    square = angle * input
+    square = input * input * math.pi
     at_zero = clang.eq(square, 0)
     slope = (angle * clang.cos(angle) - clang.sin(angle)) / clang.where(at_zero, math.inf, square)
     return g * conjugated(clang.where(at_zero, input * (-math.pi * math.pi / 3), slope))

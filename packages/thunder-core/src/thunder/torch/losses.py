@@ -151,6 +151,12 @@ def binary_cross_entropy(
     return reduced(loss if w is None else loss * w, reduction, input.dtype)
 
 
+def _scaled(grad: Any, weight: Any, count: int) -> Any:
+    """Multiply a gradient by the elements' weights and divide it by their number, in the order of torch's kernels."""
+    grad = grad if weight is None else grad * weight
+    return grad if count == 1 else grad / count
+
+
 @binary_cross_entropy.vjp
 def _(
     g: Any, out: Any, input: Any, target: Any, weight: Any = None, size_average: Any = None, reduce: Any = None,
@@ -158,14 +164,12 @@ def _(
 ) -> Any:  # fmt: skip
     reduction = reduction_of(reduction, size_average, reduce)
     x, y, w = upcast(input, target, weight)
-    if reduction == "mean":
-        g = g / max(math.prod(input.shape), 1)
-    share = g if w is None else g * w
-    of_input = share * (x - y) / ltorch.clamp_min((1.0 - x) * x, 1e-12)
-    of_target = share * (ltorch.log1p(-x) - ltorch.log(x))
+    count = max(math.prod(input.shape), 1) if reduction == "mean" else 1
+    of_input = _scaled(g * (x - y) / ltorch.clamp_min((1.0 - x) * x, 1e-12), w, count)
+    of_target = _scaled(-ltorch.logit(x) * g, w, count)
     of_weight = None
     if w is not None:
-        of_weight = own_gradient(binary_cross_entropy(input, target, None, None, None, "none") * g, weight)
+        of_weight = own_gradient(binary_cross_entropy(input, target, None, None, None, "none") * (g / count), weight)
     return own_gradient(of_input, input), own_gradient(ltorch.expand(of_target, target.shape), target), of_weight
 
 
@@ -212,22 +216,21 @@ def _(
 ) -> Any:  # fmt: skip
     reduction = reduction_of(reduction, size_average, reduce)
     x, y, w, p = upcast(input, target, weight, pos_weight)
-    if reduction == "mean":
-        g = g / max(math.prod(input.shape), 1)
-    share = g if w is None else g * w
+    count = max(math.prod(input.shape), 1) if reduction == "mean" else 1
     s = ltorch.sigmoid(x)
     if p is None:
-        of_input, of_target = (s - y) * share, -x * share
+        of_input, of_target = (s - y) * g, x * -g
     else:
-        scaled = (p - 1.0) * y + 1.0
-        of_input = ((1.0 - y) - scaled * (1.0 - s)) * share
-        of_target = (-x - (p - 1.0) * ltorch.logsigmoid(x)) * share
+        positive = p * y
+        of_input = ((positive + 1.0 - y) * s - positive) * g
+        of_target = (ltorch.logsigmoid(-x) - p * ltorch.logsigmoid(x)) * g
+    of_input, of_target = _scaled(of_input, w, count), _scaled(of_target, w, count)
     of_weight = of_pos = None
     if w is not None:
         each = binary_cross_entropy_with_logits(input, target, None, None, None, "none", pos_weight)
-        of_weight = own_gradient(each * g, weight)
+        of_weight = own_gradient(each * (g / count), weight)
     if p is not None:
-        of_pos = own_gradient(-ltorch.logsigmoid(x) * y * share, pos_weight)
+        of_pos = own_gradient(_scaled(-ltorch.logsigmoid(x) * y * g, w, count), pos_weight)
     grads = own_gradient(of_input, input), own_gradient(of_target, target), of_weight
     return (*grads, None, None, None, of_pos)
 
@@ -270,7 +273,11 @@ def kl_div(
             stacklevel=5,
         )
     x, y, kind = pair(input, target)
-    loss = ltorch.exp(y) * (y - x) if log_target else ltorch.xlogy(y, y) - y * x
+    if log_target:
+        loss = ltorch.exp(y) * (y - x)
+    else:  # the product comes first, so that its gradient is the last that is added to the gradient of y, as in torch
+        product = y * x
+        loss = ltorch.xlogy(y, y) - product
     out = reduced(loss, reduction)
     return clang.maybe_convert_to_dtype(out / input.shape[0] if batchmean and input.ndim else out, kind)
 

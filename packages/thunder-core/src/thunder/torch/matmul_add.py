@@ -14,6 +14,7 @@ from thunder import clang
 from thunder.clang.base import is_one, is_same_size
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.prims.elementwise_base import conjugated
 from thunder.core.prims.matmul import matmul_grads
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -62,7 +63,7 @@ def _conjugated(factor: Any) -> Any:
 def _grads(g: Any, out: Any, input: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     beta, alpha = _conjugated(beta), _conjugated(alpha)
     of_input = ltorch.sum_to_size(_scaled(g, beta), input.shape)
-    return (of_input, *matmul_grads(_scaled(g, alpha), left, right))
+    return (of_input, *(_scaled(grad, alpha) for grad in matmul_grads(g, left, right)))
 
 
 @torchsymbol(torch.addmm, tags=_TAGS, autocast="lower", layout="contiguous")
@@ -132,6 +133,13 @@ def addr(input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
     return out if beta == 0 else (beta * input if beta != 1 else input) + out
 
 
+@addr.vjp
+def _(g: Any, out: Any, input: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    beta, alpha = _conjugated(beta), _conjugated(alpha)
+    by_first, by_second = ltorch.mv(g, conjugated(vec2)), ltorch.mv(g.mT, conjugated(vec1))
+    return ltorch.sum_to_size(_scaled(g, beta), input.shape), _scaled(by_first, alpha), _scaled(by_second, alpha)
+
+
 @addr.samples
 def _(make: MakeTensor) -> Any:
     yield from _samples(make, [((3, 4), (3,), (4,)), ((4,), (3,), (4,)), ((), (3,), (4,))])
@@ -166,6 +174,13 @@ def addbmm(input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 
     left = ltorch.reshape(ltorch.permute(batch1, (1, 0, 2)), (n, b * m))
     product = clang.matmul(left, ltorch.reshape(batch2, (b * m, batch2.shape[2])))
     return _added(input, product, beta, alpha)
+
+
+@addbmm.vjp
+def _(g: Any, out: Any, input: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    each = ltorch.expand(ltorch.unsqueeze(g, 0), (batch1.shape[0], *g.shape))
+    of_input = ltorch.sum_to_size(_scaled(g, _conjugated(beta)), input.shape)
+    return (of_input, *(_scaled(grad, _conjugated(alpha)) for grad in matmul_grads(each, batch1, batch2)))
 
 
 @addbmm.samples

@@ -10,12 +10,14 @@ import torch
 from thunder import clang
 from thunder.core import dtypes
 from thunder.core.errors import check
+from thunder.core.prims.elementwise_base import conjugated, differentiable
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import NON_DIFFERENTIABLE
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
+from thunder.torch.elementwise_base import sum_to
 
 
 # -- cross products ---------------------------------------------------------------------------------------------------
@@ -34,6 +36,13 @@ def linalg_cross(input: TensorProxy, other: TensorProxy, *, dim: int = -1) -> Te
     if dtypes.is_boolean_dtype(first.dtype) and first.device.type != "cpu":
         return ltorch.logical_xor(first, second)  # torch's GPU kernel computes a difference of booleans like this
     return first - second
+
+
+@linalg_cross.vjp
+def _(g: Any, out: Any, input: Any, other: Any, *, dim: int = -1) -> Any:
+    by_input = linalg_cross(conjugated(other), g, dim=dim) if differentiable(input) else None
+    by_other = linalg_cross(g, conjugated(input), dim=dim) if differentiable(other) else None
+    return sum_to(by_input, input), sum_to(by_other, other)
 
 
 @torchsymbol(torch.cross, autocast={"cuda": "widest"})

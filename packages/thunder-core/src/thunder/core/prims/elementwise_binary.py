@@ -259,8 +259,8 @@ atan2 = _pair(
 @atan2.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
     square = a * a + b * b
-    scaled = g * where(square == 0, 0.0, 1 / square)
-    return (scaled * b if differentiable(a) else None), (scaled * -a if differentiable(b) else None)
+    inverse = where(square == 0, 0.0, 1 / square)
+    return (g * b * inverse if differentiable(a) else None), (g * -a * inverse if differentiable(b) else None)
 
 
 hypot = _pair("hypot", "Return the square root of {a}**2 + {b}**2, without overflow.", number_fn="hypot", refuses=int32)
@@ -268,7 +268,7 @@ hypot = _pair("hypot", "Return the square root of {a}**2 + {b}**2, without overf
 
 @hypot.vjp
 def _(g: Any, out: Any, a: Any, b: Any) -> Any:
-    return (g * (a / out) if differentiable(a) else None), (g * (b / out) if differentiable(b) else None)
+    return (g * a / out if differentiable(a) else None), (g * b / out if differentiable(b) else None)
 
 
 copysign = _pair(

@@ -60,17 +60,18 @@ log1p = _float32_on_gpus(
 )
 
 
-def _logarithm(base: int) -> Symbol:
+def _logarithm(base: int, factor: float) -> Symbol:
     return _float32_on_gpus(
         f"log{base}",
         f"Return the logarithm of each element to base {base}.",
         number_fn=f"log{base}",
-        vjp=lambda g, out, a: g / (conjugated(a) * math.log(base)),
+        vjp=lambda g, out, a: g / (conjugated(a) * factor),
         domain={"low": 0.1},
     )
 
 
-log2, log10 = _logarithm(2), _logarithm(10)
+# torch's constant for 10 is one unit in the last place below log(10).
+log2, log10 = _logarithm(2, math.log(2)), _logarithm(10, math.nextafter(math.log(10), 0))
 sqrt = _function(
     "sqrt",
     "Return the square root of each element.",

@@ -15,6 +15,7 @@ from thunder.core.prims.shape import reshape, transpose
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import same_shape
 
 _TAGS = (OpTags.MATMUL_OP,)
 
@@ -106,7 +107,21 @@ def matmul_grads(g: Any, a: Any, b: Any) -> tuple[Any, Any]:
     if b.ndim == 1:
         ga, gb = matmul_grads(g.unsqueeze(-1), a, b.unsqueeze(-1))
         return ga, gb.squeeze(-1)
+    if min(a.ndim, b.ndim) > 2 and max(a.ndim, b.ndim) > 3 and not _is_empty(g) and not _is_empty(a):
+        # torch multiplies three-dimensional tensors. Which of its kernels runs, and how that rounds, depends on their
+        # strides, so the factors are made three-dimensional before they are transposed.
+        lead = g.shape[:-2]
+        left, right = (_folded(x, lead) for x in (g, b))
+        of_a = (left @ _adjoint(right)).reshape((*lead, *a.shape[-2:]))
+        of_b = (_adjoint(_folded(a, lead)) @ left).reshape((*lead, *b.shape[-2:]))
+        return _summed_to(of_a, a.shape), _summed_to(of_b, b.shape)
     return _grad_of_left(g, a, b), _grad_of_right(g, a, b)
+
+
+def _folded(x: Any, lead: Any) -> Any:
+    """Return the batch `lead` of matrices as a three-dimensional tensor."""
+    matrix = x.shape[-2:]
+    return (x if same_shape(x.shape[:-2], lead) else x.expand((*lead, *matrix))).reshape((-1, *matrix))
 
 
 def _grad_of_left(g: Any, a: Any, b: Any) -> Any:
@@ -213,7 +228,10 @@ def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
     rows = g.reshape((-1, g.shape[-1]))
     ga = (rows @ _conj(w)).reshape(a.shape)
     gw = rows.mT @ _conj(a.reshape((-1, a.shape[-1])))
-    return ga, gw, None if bias is None else _summed_to(g, bias.shape)
+    if bias is None:
+        return ga, gw, None
+    # torch sums the rows of a matrix. Another order of the sum would round differently.
+    return ga, gw, _summed_to(g if bias.ndim > 1 else rows, bias.shape)
 
 
 @prim(torch="torch.nn.functional.linear", tags=_TAGS, layout="contiguous")

@@ -107,18 +107,21 @@ for _sym in (ltorch.mse_loss_backward, ltorch.smooth_l1_loss_backward, ltorch.hu
 
 # -- cross-entropy -----------------------------------------------------------------------------------------------------
 def _smoothing_loss(x: Any, target: Any, weight: Any, ignore_index: int, reduction: str, smoothing: float) -> Any:
-    """Return the term that label smoothing adds to the loss of log-probabilities, and its gradient's factor per row."""
+    """Return the term that label smoothing adds to the loss of log-probabilities.
+
+    Also return the function that computes each row's gradient from the cotangent, in the order of torch's formulas.
+    """
     dim = _class_dim(x)
     _, of_row, counts = _rows(x, target, weight, ignore_index)
     product = x if weight is None else x * _by_class(weight, x)
     loss = ltorch.where(counts, -clang.sum(product, dim), 0.0)
     share = smoothing / x.shape[dim]
     if reduction == "mean":
-        share = share / clang.sum(of_row)
-        return clang.sum(loss) * share, ltorch.where(counts, share, 0.0)
+        total = clang.sum(of_row)
+        return clang.sum(loss) / total * share, lambda g: ltorch.where(counts, g * share / total, 0.0)
     # `where` of two numbers would be float32. A cotangent that is a number would be promoted to float32.
     of_rows = clang.maybe_convert_to_dtype(counts, clang.reductions.compute_dtype(x.dtype)) * share
-    return (loss if reduction == "none" else clang.sum(loss)) * share, of_rows
+    return (loss if reduction == "none" else clang.sum(loss)) * share, lambda g: g * of_rows
 
 
 def _cross_entropy_rule(input: Any, target: Any, *options: Any, **named: Any) -> Any:
@@ -136,12 +139,12 @@ def _cross_entropy_rule(input: Any, target: Any, *options: Any, **named: Any) ->
         of_x = ltorch.nll_loss_backward(g, x, target, weight, reduction, ignore_index, total)
         put_grad(input, ltorch.log_softmax_backward(of_x, x, dim))
         return loss
-    smoothed, share = _smoothing_loss(x, target, weight, ignore_index, reduction, label_smoothing)
+    smoothed, of_row = _smoothing_loss(x, target, weight, ignore_index, reduction, label_smoothing)
     out = loss * (1 - label_smoothing) + smoothed.to(loss.dtype)
     g = get_grad(out)
     of_loss = g * (1 - label_smoothing)
     of_x = ltorch.nll_loss_backward(of_loss, x, target, weight, reduction, ignore_index, total)
-    spread = ltorch.unsqueeze(g * share, dim)
+    spread = ltorch.unsqueeze(of_row(g), dim)
     of_x = of_x - (spread if weight is None else spread * _by_class(weight, x))
     put_grad(input, ltorch.log_softmax_backward(of_x.to(x.dtype), x, dim))
     return out

@@ -92,17 +92,20 @@ def rms_norm_backward(
     mask = [True, weight is not None]
     if input.device.type == "cuda" and not input.is_complex():
         return aten._fused_rms_norm_backward(grad, input, list(normalized_shape), rstd, weight, mask)
-    # torch has no such kernel on the CPU. Compute in place if that saves memory.
+    # torch has no such kernel on the CPU, where it differentiates `input * (input**2).mean().add(eps).rsqrt()`. These
+    # are the operations of its backward, in their order. Compute in place if that saves memory.
     first = input.ndim - len(normalized_shape)
     dims = tuple(range(first, input.ndim))
-    x, g, r, w = (None if t is None else _wide(t, t).conj() for t in (input, grad.conj(), rstd, weight))
-    normal = x * r
+    x, r = _wide(input, input).conj(), rstd.conj()
     of_weight = None
     if weight is not None:
-        of_weight = (g * normal).sum(tuple(range(first))) if first else g * normal
-        g = g * w
-    of_input = normal.mul_((g * normal).mean(dims, True)).neg_().add_(g).mul_(r)
-    return of_input.to(input.dtype), None if weight is None else of_weight.to(weight.dtype)
+        of_weight = grad * (x * r).to(grad.dtype)
+        of_weight = (of_weight.sum(tuple(range(first))) if first else of_weight).to(weight.dtype)
+        grad = grad * weight.conj()
+    g = _wide(grad, grad)
+    of_mean = (g * x).sum(dims, True).mul_(-0.5).mul_(r * r * r).div_(math.prod(normalized_shape))
+    of_input = (x * 2).mul_(of_mean).add_(g * r)
+    return of_input.to(input.dtype), of_weight
 
 
 # -- group normalization -----------------------------------------------------------------------------------------------

@@ -233,8 +233,18 @@ class Epilogue:
                 self._made[id(x)] = out
                 operator = _OPERATORS["as_subclass"]
                 self.trace.record(BoundSymbol(operator, (x.__class__, found), {}, out))
+            if x._freed is not None:
+                out = self._freed(x, out)
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
+        return out
+
+    def _freed(self, x: Any, found: Proxy) -> Proxy:
+        """Give a result the graph of which only the fact is left that an earlier `backward()` has freed it."""
+        if x._freed == "part":
+            fall_back("the program returns or stores a tensor with a graph that backward() has freed in part")
+        out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("x"))
+        self.trace.record(BoundSymbol(_OPERATORS["with_freed_graph"], (found,), {}, out))
         return out
 
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
@@ -367,6 +377,6 @@ def _is_plain(x: Any, around: tuple[int, ...] = ()) -> bool:
         return all(_is_plain(i, around) for i in x)
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v, around) for k, v in x.items())
-    if is_handle(x) and (x.given_attributes or x._tracer.subclasses):
+    if is_handle(x) and (x.given_attributes or x._freed or x._tracer.subclasses):
         return False
     return isinstance(x, SymbolicNumber) or is_tensor(x) or kind in (bool, int, float, str, type(None))

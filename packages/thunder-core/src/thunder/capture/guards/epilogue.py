@@ -135,12 +135,15 @@ class Epilogue:
     def _write(self, write: Write) -> None:
         target = self._target(write.source, write.target)
         if write.kind.startswith("delete"):
-            args: tuple[Any, ...] = (target, specialized(write.key))
+            args: tuple[Any, ...] = (target, self._key(write.key))
         elif write.key is None:
             args = (target, self.expression(write.value))
         else:
-            args = (target, specialized(write.key), self.expression(write.value))
+            args = (target, self._key(write.key), self.expression(write.value))
         self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
+
+    def _key(self, key: Any) -> Any:
+        return self._tensor(key) if is_tensor(key) else specialized(key)
 
     def _effect(self, effect: Effect) -> None:
         target = effect.target if effect.source is None else self._target(effect.source, effect.target)
@@ -287,7 +290,7 @@ class Epilogue:
                 return frozenset(map(specialized, x))
             out = AnyProxy(name=self.trace.make_name("x"))
             items = (
-                {specialized(k): self.expression(v) for k, v in x.items()}
+                {self._key(k): self.expression(v) for k, v in x.items()}
                 if kind is dict
                 else kind([self.expression(i) for i in x])
             )
@@ -316,7 +319,7 @@ class Epilogue:
         slots = {k: self.expression(v) for k in slot_names(type(x)) if (v := slot(x, k)) is not ABSENT}
         items: Any = None
         if isinstance(x, dict):
-            items = [(k, self.expression(v)) for k, v in dict_type(x).items(x)]
+            items = [(self._key(k), self.expression(v)) for k, v in dict_type(x).items(x)]
         elif isinstance(x, CONTAINERS):
             items = [self.expression(i) for i in items_of(x)]
         self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))

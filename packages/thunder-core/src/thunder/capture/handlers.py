@@ -14,6 +14,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     data_dependent,
     draws,
     factories,
+    foreach,
     functional,
     gradient_state,
     indexing,

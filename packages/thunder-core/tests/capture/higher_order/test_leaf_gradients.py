@@ -357,6 +357,9 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=False),
     "AdamW, amsgrad": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True, maximize=True),
     "AdamW, lr in a tensor": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1)),
+    "AdamW, foreach": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True, amsgrad=True),
+    "SGD, foreach": lambda p: torch.optim.SGD(p, lr=0.1, foreach=True, momentum=0.9),
+    "RMSprop, foreach": lambda p: torch.optim.RMSprop(p, foreach=True, momentum=0.1),
     "two groups": lambda p: torch.optim.AdamW([{"params": [*p][:2], "lr": 0.2}, {"params": [*p][2:]}], lr=0.1),
     "NAdam": torch.optim.NAdam,
     "Adamax": torch.optim.Adamax,
@@ -407,6 +410,29 @@ def test_optimizer_with_gradients_that_stay() -> None:
     _, expected = train(OPTIMIZERS["AdamW"], lambda f: f, set_to_none=False)
     step, found = train(OPTIMIZERS["AdamW"], lambda f: thunder.jit(f, fullgraph=True), set_to_none=False)
     assert same(found, expected) and thunder.cache_misses(step) == 2
+
+
+@pytest.mark.parametrize("foreach", [None, False, True])
+@pytest.mark.parametrize("clip", ["norm", "largest", "value"])
+def test_gradients_are_clipped(clip: str, foreach: Any) -> None:
+    def make(net: Any) -> Any:
+        params = [*net.parameters()]
+
+        def step(x: Any, y: Any) -> Any:
+            net.zero_grad(set_to_none=True)
+            F.mse_loss(net(x), y).backward()
+            if clip == "value":
+                torch.nn.utils.clip_grad_value_(params, 0.05, foreach=foreach)
+                norm = None
+            else:
+                kind = 2.0 if clip == "norm" else float("inf")
+                norm = torch.nn.utils.clip_grad_norm_(params, 0.1, norm_type=kind, foreach=foreach)
+            update(net)
+            return norm
+
+        return step
+
+    check(make, programs=2)
 
 
 def test_a_state_dict_is_loaded() -> None:

@@ -19,6 +19,7 @@ from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.prologue import Prologue
 from thunder.capture.higher_order.gradient_hooks import hooked
+from thunder.capture.higher_order.leaf_gradients import detach_freed
 from thunder.capture.numbers.symbolic import Dynamic, Number
 from thunder.capture.reads.bytecode import raised_by_branch
 from thunder.capture.session import CaptureSession, parameter_names
@@ -157,7 +158,7 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
         captured.decisions = tuple(tracer.decisions.made)
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
-        written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
+        written = _changed(tracer)
         targets = None if epilogue is None else [source for source, _ in epilogue.targets]
         captured.prologue = Prologue(arguments, tracer, recorder, written, targets, trusted=trusted)
     return captured
@@ -167,6 +168,7 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
     """End the trace. It returns the program's result or, if there are side effects, the tensors for the epilogue."""
     tracer, writes, independent = session.tracer, session.writes, session.independent
     epilogue, values = None, result
+    detach_freed(tracer)
     shared = {} if independent else shared_memory(tensors_in(result))
     if session.effects or shared or Epilogue.needed(result, writes):
         epilogue = Epilogue(session.recorder.reached, writes, session.aliases, session.effects)
@@ -208,9 +210,14 @@ def _refuse_changed_arrays(tracer: Tracer) -> None:
             raise RunsEagerly("the program writes to the memory of a view of a NumPy array")
 
 
+def _changed(tracer: Tracer) -> list[int]:
+    """Return the positions of the inputs that the program writes to, or whose attributes it sets."""
+    return [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written or x.handle.given_attributes]
+
+
 def _refuse_overlaps(tracer: Tracer, *, arrays: bool = False) -> None:
     """Run eagerly if the program writes to an input that shares memory with another input."""
-    written = [i for i, x in enumerate(tracer.inputs) if x.handle._storage.written]
+    written = _changed(tracer)
     found = overlap([x.tensor for x in tracer.inputs], written, arrays=arrays) if written else None
     if found is not None:
         one, other = (tracer.inputs[i].proxy.name for i in found)

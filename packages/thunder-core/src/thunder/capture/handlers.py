@@ -14,6 +14,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     data_dependent,
     draws,
     factories,
+    foreach,
     functional,
     gradient_state,
     indexing,
@@ -29,7 +30,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     writing,
 )
 from thunder.capture.dispatch.dispatch import call_torch_function
-from thunder.capture.higher_order import branching, gradient_hooks, inner_gradients  # noqa: F401
+from thunder.capture.higher_order import branching, gradient_hooks, inner_gradients, leaf_gradients  # noqa: F401
 from thunder.capture.tensors.tracer import Tracer
 from thunder.extend import Executor
 

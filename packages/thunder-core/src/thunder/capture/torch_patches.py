@@ -53,14 +53,20 @@ def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
 
 
 class _CompilingHere:
-    """Replaces `torch.compiler`'s flag: true on the tracing thread."""
+    """Replaces `torch.compiler`'s flag: true on the tracing thread.
+
+    For optimizers it is false: their code for compilers computes with other roundings than eager mode.
+    """
 
     def __init__(self, thread: int, before: Any):
         self.before = before
         self.thread = thread
 
     def __bool__(self) -> bool:
-        return threading.get_ident() == self.thread or bool(self.before)
+        if threading.get_ident() != self.thread:
+            return bool(self.before)
+        asked_by = sys._getframe(2).f_globals.get("__name__", "")  # the frame between is `is_compiling`
+        return not asked_by.startswith("torch.optim.")
 
 
 def _is_compiling() -> bool:

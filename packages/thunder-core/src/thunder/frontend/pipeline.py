@@ -179,7 +179,8 @@ def compile_trace(
     if not flowing and not any(t.is_needed for t in transforms):  # a transform may differentiate
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     passes.run(traces, "before_grad")
-    wrt = _differentiated(traces[-1]) if flowing else []
+    # A training step that calls `backward()` itself has no result to differentiate.
+    wrt = _differentiated(traces[-1]) if flowing and captured.computation.info.get("requires_grad", True) else []
     if wrt:
         traces += clean(traces[-1])
         with compiling(passes.compilation):

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from typing import Any
 
@@ -174,7 +174,8 @@ class JointTrace:
     """A program and its derivative, before they become one trace.
 
     `trace` contains the forward operations. `backward(cotangents)` records the backward operations into the current
-    trace. With `into`, the forward operations are recorded into that trace instead of a new one.
+    trace. With `into`, the forward operations are recorded into that trace instead of a new one. With `path`, gradients
+    flow only through operations with one of these results; other operations stay as they are.
     """
 
     def __init__(
@@ -184,6 +185,7 @@ class JointTrace:
         executors: Sequence[ExecutorLike] = (),
         *,
         into: Trace | None = None,
+        path: Container[str] | None = None,
     ):
         self.executors = executors
         self.trace = source.derive() if into is None else into
@@ -197,7 +199,10 @@ class JointTrace:
         self._own: dict[Symbol, bool] = {}
         with tracectx(self.trace), set_langctx("torch"):
             for bsym in source.bound_symbols:
-                self._forward(bsym, self._once)
+                if path is None or any(name in path for name in bsym.out_names):
+                    self._forward(bsym, self._once)
+                else:
+                    self.trace.record(bsym.substitute(self.env) if self.env else bsym)
 
     # -- forward ------------------------------------------------------------------------------------------------------
     def _forward(self, bsym: BoundSymbol, differentiate: Callable[[BoundSymbol], None]) -> None:

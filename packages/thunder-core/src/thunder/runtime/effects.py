@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from thunder.runtime.arrays import array_of, new_array, number_of
+from thunder.runtime.autograd.leaf_gradients import with_freed_graph
 from thunder.runtime.containers import base_of, dict_type
 
 __all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "fill_object"]
@@ -135,6 +136,7 @@ def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 CONSTRUCTORS = (
+    with_freed_graph,
     as_subclass,
     repeat_view,
     new_object,

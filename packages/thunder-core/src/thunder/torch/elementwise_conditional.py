@@ -31,6 +31,7 @@ from thunder.core.prims.elementwise_binary import extreme_errors, extreme_sample
 from thunder.core.promotion import result_type
 from thunder.core.proxies import TensorProxy, number_value
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_binary, elementwise_unary
+from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch.base import language, torchsymbol
 from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_float32, sum_to
 from thunder.torch.private import TIES_ARE_SHARED
@@ -400,6 +401,11 @@ def _fused(input: Any, a: Any, b: Any, value: Any, op: Any) -> Any:
     return in_float32(op)(*operands, value=number_of_dtype(value, kind))
 
 
+def _is_one(factor: Any) -> bool:
+    """Check for the factor 1. A symbolic factor gets its multiplication: no program depends on whether it is 1."""
+    return not isinstance(factor, SymbolicNumber) and bool(factor == 1)
+
+
 @torchsymbol(torch.addcmul, tags=ELEMENTWISE, autocast={"cuda": "widest"})
 def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
     """Compute input + value * tensor1 * tensor2."""
@@ -407,7 +413,7 @@ def addcmul(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
 
 
 def _add_product(input: Any, a: Any, b: Any, value: Any) -> Any:
-    return input + (a * b if value == 1 else a * value * b)
+    return input + (a * b if _is_one(value) else a * value * b)
 
 
 @addcmul.vjp
@@ -435,7 +441,7 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Any:
 
 
 def _add_quotient(input: Any, a: Any, b: Any, value: Any) -> Any:
-    return input + (a / b if value == 1 else value * (a / b))
+    return input + (a / b if _is_one(value) else value * (a / b))
 
 
 @addcdiv.vjp

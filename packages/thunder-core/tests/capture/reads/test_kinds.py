@@ -205,3 +205,38 @@ def test_another_object_of_that_name() -> None:
     torch.testing.assert_close(jitted(X), X + 1)
     jitted(X)
     assert thunder.cache_misses(jitted) == 2
+
+
+def test_keys_that_are_tensors() -> None:
+    """As in the state of optimizers: a dict with another key, order or value is seen, and new keys are stored."""
+    a, b, c = torch.ones(2), torch.ones(2), torch.ones(2)
+    state: dict[Any, Any] = {a: 1.0, "n": 2.0, b: torch.full((2,), 3.0)}
+
+    def f(x: Any) -> Any:
+        if c not in state:
+            state[c] = {"made": x + 1}
+        return [x * v for v in state.values() if not isinstance(v, dict)], a in state, [k is b for k in state]
+
+    jitted = thunder.jit(f, fullgraph=True)
+    for change in (
+        lambda: None, lambda: None, lambda: None, lambda: state.pop(a), lambda: state.update({a: 5.0}),
+        lambda: state.update({b: 7.0}), lambda: state.pop(c),
+    ):  # fmt: skip
+        change()
+        before = dict(state)
+        found = jitted(torch.arange(2.0))
+        assert all(k is j for k, j in zip(state, before)) and torch.equal(state[c]["made"], torch.tensor([1.0, 2.0]))
+        torch.testing.assert_close(found, f(torch.arange(2.0)))
+    assert thunder.cache_hits(jitted) == 1
+
+
+def test_a_key_that_is_an_argument() -> None:
+    """The program would not find the handle among the keys."""
+    w = torch.ones(2)
+    state = {w: 2.0}
+
+    def f(x: Any) -> Any:
+        return x * state[x] if x in state else x
+
+    jitted = thunder.jit(f, sharp_edges="allow")
+    assert jitted(w).tolist() == [2.0, 2.0] and jitted(torch.ones(2)).tolist() == [1.0, 1.0]

@@ -236,34 +236,8 @@ def test_a_leaf_that_stays_inside_is_compiled() -> None:
     assert thunder.cache_hits(jitted) == 1 and "Python" not in thunder.explain(jitted)
 
 
-def test_training_steps() -> None:
-    """A step with zero_grad, backward, clipping and an optimizer runs as Python around the compiled model."""
-
-    def train(jit: Callable[[Any], Any]) -> Any:
-        net = network()
-        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
-
-        def step(x: Any, y: Any) -> Any:
-            optimizer.zero_grad()
-            loss = F.mse_loss(net(x), y)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-            return loss.detach()
-
-        step = jit(step)
-        return step, [step(*batch(k)) for k in range(4)], net.state_dict()
-
-    _, *expected = train(lambda f: f)
-    step, *found = train(thunder.jit)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
-    text = thunder.explain(step)
-    assert "the program calls backward()" in text
-    assert "test_leaf_tensors.py:" in text and "thunder.jit(Sequential): 4 calls" in text
-
-
 def test_backward_in_a_module() -> None:
-    """And gradients of parameters that it reads; the module below is compiled."""
+    """And gradients of parameters that it reads."""
 
     class Trainer(nn.Module):
         def __init__(self) -> None:

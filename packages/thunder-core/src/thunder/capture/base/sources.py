@@ -25,7 +25,8 @@ __all__ = [
     "Cell",
     "CellContents",
     "ContextValue",
-    "DictValue",
+    "DictKeys",
+    "DictValues",
     "Global",
     "HasGradientHooks",
     "Item",
@@ -285,22 +286,32 @@ class BaseItem(Source):
         return {} if self.base.__module__ == "builtins" else {self.base.__name__: self.base}
 
 
-class DictValue(Source):
-    """A value in a dict, found by the position of its key because the key has no literal."""
+class DictKeys(Source):
+    """The keys of a dict in order, for keys that have no literal."""
 
-    __slots__ = ("position",)
-
-    def __init__(self, parent: Source, position: int):
-        super().__init__(parent, str(position))
-        self.position = position
+    __slots__ = ()
 
     def read(self, start: Any, *operands: Any) -> Any:
-        """Return the value."""
-        return tuple(dict.values(start))[self.position]
+        """Return the keys."""
+        return tuple(dict.keys(start))
 
     def code(self, start: str, *operands: str) -> str:
-        """Return `tuple(dict.values(start))[position]`."""
-        return f"tuple(dict.values({start}))[{self.position}]"
+        """Return `tuple(dict.keys(start))`."""
+        return f"tuple(dict.keys({start}))"
+
+
+class DictValues(Source):
+    """The values of a dict in order, which find a value by the position of its key if the key has no literal."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the values."""
+        return tuple(dict.values(start))
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `tuple(dict.values(start))`."""
+        return f"tuple(dict.values({start}))"
 
 
 class Length(Source):

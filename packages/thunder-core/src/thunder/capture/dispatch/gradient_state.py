@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handlers of a tensor's gradient state: `requires_grad`, `grad`, `grad_fn`, `is_leaf` and `backward()`."""
+"""Handlers of a tensor's gradient state: `requires_grad`, `grad_fn` and `is_leaf`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.sources import Attr
-from thunder.capture.base.user_lines import asked_by_torch, line_of_user
+from thunder.capture.base.user_lines import asked_by_torch
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.torch import private
@@ -22,11 +21,6 @@ __all__: list[str] = []
 def _requires_grad_(tracer: Tracer, x: Any, requires_grad: bool = True) -> Any:
     tracer.leaves.switch(tracer, tracer.handle_of(x), requires_grad)
     return x
-
-
-@handles(torch.Tensor.backward, torch.autograd.backward)
-def _backward(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    fall_back("the program calls backward(), which adds to the .grad of tensors")
 
 
 @handles(torch.Tensor.retain_grad)
@@ -62,24 +56,3 @@ def _leave_hooks_to_python() -> None:
     module = private.module_with_legacy_hook()
     if module is not None:
         fall_back(f"the program calls a {module} with a legacy backward hook (register_backward_hook)")
-
-
-@handles_property("grad")
-def _get_grad(tracer: Tracer, x: Any) -> Any:
-    if _is_converted_to_itself(tracer, x):
-        return None
-    handle = tracer.handle_of(x)  # an input from here on, even if the program has not used it before
-    found = next((lifted.tensor for lifted in tracer.inputs if lifted.handle is handle), None)
-    if found is not None and tracer.guarded_of(found, Attr, "grad") is not None:
-        fall_back("the program reads the .grad of a tensor that has one")
-
-
-def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
-    """Check whether `module.to(…)` reads `grad` of a parameter that needs no conversion, e.g. has the right dtype."""
-    converted = private.parameter_being_converted(lambda filename: line_of_user(filename, 0) is not None)
-    return isinstance(converted, torch.Tensor) and tracer.handle_of(converted) is tracer.handle_of(x)
-
-
-@handles_property("grad", assigned=True)
-def _set_grad(tracer: Tracer, target: Any, value: Any) -> None:
-    fall_back("the program sets the .grad of a tensor")

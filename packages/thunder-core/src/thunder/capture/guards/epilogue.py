@@ -135,12 +135,15 @@ class Epilogue:
     def _write(self, write: Write) -> None:
         target = self._target(write.source, write.target)
         if write.kind.startswith("delete"):
-            args: tuple[Any, ...] = (target, specialized(write.key))
+            args: tuple[Any, ...] = (target, self._key(write.key))
         elif write.key is None:
             args = (target, self.expression(write.value))
         else:
-            args = (target, specialized(write.key), self.expression(write.value))
+            args = (target, self._key(write.key), self.expression(write.value))
         self.trace.record(BoundSymbol(_EFFECTS[write.kind], args, {}, None))
+
+    def _key(self, key: Any) -> Any:
+        return self._tensor(key) if is_tensor(key) else specialized(key)
 
     def _effect(self, effect: Effect) -> None:
         target = effect.target if effect.source is None else self._target(effect.source, effect.target)
@@ -233,8 +236,18 @@ class Epilogue:
                 self._made[id(x)] = out
                 operator = _OPERATORS["as_subclass"]
                 self.trace.record(BoundSymbol(operator, (x.__class__, found), {}, out))
+            if x._freed is not None:
+                out = self._freed(x, out)
             for name, value in x.given_attributes.items():
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
+        return out
+
+    def _freed(self, x: Any, found: Proxy) -> Proxy:
+        """Give a result the graph of which only the fact is left that an earlier `backward()` has freed it."""
+        if x._freed == "part":
+            fall_back("the program returns or stores a tensor with a graph that backward() has freed in part")
+        out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("x"))
+        self.trace.record(BoundSymbol(_OPERATORS["with_freed_graph"], (found,), {}, out))
         return out
 
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
@@ -277,7 +290,7 @@ class Epilogue:
                 return frozenset(map(specialized, x))
             out = AnyProxy(name=self.trace.make_name("x"))
             items = (
-                {specialized(k): self.expression(v) for k, v in x.items()}
+                {self._key(k): self.expression(v) for k, v in x.items()}
                 if kind is dict
                 else kind([self.expression(i) for i in x])
             )
@@ -306,7 +319,7 @@ class Epilogue:
         slots = {k: self.expression(v) for k in slot_names(type(x)) if (v := slot(x, k)) is not ABSENT}
         items: Any = None
         if isinstance(x, dict):
-            items = [(k, self.expression(v)) for k, v in dict_type(x).items(x)]
+            items = [(self._key(k), self.expression(v)) for k, v in dict_type(x).items(x)]
         elif isinstance(x, CONTAINERS):
             items = [self.expression(i) for i in items_of(x)]
         self.trace.record(BoundSymbol(fill_object, (proxy, values, slots, items), {}, None))
@@ -367,6 +380,6 @@ def _is_plain(x: Any, around: tuple[int, ...] = ()) -> bool:
         return all(_is_plain(i, around) for i in x)
     if kind is dict:
         return all(type(k) in (str, int) and _is_plain(v, around) for k, v in x.items())
-    if is_handle(x) and (x.given_attributes or x._tracer.subclasses):
+    if is_handle(x) and (x.given_attributes or x._freed or x._tracer.subclasses):
         return False
     return isinstance(x, SymbolicNumber) or is_tensor(x) or kind in (bool, int, float, str, type(None))

@@ -29,8 +29,9 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.passes.autodiff import JointTrace
 from thunder.passes.forward import part, pulled_back
+from thunder.passes.gradient_paths import gradient_path
 
-__all__ = ["gradients"]
+__all__ = ["differentiated", "flowing_gradients", "gradients"]
 
 
 @handles(torch.autograd.grad)
@@ -49,15 +50,13 @@ def gradients(
     """Handle `torch.autograd.grad` of tensors in the program that is being traced."""
     if is_grads_batched:
         fall_back("the program calls torch.autograd.grad with is_grads_batched=True")
-    results, wrt = _listed(outputs), _listed(inputs)
-    given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
-    _check(results, wrt, given)
+    wrt = _listed(inputs)
+    flowing = flowing_gradients(tracer, outputs, grad_outputs)
+    if not all(map(needs_grad, wrt)):
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
     values = [_value(tracer, x) for x in wrt]
-    flowing = [
-        (_value(tracer, x), _cotangent(tracer, x, g)) for x, g in zip(results, given) if g is not None or needs_grad(x)
-    ]
     _check_outside(tracer, [value for value, _ in flowing], values)
-    found = _hooked(tracer, values, _differentiated(tracer, flowing, values))
+    found = _hooked(tracer, values, differentiated(tracer, flowing, values))
     unused = next((i for i, g in enumerate(found) if g is None), None)
     if unused is not None and not allow_unused and not materialize_grads:
         raise RuntimeError(
@@ -76,7 +75,17 @@ def _listed(x: Any) -> list[Any]:
     return [x] if isinstance(x, torch.Tensor) else list(x)
 
 
-def _check(results: Sequence[Any], wrt: Sequence[Any], given: Sequence[Any]) -> None:
+def flowing_gradients(tracer: Tracer, outputs: Any, grad_outputs: Any) -> list[tuple[TensorProxy, TensorProxy]]:
+    """Return the values of `outputs` with their cotangents, or raise torch's errors for invalid arguments."""
+    results = _listed(outputs)
+    given = [None] * len(results) if grad_outputs is None else _listed(grad_outputs)
+    _check(results, given)
+    return [
+        (_value(tracer, x), _cotangent(tracer, x, g)) for x, g in zip(results, given) if g is not None or needs_grad(x)
+    ]
+
+
+def _check(results: Sequence[Any], given: Sequence[Any]) -> None:
     """Raise torch's errors for invalid arguments."""
     if len(given) != len(results):
         raise RuntimeError(f"got {len(results)} tensors and {len(given)} gradients")
@@ -90,8 +99,6 @@ def _check(results: Sequence[Any], wrt: Sequence[Any], given: Sequence[Any]) -> 
                 f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has a shape of "
                 f"{x.shape}."
             )
-    if not all(map(needs_grad, wrt)):
-        raise RuntimeError("One of the differentiated Tensors does not require grad")
 
 
 def _value(tracer: Tracer, x: Any) -> TensorProxy:
@@ -109,15 +116,16 @@ def _cotangent(tracer: Tracer, x: Any, given: Any) -> TensorProxy:
         return one
 
 
-def _differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
+def differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
     """Return the gradients of `wrt`. `flowing` contains pairs of a value and its cotangent."""
     *around, operations = tracer.trace.scopes
     names = {p.name for p in wrt}
     _check_reach(around, names, {value.name for value, _ in flowing}, operations)
     first = next((i for i, op in enumerate(operations) if not names.isdisjoint(op.arg_names)), len(operations))
+    path = gradient_path(operations[first:], [value.name for value, _ in flowing])
     with tracer.recording():
         with tracer.trace.scope() as recorded:
-            joint = JointTrace(part(operations[first:]), wrt, into=tracer.trace)
+            joint = JointTrace(part(operations[first:]), wrt, into=tracer.trace, path=path.values)
         operations[first:] = [*recorded, *_aliases(joint)]
         tracer.forget_producers()
         return pulled_back(joint, flowing, wrt)

@@ -110,6 +110,7 @@ class Handle(torch.Tensor):
     _version_seen: int
     _is_new: bool = False  # whether it is another tensor object in eager mode, although it has the value of its base
     _class: type = torch.Tensor  # the class of the real tensor
+    _freed: str | None = None  # "whole" or "part": how much of its graph an earlier `backward()` has freed
     _needs_grad: bool  # the value of `requires_grad`, readable without torch's dispatch
 
     @staticmethod

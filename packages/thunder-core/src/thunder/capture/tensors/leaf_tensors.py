@@ -14,7 +14,7 @@ traced, and each call of the compiled program changes it, too (`SwitchedInputs`)
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -108,19 +108,25 @@ class Leaves:
     """The leaf tensors that one run of a program creates."""
 
     def __init__(self) -> None:
-        self._made: list[weakref.ref[Handle]] = []
+        self._made: list[tuple[weakref.ref[Handle], TensorProxy]] = []  # with the values from before any write
         self._values: set[str] = set()
         self._line: SourceLine | None = None  # the user line that created the first leaf
         self.inputs = SwitchedInputs()
 
     def __contains__(self, handle: Handle) -> bool:
-        return any(made() is handle for made in self._made)
+        return any(made is handle for made, _ in self.alive())
+
+    def alive(self) -> Iterator[tuple[Handle, TensorProxy]]:
+        """Yield the leaves that user code may still use, with the values that they had when they became leaves."""
+        for made, value in self._made:
+            leaf = made()
+            if leaf is not None:
+                yield leaf, value
 
     def seen_through(self, handle: Handle) -> bool:
         """Check whether autograd sees writes to a handle, because it is a leaf or a view of a leaf."""
-        for made in self._made:
-            leaf = made()
-            if leaf is not None and leaf._needs_grad and leaf._storage is handle._storage:
+        for leaf, _ in self.alive():
+            if leaf._needs_grad and leaf._storage is handle._storage:
                 steps = len(leaf._views)
                 same = len(handle._views) >= steps and all(a is b for a, b in zip(leaf._views, handle._views))
                 if same and not any(view.hides_writes for view in handle._views[steps:]):
@@ -142,7 +148,7 @@ class Leaves:
             return
         with tracer.recording():
             value_made = aliasing.read(handle)
-        self._made.append(weakref.ref(handle))
+        self._made.append((weakref.ref(handle), value_made))
         if not tracer.parts:  # leaf tensors do not leave a transformed function
             self._values.add(value_made.name)
             self._line = self._line or user_line()

@@ -94,6 +94,7 @@ class Tracer:
         self._producers: dict[str, BoundSymbol] = {}
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # each scope, and how much of it `_producers` covers
         self.leaves = Leaves()
+        self.freed: set[str] = set()  # results of the operations whose graph a `backward()` of the program has freed
         self.derived_scalars: DerivedScalars | None = None  # set if numbers that derive from inputs are computed
         self.decisions: Decisions | None = None  # set if values that Python needs are decided (`guards/decisions.py`)
         self.scope_of_user_code: list[BoundSymbol] = self.trace.scopes[0]
@@ -216,9 +217,13 @@ class Tracer:
             return int(x.variant), x.seq_len_q, x.seq_len_kv
         return self.handle_of(x)._value.shape
 
+    def input_with(self, handle: Handle) -> Lifted | None:
+        """Return the input of which a handle is the handle, or None."""
+        return next((x for x in self.inputs if x.handle is handle), None)
+
     def attribute_of(self, handle: Handle, name: str) -> Any:
         """Return an attribute that the user has set on an input, or `ABSENT`."""
-        lifted = next((x for x in self.inputs if x.handle is handle), None)
+        lifted = self.input_with(handle)
         return ABSENT if lifted is None else self.read_attribute(lifted.tensor, name)
 
     def is_leaf(self, tensor: torch.Tensor) -> bool:

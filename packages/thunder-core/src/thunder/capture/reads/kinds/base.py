@@ -85,6 +85,7 @@ class Recorder(Protocol):
     context: contextvars.Context
     arrays: dict[int, ArrayHandle]
     tuples: dict[int, tuple[Any, ...]]
+    handles: dict[int, Any]  # the handles of the tensors among the arguments, by the ids of the tensors
     source_of_input: Callable[[torch.Tensor], Source | None]
 
     @property

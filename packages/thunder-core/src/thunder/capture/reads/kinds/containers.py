@@ -8,8 +8,9 @@ import enum
 from collections import OrderedDict, defaultdict, deque
 from typing import Any
 
+from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import Snapshot, container_snapshot
-from thunder.capture.base.sources import Attr, BaseItem, DictValue, Item, Source, is_literal
+from thunder.capture.base.sources import Attr, BaseItem, DictKeys, DictValues, Item, Source, is_literal
 from thunder.capture.reads.guard_kinds import HasContents, HasKeys, HasLength, HasMembers, HasType, IsEmpty
 from thunder.capture.reads.kinds.arrays import Array
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
@@ -122,7 +123,10 @@ def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
     elif isinstance(x, (set, frozenset)) or (pairs and not all(_is_key(k) for k, _ in items)):
         recorder.refuse(f"the elements or keys of `{source}` are objects, which thunder cannot guard")
     elif pairs:
-        recorder.add(HasKeys(source, tuple(k for k, _ in items)))
+        if any(is_tensor(k) for k, _ in items):
+            _read_keys(source, [k for k, _ in items], recorder)
+        else:
+            recorder.add(HasKeys(source, tuple(k for k, _ in items)))
         for i, (key, item) in enumerate(items):
             recorder.value(item_source(source, x, key, i), item, holder=(x, key))
     else:
@@ -132,10 +136,19 @@ def read_contents(source: Source, x: Any, recorder: Recorder) -> None:
             recorder.value(item_source(source, x, i, i), item, holder=holder)
 
 
+def _read_keys(source: Source, keys: list[Any], recorder: Recorder) -> None:
+    """Guard keys one by one, because some are tensors: the keys of a dict are compared by identity."""
+    recorder.add(HasLength(source, len(keys)))
+    for i, key in enumerate(keys):
+        if is_tensor(key) and id(key) in recorder.handles:
+            recorder.deny(f"`{source}` has a key that is an argument, and tracing cannot replace the key", always=True)
+        recorder.value(source.to(DictKeys).item(i), key)
+
+
 def item_source(source: Source, x: Any, key: Any, position: int) -> Source:
     """Return the source of a container's item, which is read without running the code of a subclass."""
     if not is_literal(key):
-        return source.to(DictValue, position)
+        return source.to(DictValues).item(position)
     if type(x) in EXACT:
         return source.item(key)
     return source.to(BaseItem, dict if isinstance(x, dict) else base_of(x), key)
@@ -149,8 +162,8 @@ def has_plain_lookup(cls: type) -> bool:
 def _is_key(x: Any) -> bool:
     """Check whether a guard can compare a dict's key."""
     if type(x) is tuple:
-        return all(map(_is_key, x))
-    return is_plain(x) or isinstance(x, type) or Identity().match(type(x))
+        return all(_is_key(i) and not is_tensor(i) for i in x)
+    return is_plain(x) or isinstance(x, type) or is_tensor(x) or Identity().match(type(x))
 
 
 def _differ_if_not_identical(items: tuple[Any, ...]) -> bool:

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`backward()` inside a traced program, and the `.grad` of leaf tensors.
+
+`.grad` is an attribute of a leaf's handle, like the attributes that user code sets on tensors: its first read is a
+guarded read of the caller's tensor, and the epilogue assigns its last value. `backward()` computes the same gradients
+as `torch.autograd.grad` with respect to all leaves of the graph, and adds them to `.grad` by ordinary operations. A
+tensor that is already there is written in place, as in eager mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.sources import Attr, HasGradientHooks
+from thunder.capture.base.user_lines import line_of_user
+from thunder.capture.dispatch.registry import handles, handles_property
+from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.leaf_tensors import set_requires_grad
+from thunder.capture.tensors.tracer import Tracer
+from thunder.clang import maybe_convert_to_dtype
+from thunder.core import prims
+from thunder.core.langctx import set_langctx
+from thunder.core.prims.autodiff import zeros_of
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import OpTags, Symbol
+from thunder.executors.torchex.base import ex as torch_executor
+from thunder.passes.gradient_paths import GradientPath, gradient_path
+from thunder.runtime.autograd import leaf_gradients
+from thunder.torch import private
+
+__all__ = ["detach_freed"]
+
+
+# -- .grad ------------------------------------------------------------------------------------------------------------
+@handles_property("grad")
+def _get_grad(tracer: Tracer, x: Any) -> Any:
+    if _is_converted_to_itself(tracer, x):
+        return None
+    return _grad_of(tracer, tracer.handle_of(x))  # an input from here on, even if the program has not used it before
+
+
+def _grad_of(tracer: Tracer, handle: Handle) -> Handle | None:
+    own = handle.__dict__
+    if "grad" in own:
+        return own["grad"]  # type: ignore[no-any-return]
+    lifted = tracer.input_with(handle)
+    found = None if lifted is None else tracer.guarded_of(lifted.tensor, Attr, "grad")
+    return None if found is None else tracer.handle_of(found)
+
+
+def _is_converted_to_itself(tracer: Tracer, x: Any) -> bool:
+    """Check whether `module.to(…)` reads `grad` of a parameter that needs no conversion, e.g. has the right dtype."""
+    converted = private.parameter_being_converted(lambda filename: line_of_user(filename, 0) is not None)
+    return isinstance(converted, torch.Tensor) and tracer.handle_of(converted) is tracer.handle_of(x)
+
+
+@handles_property("grad", assigned=True)
+def _set_grad(tracer: Tracer, target: Any, value: Any) -> None:
+    handle = tracer.handle_of(target)
+    if tracer.undo_later is None or tracer.parts or (tracer.input_with(handle) is None and handle not in tracer.leaves):
+        fall_back("the program sets the .grad of a tensor that it computes")
+    new = None if value is None else tracer.handle_of(value)
+    if new is not None and (
+        new is handle
+        or new._needs_grad
+        or new._value.shape != handle._value.shape
+        or new._value.dtype is not handle._value.dtype
+        or new._value.device is not handle._value.device
+    ):
+        fall_back("the program sets the .grad of a tensor to one that has other metadata or requires grad")
+    handle.__dict__["grad"] = new
+
+
+# -- backward() -------------------------------------------------------------------------------------------------------
+@handles(torch.Tensor.backward)
+def _backward(
+    tracer: Tracer, x: Any, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False,
+    inputs: Any = None,
+) -> None:  # fmt: skip
+    _accumulate(tracer, x, gradient, retain_graph, create_graph, inputs)
+
+
+@handles(torch.autograd.backward)
+def _backward_of_several(
+    tracer: Tracer, tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None,
+    create_graph: bool = False, grad_variables: Any = None, inputs: Any = None,
+) -> None:  # fmt: skip
+    if grad_variables is not None:
+        fall_back("the program passes grad_variables to backward()")
+    _accumulate(tracer, tensors, grad_tensors, retain_graph, create_graph, inputs)
+
+
+def _accumulate(
+    tracer: Tracer, outputs: Any, cotangents: Any, retain_graph: bool | None, create_graph: bool, inputs: Any
+) -> None:
+    """Add the gradients of leaf tensors to their `.grad`."""
+    if create_graph:
+        fall_back("the program calls backward(create_graph=True)")
+    if tracer.undo_later is None or tracer.parts or tracer.backwards or len(tracer.trace.scopes) > 1:
+        fall_back("the program calls backward() in a function that is transformed, or in a part of the program")
+    flowing = flowing_gradients(tracer, outputs, cotangents)
+    path = gradient_path(tracer.trace.bound_symbols, [value.name for value, _ in flowing])
+    _refuse_freed(tracer, path.results)
+    leaves = [leaf for leaf in _leaves(tracer) if leaf[1].name in path.values]
+    if inputs is not None:
+        wanted = [tracer.handle_of(x) for x in ([inputs] if isinstance(inputs, torch.Tensor) else inputs)]
+        known = [handle for handle, _ in leaves]
+        if not wanted or any(not any(x is handle for handle in known) for x in wanted):
+            fall_back("the program calls backward() with inputs that are not leaves of the graph")
+        leaves = [leaf for leaf in leaves if any(leaf[0] is x for x in wanted)]
+    _check_leaves(tracer, leaves, path)
+    # Autograd adds a gradient as soon as it is complete: a leaf's gradient after the first use of the leaf.
+    first: dict[str, int] = {}
+    for i, op in enumerate(tracer.trace.bound_symbols):
+        for name in op.arg_names:
+            first.setdefault(name, i)
+    leaves.sort(key=lambda leaf: -first.get(leaf[1].name, 0))
+    values = [value for _, value in leaves]
+    gradients = differentiated(tracer, flowing, values)
+    if not retain_graph:
+        tracer.freed.update(path.results)
+    with tracer.recording(), set_langctx("torch"):
+        for (handle, value), gradient in zip(leaves, gradients):
+            found = zeros_of(value) if gradient is None else prims.detach(gradient)
+            _add(tracer, handle, value, maybe_convert_to_dtype(found, value.dtype))
+
+
+def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
+    """Yield the leaves of autograd's graph, with the values from which gradients flow to them."""
+    for lifted in tracer.inputs:
+        if lifted.handle._needs_grad:
+            yield lifted.handle, lifted.proxy
+    yield from tracer.leaves.alive()
+
+
+def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], path: GradientPath) -> None:
+    """Fall back if eager mode would run hooks, go on outside of the program, or find a leaf changed."""
+    for lifted in tracer.inputs:
+        if lifted.handle._needs_grad and lifted.proxy.name in path.values and not tracer.is_leaf(lifted.tensor):
+            fall_back("the program calls backward() on a value that depends on tensors computed before the call")
+    for handle, value in leaves:
+        lifted = tracer.input_with(handle)
+        if lifted is not None and (
+            tracer.guarded_of(lifted.tensor, HasGradientHooks)
+            or tracer.guarded_of(lifted.tensor, Attr, "_post_accumulate_grad_hooks")
+        ):
+            fall_back("the program calls backward(), and a leaf tensor has gradient hooks")
+        if ("hooked", value.name) in tracer.unknown:
+            fall_back("the program calls backward(), and a leaf tensor has gradient hooks")
+        if not path.read.isdisjoint(_old_values(tracer, handle)):
+            fall_back("the program writes to a leaf tensor, and then calls backward() through its old value")
+
+
+def _old_values(tracer: Tracer, handle: Handle) -> set[str]:
+    """Return the values that a leaf had before it was written without autograd's knowledge."""
+    found: set[str] = set()
+    op = tracer.producer(handle._storage.value)
+    while op is not None and op.sym is prims.assign_value:
+        found.add(op.args[0].name)
+        op = tracer.producer(op.args[0])
+    return found
+
+
+def _refuse_freed(tracer: Tracer, results: set[str]) -> None:
+    if not tracer.freed.isdisjoint(results):
+        fall_back("the program calls backward() a second time through a part of the graph")
+
+
+def _add(tracer: Tracer, leaf: Handle, value: TensorProxy, gradient: TensorProxy) -> None:
+    present = _grad_of(tracer, leaf)
+    if present is not None:
+        if present._needs_grad:
+            fall_back("the program calls backward(), and the .grad of a leaf tensor requires grad")
+        aliasing.write(present, aliasing.read(present) + gradient, "backward")
+        return
+    memory = aliasing.memory_of(gradient, tracer.producer)
+    shared = tracer.producer(gradient) is None or memory in aliasing.storages_by_memory(tracer.handles, tracer.producer)
+    new = new_gradient(gradient, value, shared)
+    leaf.__dict__["grad"] = tracer.wrap(new)
+
+
+def _new_meta(gradient: TensorProxy, leaf: TensorProxy, shared: bool) -> TensorProxy:
+    """Return the first gradient of a leaf, with the strides of the leaf and with memory of its own."""
+    return TensorProxy(like=gradient)
+
+
+new_gradient = Symbol(
+    "new_gradient", _new_meta, id="new_gradient", is_prim=True, executor=torch_executor,
+    fn=leaf_gradients.new_gradient, tags=(OpTags.NON_DIFFERENTIABLE, OpTags.VIEW_OP),
+)  # fmt: skip
+
+
+# -- results whose graph is freed -------------------------------------------------------------------------------------
+def detach_freed(tracer: Tracer) -> None:
+    """Detach tensors whose graph `backward()` has freed. The epilogue gives results a graph without saved values."""
+    if not tracer.freed:
+        return
+    given = {id(lifted.handle) for lifted in tracer.inputs} | {id(leaf) for leaf, _ in tracer.leaves.alive()}
+    for x in list(tracer.handles):
+        if not x._needs_grad or id(x) in given:
+            continue
+        with tracer.proxies(), set_langctx("torch"):
+            value = aliasing.read(x)
+            path = gradient_path(tracer.trace.bound_symbols, [value.name])
+            if tracer.freed.isdisjoint(path.results):
+                continue
+            x._freed = "whole" if value.name in tracer.freed and not x._views else "part"
+            set_requires_grad(x, False)
+            x._value = prims.detach(value)

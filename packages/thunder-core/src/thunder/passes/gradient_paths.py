@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations through which gradients flow from values of a program to its leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.symbol import BoundSymbol
+
+__all__ = ["GradientPath", "gradient_path"]
+
+
+class GradientPath(NamedTuple):
+    """Names of values on the way of gradients."""
+
+    values: set[str]  # all values through which gradients flow
+    results: set[str]  # those that an operation computed
+    read: set[str]  # the tensors that these operations read
+
+
+def gradient_path(operations: Sequence[BoundSymbol], start: Iterable[str]) -> GradientPath:
+    """Return the values through which gradients of the values `start` flow."""
+    values = set(start)
+    results: set[str] = set()
+    read: set[str] = set()
+    for op in reversed(operations):
+        if not op.sym.differentiable or values.isdisjoint(op.out_names):
+            continue
+        tensors = op.tensors()
+        if op.sym is prims.assign_value:  # autograd does not know of it
+            tensors = tensors[:1]
+        else:
+            results.update(op.out_names)
+            read.update(p.name for p in tensors)
+        values.update(p.name for p in tensors if is_inexact_dtype(p.dtype))
+    return GradientPath(values, results, read)

@@ -232,10 +232,10 @@ class Epilogue:
             if "_is_param" in x.given_attributes:
                 raise RunsEagerly("the program creates a parameter and stores it")
             if x._tracer.subclasses and not issubclass(x.__class__, torch.nn.Parameter):
-                found, out = out, AnyProxy(name=self.trace.make_name("x"))
-                self._made[id(x)] = out
+                made = self._made[id(x)] = AnyProxy(name=self.trace.make_name("x"))
                 operator = _OPERATORS["as_subclass"]
-                self.trace.record(BoundSymbol(operator, (x.__class__, found), {}, out))
+                self.trace.record(BoundSymbol(operator, (x.__class__, out), {}, made))
+                out = made
             if x._freed is not None:
                 out = self._freed(x, out)
             for name, value in x.given_attributes.items():
@@ -243,7 +243,7 @@ class Epilogue:
         return out
 
     def _freed(self, x: Any, found: Proxy) -> Proxy:
-        """Give a result the graph of which only the fact is left that an earlier `backward()` has freed it."""
+        """Return a result that requires grad, and whose `backward()` raises as for a graph that was freed."""
         if x._freed == "part":
             fall_back("the program returns or stores a tensor with a graph that backward() has freed in part")
         out = self._made[id(x)] = AnyProxy(name=self.trace.make_name("x"))

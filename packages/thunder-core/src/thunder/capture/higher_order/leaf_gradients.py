@@ -145,10 +145,10 @@ def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], 
         if lifted.handle._needs_grad and lifted.proxy.name in path.values and not tracer.is_leaf(lifted.tensor):
             fall_back("the program calls backward() on a value that depends on tensors computed before the call")
     for handle, value in leaves:
-        lifted = tracer.input_with(handle)
-        if lifted is not None and (
-            tracer.guarded_of(lifted.tensor, HasGradientHooks)
-            or tracer.guarded_of(lifted.tensor, Attr, "_post_accumulate_grad_hooks")
+        given = tracer.input_with(handle)
+        if given is not None and (
+            tracer.guarded_of(given.tensor, HasGradientHooks)
+            or tracer.guarded_of(given.tensor, Attr, "_post_accumulate_grad_hooks")
         ):
             fall_back("the program calls backward(), and a leaf tensor has gradient hooks")
         if ("hooked", value.name) in tracer.unknown:

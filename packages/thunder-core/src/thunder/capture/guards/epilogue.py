@@ -242,7 +242,7 @@ class Epilogue:
                 self.trace.record(BoundSymbol(_EFFECTS["set_attribute"], (out, name, self.expression(value)), {}, None))
         return out
 
-    def _freed(self, x: Any, found: Proxy) -> Proxy:
+    def _freed(self, x: Any, found: Proxy) -> AnyProxy:
         """Return a result that requires grad, and whose `backward()` raises as for a graph that was freed."""
         if x._freed == "part":
             fall_back("the program returns or stores a tensor with a graph that backward() has freed in part")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable
@@ -368,3 +369,25 @@ def test_equal_tensors_with_hooks_of_their_own() -> None:
         assert found == [[6.0, 6.0], [10.0, 10.0], [2.0, 2.0]]
         (g,) = torch.autograd.grad(product.sum(), k)
         torch.testing.assert_close(g, 2 * (3 + 5) * (2 * k).cos() * (2 * k).sin())
+
+
+def scaled_by(factor: float, g: Any) -> Any:
+    return g * factor
+
+
+def test_a_partial_function_as_a_hook() -> None:
+    """Its arguments are constants, so the call creates no state."""
+
+    def f(x: Any) -> Any:
+        y = x.sin()
+        y.register_hook(functools.partial(scaled_by, 3.0))
+        return (y * x).sum()
+
+    jitted = thunder.jit(f, sharp_edges="error")
+    for k in range(3):
+        grads = []
+        for run in (f, jitted):
+            x = torch.linspace(0, 1, 3, dtype=torch.float64).add(k).requires_grad_()
+            grads.append(torch.autograd.grad(run(x), x))
+        torch.testing.assert_close(grads[1], grads[0])
+    assert thunder.cache_misses(jitted) == 1

@@ -10,6 +10,7 @@ autograd record is a value of the program. Hooks therefore run once, and derivat
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -326,6 +327,9 @@ _CONSTANTS = frozenset({bool, int, float, complex, str, bytes, type(None), torch
 
 def _has_state(hook: Any) -> bool:
     """Check whether a hook may have state that the call creates: in its closure, or in its default arguments."""
+    if type(hook) is functools.partial and not hook.__dict__:
+        given = (*hook.args, *hook.keywords.values())
+        return _has_state(hook.func) or any(type(x) not in _CONSTANTS for x in given)
     if not isinstance(hook, types.FunctionType):
         return True
     assigned = {name for code in (hook.__code__, *nested_codes(hook.__code__)) for name in assigned_cells(code)}

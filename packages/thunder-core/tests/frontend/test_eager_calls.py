@@ -284,7 +284,7 @@ ENDS: list[Step] = [
 # Ends that are the program's own, that the user has asked for, or that thunder compiles after all.
 COMPILED = {
     "raises", "raises_from_another", "raises_after_a_branch", "fails_in_torch", "exits", "raises_at_times", "branches",
-    "branches_and_catches", "counts_by_a_value", "calls_a_disabled_function", "uses_numpy",
+    "branches_and_catches", "counts_by_a_value", "calls_a_disabled_function", "uses_numpy", "goes_backward",
 }  # fmt: skip
 
 
@@ -439,7 +439,7 @@ def test_one_warning_names_the_line_and_the_way_out() -> None:
     assert thunder.cache_misses(jitted) == 2
 
 
-@pytest.mark.parametrize("end", [is_sparse, draws_from_python, goes_backward], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("end", [is_sparse, draws_from_python], ids=lambda f: f.__name__)
 def test_sharp_edges(end: Step, tmp_path: Path) -> None:
     """ "error" and `fullgraph=True` raise before anything has happened, and "allow" is silent."""
     program = program_of((appends, end))

@@ -332,9 +332,9 @@ MUTANTS = (
     ),
     Mutant(
         "the gradient of a tensor that is no input yet",
-        f"{_DISPATCH}/gradient_state.py",
-        "    handle = tracer.handle_of(x)  # an input from here on, even if the program has not used it before\n",
-        "    handle = next((lifted.handle for lifted in tracer.inputs if lifted.tensor is x), None)\n",
+        "capture/higher_order/leaf_gradients.py",
+        "    return _grad_of(tracer, tracer.handle_of(x))  # an input from here on, even if it was not used before\n",
+        "    return next((_grad_of(tracer, i.handle) for i in tracer.inputs if i.tensor is x), None)\n",
         "^step of an optimizer$|^clipped gradients$",
     ),
     Mutant(

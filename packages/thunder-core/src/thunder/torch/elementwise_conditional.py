@@ -424,7 +424,7 @@ def _(g: Any, out: Any, input: Any, tensor1: Any, tensor2: Any, *, value: Any = 
 
 
 def _times(x: Any, value: Any) -> Any:
-    return x if value == 1 else x * value
+    return x if _is_one(value) else x * value
 
 
 @torchsymbol(torch.addcdiv, tags=ELEMENTWISE, autocast={"cuda": "widest"})

@@ -247,9 +247,6 @@ def _operator(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...]) -> An
         return _natively(func, args, {})  # NotImplemented, or an error
     if name in _INPLACE_DUNDER:
         return assign(tracer, args[0], _call_language(tracer, language.methods[_INPLACE_DUNDER[name]], args, {}), name)
-    if name in ("__rtruediv__", "__rdiv__"):  # torch's own definition, which rounds twice
-        inverse = _call_language(tracer, language.methods["reciprocal"], args[:1], {})
-        return _call_language(tracer, language.methods["mul"], (inverse, args[1]), {})
     method, swapped = _DUNDER[name]
     return _call_language(tracer, language.methods[method], args[::-1] if swapped else args, {})
 

@@ -42,7 +42,7 @@ __all__ = ["detach_freed"]
 def _get_grad(tracer: Tracer, x: Any) -> Any:
     if _is_converted_to_itself(tracer, x):
         return None
-    return _grad_of(tracer, tracer.handle_of(x))  # an input from here on, even if the program has not used it before
+    return _grad_of(tracer, tracer.handle_of(x))  # an input from here on, even if it was not used before
 
 
 def _grad_of(tracer: Tracer, handle: Handle) -> Handle | None:

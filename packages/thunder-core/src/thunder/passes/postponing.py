@@ -19,7 +19,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 
-__all__ = ["postponed_past_decisions"]
+__all__ = ["innermost", "postponed_past_decisions"]
 
 _PURE = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.SHAPE_OP})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
@@ -61,19 +61,20 @@ def postponed_past_decisions(trace: Trace) -> Trace:
 
 def _is_barrier(op: BoundSymbol) -> bool:
     """Check whether an operation may change what others compute, or be seen by others than the program."""
-    return any(part.sym is not prims.decide and not _ORDERED.isdisjoint(part.sym.tags) for part in _innermost(op))
+    return any(part.sym is not prims.decide and not _ORDERED.isdisjoint(part.sym.tags) for part in innermost(op))
 
 
 def _may_wait(op: BoundSymbol) -> bool:
     if op.has_effect or op.sym.is_structural or op.sym.is_fusion:
         return False
-    return all(map(_cannot_fail, _innermost(op)))
+    return all(map(_cannot_fail, innermost(op)))
 
 
-def _innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
+def innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
+    """Yield the operations of a decomposition that have no decomposition themselves."""
     if op.subsymbols:
         for part in op.subsymbols:
-            yield from _innermost(part)
+            yield from innermost(part)
     else:
         yield op
 

@@ -8,7 +8,7 @@ the trace. The generators' states are put back after the trace, so that the comp
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
 from thunder.extend import get_always_executors
 from thunder.passes.checkpoint import Source, random_sources
+from thunder.passes.postponing import innermost
 
 if TYPE_CHECKING:
     from thunder.capture.base.substitutions import Substitutions
@@ -44,20 +45,11 @@ def is_pure(op: BoundSymbol) -> bool:
     return op.sym in (prims.item, prims.items, prims.size, prims.number) or not op.has_effect
 
 
-def _innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
-    """Yield the operations of a decomposition that have no decomposition themselves."""
-    if op.subsymbols:
-        for sub in op.subsymbols:
-            yield from _innermost(sub)
-    else:
-        yield op
-
-
 def draws(op: BoundSymbol) -> bool:
     """Check whether an operation draws random numbers, and has no other effect."""
     if not op.has_effect:
         return False
-    parts = [part for part in _innermost(op) if not is_pure(part)]
+    parts = [part for part in innermost(op) if not is_pure(part)]
     return any(OpTags.RANDOM_OP in part.sym.tags for part in parts) and all(
         OpTags.RANDOM_OP in part.sym.tags or part.sym in _CHECKS for part in parts
     )

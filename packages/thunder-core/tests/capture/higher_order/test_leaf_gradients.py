@@ -597,3 +597,26 @@ def test_backward_twice() -> None:
 
     with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time"):
         thunder.jit(step, sharp_edges="allow")(torch.ones(3), torch.ones(3, requires_grad=True))
+
+
+def test_process_groups_are_left_to_eager_mode(tmp_path: Any) -> None:
+    """Wrappers such as DDP register hooks on autograd's nodes, which Python cannot see."""
+    w = torch.ones(3, requires_grad=True)
+
+    def step(x: Any) -> Any:
+        w.grad = None
+        (w * x).sum().backward()
+        return w.grad * 1
+
+    jitted, x = thunder.jit(step), torch.arange(3.0)
+    for _ in range(3):
+        assert torch.equal(jitted(x), x)
+    hits = thunder.cache_hits(jitted)
+    assert hits > 0
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.warns(thunder.FallbackWarning, match="process group"):
+            assert torch.equal(jitted(x), x)
+        assert thunder.cache_hits(jitted) == hits
+    finally:
+        torch.distributed.destroy_process_group()

@@ -102,6 +102,10 @@ def _accumulate(
     """Add the gradients of leaf tensors to their `.grad`."""
     if create_graph:
         fall_back("the program calls backward(create_graph=True)")
+    if torch.distributed.is_available():
+        if torch.distributed.is_initialized():  # e.g. DDP registers hooks on autograd's nodes, which Python cannot see
+            fall_back("the program calls backward() in a process group, whose wrappers may have hooks on gradients")
+        tracer.accumulates = True
     if tracer.undo_later is None or tracer.parts or tracer.backwards or len(tracer.trace.scopes) > 1:
         fall_back("the program calls backward() in a function that is transformed, or in a part of the program")
     flowing = flowing_gradients(tracer, outputs, cotangents)

@@ -157,6 +157,20 @@ assert "torch.sin has been replaced" in str(found[0].message), found
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_functions_not_on_tensors_replaced_before_thunder_is_loaded() -> None:
+    """Lightning replaces `torch.compile` when it is imported."""
+    program = """
+import torch, warnings
+compile, load = torch.compile, torch.load
+torch.compile, torch.load = lambda *args, **kwargs: compile(*args, **kwargs), lambda *args: load(*args)
+import thunder
+warnings.simplefilter("error")
+f = thunder.jit(lambda x: torch.sin(x))
+assert torch.equal(f(torch.ones(3)), torch.ones(3).sin()) and thunder.cache_misses(f) == 1
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_nothing_of_torch_counts_as_replaced() -> None:
     assert not replacements()
 

@@ -73,10 +73,17 @@ def _members(owner: Any) -> dict[str, Any]:
 _OF_TENSORS = frozenset({"torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal"})
 
 
-def _is_operation(key: str, value: Any) -> bool:
+def _is_operation(owner: str, key: str, value: Any) -> bool:
     if isinstance(value, types.FunctionType) and key not in _IGNORED:
-        return value.__module__ in _OF_TENSORS or _is_foreign_function(value)
+        return value.__module__ in _OF_TENSORS or (_is_foreign_function(value) and _may_replace_operation(owner, key))
     return isinstance(value, _FUNCTIONS) and key not in _IGNORED
+
+
+def _may_replace_operation(owner: str, key: str) -> bool:
+    """Check whether torch's function of this name may be one on tensors, unlike e.g. `torch.compile`."""
+    if owner != "torch":
+        return True
+    return hasattr(torch._C._VariableFunctions, key) or hasattr(torch.functional, key)  # type: ignore[attr-defined]
 
 
 def _is_foreign_function(function: types.FunctionType) -> bool:
@@ -86,7 +93,7 @@ def _is_foreign_function(function: types.FunctionType) -> bool:
 
 # The functions of each namespace, as they were.
 _BEFORE: dict[str, dict[str, Any]] = {
-    name: {key: x for key, x in _members(owner).items() if _is_operation(key, x)} for name, owner in _LIVE.items()
+    name: {key: x for key, x in _members(owner).items() if _is_operation(name, key, x)} for name, owner in _LIVE.items()
 }
 # If a library has replaced a function before thunder was loaded, the original may still be where torch took it from.
 _BEFORE["torch"] |= {

@@ -39,3 +39,14 @@ def test_head_sizes_for_the_flash_kernel(size: int) -> None:
     assert padded.shape[-1] % 8 == 0
     assert torch.equal(padded[..., :size], x)
     assert padded[..., size:].eq(0).all()
+
+
+def test_masks_for_the_cudnn_kernel() -> None:
+    """A mask whose last dimension is not dense is copied: T5's relative bias is a permuted embedding."""
+    mask = torch.randn(16, 16, 8).permute(2, 0, 1)
+    readable = attention._readable_mask(mask)
+    assert readable is not None
+    assert readable.is_contiguous()
+    assert torch.equal(readable, mask)
+    for unchanged in (torch.ones(16, 16), torch.ones(16, 1), None):
+        assert attention._readable_mask(unchanged) is unchanged

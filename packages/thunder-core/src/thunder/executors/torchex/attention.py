@@ -72,6 +72,13 @@ def _is_readable(x: torch.Tensor) -> bool:
     return x.stride(-1) == 1 and (x.is_cpu or not x.storage_offset() * x.element_size() & 15)
 
 
+def _readable_mask(mask: Optional) -> Optional:
+    """Copy a mask whose rows cuDNN's kernel cannot read as vectors, e.g. a permuted bias: it would raise or crash."""
+    if mask is None or mask.shape[-1] == 1 or _is_readable(mask):
+        return mask
+    return mask.clone(memory_format=torch.contiguous_format)
+
+
 def _cut(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Remove the padding."""
     size = like.shape[-1]
@@ -133,7 +140,7 @@ def _forward(
         bias = _aligned(mask, query, key)
         out, lse, seed, offset = _efficient(query, key, value, bias, True, p, causal, scale=scale)
         return out, lse[..., : query.shape[-2]], seed, offset
-    got = _cudnn(query, key, value, mask, True, p, causal, False, scale=scale)
+    got = _cudnn(query, key, value, _readable_mask(mask), True, p, causal, False, scale=scale)
     return got[0], got[1].reshape(query.shape[:-1]), got[6], got[7]
 
 
@@ -159,7 +166,7 @@ def _backward(
         drawn = (seed, offset, p, [True, True, True, False])
         return _efficient_backward(grad, query, key, value, bias, out, sums, *drawn, causal, scale=scale)[:3]
     sums = lse.unsqueeze(-1)
-    rest = (sums, seed, offset, mask, None, None, *lengths, p, causal)
+    rest = (sums, seed, offset, _readable_mask(mask), None, None, *lengths, p, causal)
     return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)
 
 

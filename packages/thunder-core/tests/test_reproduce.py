@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -78,6 +80,16 @@ def test_errors_of_eager_mode_are_no_failures() -> None:
     found = thunder.repro(Net(), torch.randn(3, 5), file=None)
     assert found.failure is None
     assert "eager mode raises RuntimeError" in str(found)
+
+
+def test_random_numbers_are_the_same_in_all_runs() -> None:
+    """Those of Python and of NumPy, too. The caller's random states do not change."""
+    random.seed(5)
+    numpy.random.seed(5)
+    before = random.getstate(), numpy.random.get_state()[1].tolist()
+    jitted = thunder.jit(lambda x: x * random.random() + float(numpy.random.rand()), sharp_edges="allow")
+    assert thunder.repro(jitted, torch.randn(3), file=None).failure is None
+    assert before == (random.getstate(), numpy.random.get_state()[1].tolist())
 
 
 def test_wrong_gradients(tmp_path: Path) -> None:

@@ -186,3 +186,28 @@ def test_user_code_writes_to_results_that_are_views(name: str, requires_grad: bo
         assert len(later) == len(found[0])
         for a, b in zip(later, found[0]):
             torch.testing.assert_close(a, b)
+
+
+@thunder.jit
+def power(x: Any) -> Any:
+    """A jitted function of tensors."""
+    return x**2 + 1
+
+
+# -- tracers of torch -------------------------------------------------------------------------------------------------
+class Calls(nn.Module):
+    """A module that calls a jitted function."""
+
+    def forward(self, x: Any) -> Any:
+        return power(x).sin()
+
+
+def test_torch_jit_traces_the_original_function() -> None:
+    """Also if the program is compiled already: a second trace, with which torch checks the first, is the same."""
+    x = torch.randn(3)
+    power(x)
+    for fn in (power, Calls()):
+        traced = torch.jit.trace(fn, (x,))
+        y = torch.randn(3)
+        torch.testing.assert_close(traced(y), fn(y))
+        assert "<thunder." not in str(traced.graph)

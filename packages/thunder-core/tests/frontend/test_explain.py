@@ -113,6 +113,8 @@ def test_paths_are_listed() -> None:
     assert text.splitlines()[0] == "3 calls: 1 cache hit, 2 compilations"
     assert "path with 2 calls\n" in text
     assert "return x * 2 if x.sum() > 0 else x" in text
+    assert "program 1: ran 2 times" in text and "because no program was cached" in text
+    assert re.search(r"program 2: ran once, .* because u0 is False, at .*: return x \* 2 if", text)
     decisions = thunder.compile_stats(jitted).events.of("decision")
     assert sorted(event.details["answer"] for event in decisions) == [False, True]
     assert all(event.where is not None and event.where.filename == __file__ for event in decisions)

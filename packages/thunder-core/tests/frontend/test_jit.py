@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import random
 from typing import Any
 
 import pytest
@@ -135,6 +136,14 @@ def test_traces_before_the_first_call() -> None:
         with pytest.raises(TypeError, match="is not a jitted function or module"):
             ask(lambda x: x)
     assert counts(f) == (0, 0)
+
+
+def test_traces_of_a_function_that_ran_eagerly() -> None:
+    """There are none, and the error has the reason."""
+    f = thunder.jit(lambda x: x * random.random(), sharp_edges="allow")
+    f(torch.ones(2))
+    with pytest.raises(RuntimeError, match=r"all calls ran eagerly: the program calls .*random"):
+        thunder.last_traces(f)
 
 
 def test_trace_and_compile() -> None:

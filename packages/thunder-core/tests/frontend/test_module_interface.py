@@ -528,7 +528,7 @@ def traced_by_fx_as_a_leaf(m: Any, x: Any) -> Any:
 @action
 def traced_by_jit(m: Any, x: Any) -> Any:
     traced = torch.jit.trace(m, (x,))
-    again = torch.jit.trace(nn.Sequential(m), (x,), check_trace=False)
+    again = torch.jit.trace(nn.Sequential(m), (x,))
     file = io.BytesIO()
     torch.jit.save(traced, file)
     return (

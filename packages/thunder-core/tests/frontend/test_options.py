@@ -48,6 +48,7 @@ def test_dynamic_programs_serve_all_sizes() -> None:
         ({"fullgraph": "yes"}, "fullgraph is True, False or None"),
         ({"dynamic": 1.5}, "dynamic is True, False or None"),
         ({"dynamic": True, "cache": "same input"}, "dynamic=True stands for cache='symbolic values'"),
+        ({"fullgraph": True, "sharp_edges": "allow"}, "fullgraph=True stands for sharp_edges='error'"),
         ({"dynamic": False, "cache": "symbolic values"}, "contradict"),
     ],
 )

@@ -82,6 +82,12 @@ class Cache:
         return iter(self._all)
 
     @property
+    def is_full(self) -> bool:
+        """Whether another specialization would replace one that can still run."""
+        epoch = implementations_epoch()
+        return sum(s.epoch == epoch for s in self._all) >= self.size
+
+    @property
     def hits(self) -> int:
         """The number of calls that specializations of this cache served."""
         return self._hits_of_dropped + sum(s.hits for s in self._all)

@@ -171,10 +171,15 @@ class EagerCalls:
         """Compile no more programs if the number of programs or the time for compilations has reached its limit."""
         most, seconds = self._options.max_compile_time, self._stats.compile_time
         if len(refused) >= self._options.max_programs:
-            cached = f"{counted(len(refused), 'program')} {'is' if len(refused) == 1 else 'are'} cached"
-            self._compile_no_more(f"{cached}, and their guards refuse this call ({refused[0]})")
+            self._compile_no_more(f"{_are_cached(len(refused))}, and their guards refuse this call ({refused[0]})")
         elif most is not None and seconds >= most:
             self._compile_no_more(f"compilations have taken {seconds:.3g} s, and max_compile_time is {most:g}")
+
+    def stop_at_full_cache(self, where: SourceLine | None) -> None:
+        """Compile no more programs because none of the cached paths accepts a call, and the cache is full."""
+        if self._stats.eager is None:
+            cached = _are_cached(self._options.max_programs)
+            self._compile_no_more(f"{cached}, and a branch has another answer in this call{at_line(where)}")
 
     def _compile_no_more(self, reason: str) -> None:
         self._stats.eager = reason
@@ -342,7 +347,7 @@ class EagerCalls:
     def _stop_tracing(self, reason: str, where: SourceLine | None) -> None:
         """Run the function eagerly from now on, and compile the modules that it calls one by one."""
         if self._autograd and not self._is_transform:
-            self._stats.partly_eager = reason
+            self._stats.partly_eager, self._stats.eager = reason, None
             self._stats.per_module = PerModule(self)
             self._stats.fell_back(reason, where, scope="modules")
         else:
@@ -360,6 +365,10 @@ class EagerCalls:
         message += "\n  " if "\n" in reason else ". "  # the errors of thunder end with the line
         message += 'Move this code out of the jitted function, or accept this with sharp_edges="allow"'
         warnings.warn(message, FallbackWarning, stacklevel=_stacklevel_of_user())
+
+
+def _are_cached(programs: int) -> str:
+    return f"{counted(programs, 'program')} {'is' if programs == 1 else 'are'} cached"
 
 
 def at_line(where: SourceLine | None, reason: str = "") -> str:

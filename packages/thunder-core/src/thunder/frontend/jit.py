@@ -46,7 +46,7 @@ from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath
 from thunder.runtime.lock import runs, tracing_lock
 from thunder.runtime.torch_originals import prevents_tracing, replacements
-from thunder.torch.private import fx_is_tracing, hidden_from_dynamo
+from thunder.torch.private import fx_is_tracing, hidden_from_dynamo, jit_tracing_state
 from thunder.transforms.base import Transform, as_transforms
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jitted_of", "statistics", "trace"]
@@ -99,6 +99,8 @@ class JitFunction(Generic[P, R]):
         try:
             if state.frontend is not None:
                 return self._inline(args, kwargs)  # called by a program that is being traced
+            if jit_tracing_state() is not None and not self._eager_calls.must_compile:
+                return self._run_as_module(args, kwargs)  # torch.jit.trace has to see the operations of torch
             specialization = self._cache.likeliest
             if specialization is None or specialization.epoch != registrations[0]:
                 return self._lookup_other(args, kwargs, [])
@@ -193,6 +195,11 @@ class JitFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    def _run_as_module(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function for a tracer of torch. A jitted module is called as itself, not as the model."""
+        module = self.module()
+        return self._fn(*args, **kwargs) if module is None else type(self._fn).__call__(module, *args, **kwargs)
+
     def _first_call(
         self,
         args: tuple[Any, ...],
@@ -203,8 +210,7 @@ class JitFunction(Generic[P, R]):
     ) -> Any:
         """Run a call that no specialization accepts. `observed` are the answers of decisions that are known already."""
         if fx_is_tracing():
-            module = self.module()  # torch.fx finds modules by identity, and has to see their calls
-            return self._fn(*args, **kwargs) if module is None else torch.nn.Module.__call__(module, *args, **kwargs)
+            return self._run_as_module(args, kwargs)  # torch.fx finds modules by identity, and has to see their calls
         self._stats.slow_calls += 1
         run = self._eager_calls.instead_of_tracing(refused)
         if run is not None:
@@ -260,7 +266,7 @@ class JitFunction(Generic[P, R]):
         finally:
             self._stats.compile_time += perf_counter() - start
         self._check_marks(captured)
-        self._stats.compiled(specialization, perf_counter() - start)
+        self._stats.compiled(specialization, perf_counter() - start, observed=len(observed))
         self._stats.last = specialization
         self._eager_calls.traced(captured.uncacheable, captured.where)
         self._stats.constant = self._cache.dynamic.given_up

@@ -64,8 +64,6 @@ class ThunderModule(torch.nn.Module):
 
     @hidden_from_dynamo
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if jit_tracing_state() is not None:  # torch.jit.trace has to see the operations of torch
-            return super().__call__(*args, **kwargs)
         try:
             return self._thunder_jitted(*args, **kwargs)
         except Exception as error:

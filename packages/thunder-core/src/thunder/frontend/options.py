@@ -110,7 +110,7 @@ def translate_torch_compile(options: dict[str, Any], cache: str, sharp_edges: st
     if dynamic is False and cache == "symbolic values":
         raise TypeError('thunder.jit(…, dynamic=False, cache="symbolic values"): the two options contradict each other')
     if fullgraph is True:
-        sharp_edges = "error"
+        sharp_edges = _agreed("fullgraph=True", "sharp_edges", sharp_edges, "warn", "error")
     return cache, sharp_edges
 
 

@@ -69,10 +69,7 @@ class Path:
 
     def __str__(self) -> str:
         lines = [f"path with {self.hits} {'call' if self.hits == 1 else 'calls'}"]
-        for d in self.decisions:
-            at = "" if d.source is None else f", at {d.source}"
-            lines.append(f"  {d.question} is {d.answer}{' (random)' if d.random else ''}{at}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
 
 
 def _decides(op: Any) -> bool:
@@ -94,7 +91,8 @@ def reason_to_give_up(paths: Sequence[Path], lost_calls: int) -> str | None:
         return f"it branches on random draws, and {len(paths)} paths are compiled{_at(random)}"
     if lost_calls >= MAX_LOST_CALLS and lost_calls > sum(path.hits for path in paths):
         last = paths[0].decisions[-1]
-        return f"it branches on values of tensors, and its {len(paths)} compiled paths are rarely repeated{_at(last)}"
+        compiled = f"{len(paths)} compiled paths are" if len(paths) > 1 else "compiled path is"
+        return f"it branches on values of tensors, and its {compiled} rarely repeated{_at(last)}"
     return None
 
 

@@ -52,8 +52,12 @@ class Restarts:
                 if reason is not None and not eager_calls.must_compile:
                     self._cache.clear()
                     eager_calls.give_up_compiling(reason, None)
-                elif not is_worth_it(paths) and not eager_calls.must_compile:
-                    break
+                elif not eager_calls.must_compile:
+                    if self._cache.is_full:
+                        eager_calls.stop_at_full_cache(specialization.path.decisions[left.index].source)
+                        break
+                    if not is_worth_it(paths):
+                        break
                 return trace(args, kwargs, [], kept, observed)
             specialization, inputs = found
             try:

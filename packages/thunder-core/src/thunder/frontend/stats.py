@@ -98,6 +98,9 @@ class CompileStats:
                 raise RuntimeError(
                     f"no traces are available, because the function is partly eager: {self.partly_eager}"
                 )
+            if self.calls:
+                why = self.eager or self.uncacheable or "see thunder.explain"
+                raise RuntimeError(f"no traces are available, because all calls ran eagerly: {why}")
             raise RuntimeError("no traces are available, because the function has not been called yet. Call it once")
         return self.last
 
@@ -114,13 +117,16 @@ class CompileStats:
         for refusal, reason in zip(refused, self.refused):
             self.events.add("guard", reason, details={"number": refusal.is_about_numbers})
 
-    def compiled(self, specialization: Specialization, seconds: float) -> None:
-        """Record a new program."""
+    def compiled(self, specialization: Specialization, seconds: float, *, observed: int = 0) -> None:
+        """Record a new program. `observed` answers of its path are those of a call that has left another path."""
         self.compiled_calls += 1
-        for decision in () if specialization.path is None else specialization.path.decisions:
+        decisions = () if specialization.path is None else specialization.path.decisions
+        for decision in decisions:
             details = {"answer": decision.answer, "random": decision.random}
             self.events.add("decision", decision.question, where=decision.source, details=details)
         reason = self.refused[0] if self.refused else FIRST
+        if 0 < observed <= len(decisions):
+            reason = f"{decisions[observed - 1]}"
         specialization.event = record_program(
             self.events,
             reason,

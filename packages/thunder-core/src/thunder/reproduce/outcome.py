@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +47,7 @@ def outcome_of(run: Callable[[], Any], leaves: Sequence[Any]) -> Outcome:
     """
     values: dict[str, Any] = {}
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _fork_other_rngs():
         try:
             torch.manual_seed(0)
             results = [x for x in tree_leaves(run()) if isinstance(x, (torch.Tensor, int, float, bool, complex))]
@@ -61,6 +64,22 @@ def outcome_of(run: Callable[[], Any], leaves: Sequence[Any]) -> Outcome:
         except Exception as error:
             return Outcome({}, error)
     return Outcome(values)
+
+
+@contextlib.contextmanager
+def _fork_other_rngs() -> Iterator[None]:
+    """Return a context in which Python's and NumPy's random states are seeded. They are put back afterwards."""
+    numpy: Any = sys.modules.get("numpy.random")
+    before, before_of_numpy = random.getstate(), None if numpy is None else numpy.get_state()
+    try:
+        random.seed(0)
+        if numpy is not None:
+            numpy.seed(0)
+        yield
+    finally:
+        random.setstate(before)
+        if numpy is not None:
+            numpy.set_state(before_of_numpy)
 
 
 def difference(found: Outcome, expected: Outcome, tolerance: float | None) -> str | None:

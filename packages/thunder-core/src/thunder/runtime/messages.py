@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ def format_value(x: Any) -> str:
     if _is_simple(x):
         text = repr(x)
         return text if len(text) <= 120 else f"{text[:117]}..."
+    if type(x) in _CONTAINERS:
+        return f"a {type(x).__qualname__} of {len(x)} {'item' if len(x) == 1 else 'items'}"
     return f"a {type(x).__qualname__}"
 
 
@@ -39,12 +42,13 @@ def _line(code: types.CodeType) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
+_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 _SIMPLE = (bool, int, float, complex, str, bytes, slice, range, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, torch.Size)  # fmt: skip
 
 
 def _is_simple(x: Any, depth: int = 3) -> bool:
-    if type(x) in (list, tuple, set, frozenset):
+    if type(x) in _CONTAINERS and type(x) is not dict:
         return len(x) <= 100 and depth > 0 and all(_is_simple(i, depth - 1) for i in x)
     if type(x) is dict:
         return _is_simple([*x.keys(), *x.values()], depth)

@@ -268,6 +268,44 @@ def test_paths_that_are_never_repeated_are_given_up() -> None:
     assert thunder.compile_stats(jitted).cache_misses == FREE_PATHS
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_path_is_compiled_when_the_cache_is_full(most: int) -> None:
+    """Otherwise each new path replaces another one, and each call compiles. One warning says so."""
+
+    def f(x: Any) -> Any:
+        return [x * i for i in range(int(x.sum()))]
+
+    jitted = thunder.jit(f, max_programs=most)
+    numbers = [0, 1, 2, 3, 4, *([0] * 12), 3, 4]
+    with pytest.warns(thunder.FallbackWarning, match="and a branch has another answer in this call") as warned:
+        for n in numbers:
+            x = torch.tensor([float(n)])
+            same(jitted(x), f(x))
+    stats = thunder.compile_stats(jitted)
+    assert (stats.cache_misses, stats.eager_calls, len(warned)) == (most, sum(n >= most for n in numbers), 1)
+    assert "falls back to eager" in thunder.explain(jitted)
+
+
+def test_a_function_with_a_full_cache_runs_in_pieces_if_its_paths_are_not_repeated() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
+
+        def forward(self, x: Any) -> Any:
+            return [self.layer(x) * i for i in range(int(x.sum()))]
+
+    model = Model()
+    jitted = thunder.jit(model, max_programs=2)
+    with pytest.warns(thunder.FallbackWarning, match="compiled paths are rarely repeated"):
+        for n in range(30):
+            x = torch.tensor([float(n)])
+            same(jitted(x), model(x))
+    stats = thunder.compile_stats(jitted)
+    assert stats.cache_misses == 2 and stats.partly_eager_calls > 0
+    assert "thunder.jit(Sequential): " in thunder.explain(jitted)
+
+
 # -- parts and wrappers ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_decisions_in_a_checkpointed_region(use_reentrant: bool) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ class Config:
 
     def __init__(self) -> None:
         self.width = 3
-        self.layers, self.sizes = [1, 2], [1, 2]
+        self.layers, self.sizes, self.many = [1, 2], [1, 2], [1] * 200
         self.table = {"a": 1}
         self.inner = types.SimpleNamespace(p=0.5)
 
@@ -41,7 +42,16 @@ class Model(nn.Module):
     def forward(self, x: Any, scale: Any = 1) -> Any:
         """Reads of every kind."""
         c = self.cfg
-        y = self.act(self.layer(x)) * c.width * len(c.layers) * c.sizes[0] * len(c.table) * c.inner.p * scale
+        y = (
+            self.act(self.layer(x))
+            * c.width
+            * len(c.layers)
+            * c.sizes[0]
+            * sum(c.many)
+            * len(c.table)
+            * c.inner.p
+            * scale
+        )
         if hasattr(self, "extra"):
             y = y + 1
         for part in self.parts:
@@ -80,6 +90,10 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "length": (lambda m: m.cfg.layers.append(3), r"len\(Model\.cfg\.layers\) was 2 and is 3"),
     "list": (lambda m: m.cfg.sizes.append(3), r"the contents of Model\.cfg\.sizes were \(1, 2\) and are \[1, 2, 3\]"),
+    "long list": (
+        lambda m: m.cfg.many.append(3),
+        r"the contents of Model\.cfg\.many were 200 items and are a list of 201 items",
+    ),
     "dict": (
         lambda m: m.cfg.table.update(b=2),
         r"the contents of Model\.cfg\.table were \{'a': 1\} and are \{'a': 1, 'b': 2\}",
@@ -185,9 +199,10 @@ def test_values_in_messages() -> None:
             raise AssertionError
 
     assert format_value(Loud()) == "a test_values_in_messages.<locals>.Loud"
-    assert format_value([Loud()]) == "a list"
+    assert format_value([Loud()]) == "a list of 1 item"
     assert format_value(torch.ones(1000)) == "a Tensor"
-    assert format_value(list(range(1000))) == "a list"
+    assert format_value(list(range(1000))) == "a list of 1000 items"
+    assert format_value(deque([1, 2])) == "deque([1, 2])"
     assert len(format_value("x" * 1000)) == 120
     assert format_value({"a": (1, None, torch.float32)}) == "{'a': (1, None, torch.float32)}"
     assert format_value(torch) == "the module torch"

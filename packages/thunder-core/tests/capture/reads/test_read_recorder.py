@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
 import pytest
@@ -80,6 +81,15 @@ def test_classes_that_are_never_hooked(cls: type) -> None:
     assert not hooks.can_hook(cls)
     assert hooks.can_hook(Options)
     assert hooks.can_hook(torch.nn.Linear)
+
+
+@pytest.mark.parametrize("name", ["<stdin>", "/bin/train", None])
+def test_classes_of_a_script_are_hooked_whatever_its_name(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    """Only the classes of extension modules are not."""
+    monkeypatch.setattr(sys.modules[__name__], "__file__", name)
+    assert hooks.can_hook(Options)
+    monkeypatch.setattr(sys.modules[__name__], "__file__", f"cython{EXTENSION_SUFFIXES[0]}")
+    assert not hooks.can_hook(Options)
 
 
 def test_a_budget_of_hooks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,10 @@ class Decision(NamedTuple):
     source: SourceLine | None
     random: bool  # whether it depends on a random draw of the program
 
+    def __str__(self) -> str:
+        at = "" if self.source is None else f", at {self.source}"
+        return f"{self.question} is {self.answer}{' (random)' if self.random else ''}{at}"
+
 
 class Decisions:
     """The decisions of one trace.

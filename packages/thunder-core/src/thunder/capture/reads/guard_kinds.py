@@ -216,7 +216,10 @@ class HasContents(Guard):
 
     def message(self) -> Message:
         """Show both contents."""
-        return Message(f"the contents of {self.name} were {format_value(self.operand)} and are", "{0}")
+        expected = format_value(self.operand)
+        if type(self.operand) is tuple:  # also for a list or a deque
+            expected = expected.removeprefix("a tuple of ")
+        return Message(f"the contents of {self.name} were {expected} and are", "{0}")
 
 
 class HasKeys(Guard):

@@ -9,6 +9,7 @@ the object as it was before the run, and what they assign is neither recorded no
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import sys
 import threading
 import types
@@ -37,6 +38,7 @@ MAX_PROGRAMS = 8
 MAX_INSTALLS = 200 if sys.version_info >= (3, 13) else sys.maxsize
 _installs: weakref.WeakKeyDictionary[type, int] = weakref.WeakKeyDictionary()
 _HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
+_EXTENSIONS = tuple(importlib.machinery.EXTENSION_SUFFIXES)
 _NEVER = (functools.partial, threading.local, type, torch.Tensor, torch.jit.ScriptModule)
 
 
@@ -138,7 +140,7 @@ def can_hook(cls: type) -> bool:
         return False
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
-    return file is None or file.endswith((".py", ".pyc"))
+    return file is None or not file.endswith(_EXTENSIONS)  # a script may have any name, also "<stdin>"
 
 
 class ClassHooks:

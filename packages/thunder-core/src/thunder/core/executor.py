@@ -20,6 +20,7 @@ class ExecutorLike(Protocol):
     is_fallback: bool
     plugin: str | None
     implmap: dict[Any, Any]
+    memory: Any
 
     def grad_rule(self, bsym: BoundSymbol, *, named: bool = True) -> Callable[..., Any] | None:
         """Return the executor's gradient rule for `bsym`, or None if it has no rule or does not accept `bsym`."""

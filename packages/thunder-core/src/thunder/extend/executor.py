@@ -18,6 +18,7 @@ from thunder.core.langctx import langctx
 from thunder.core.state import registrations
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
+from thunder.extend.memory import ResultMemory
 from thunder.extend.operations import id_of
 
 __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "implementations_epoch"]
@@ -60,6 +61,8 @@ class Executor:
     is_fallback = False
     # Finds an executor by name when unpickling. The registry sets this, because this module cannot import the registry.
     find: ClassVar[Any]
+    # What is known of the memory of results.
+    memory: ResultMemory = ResultMemory()
 
     def __init__(self, name: str, *, version: str | None = None):
         self.name = name

@@ -18,6 +18,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
+from thunder.execution.in_place_updates import in_place_updates
 from thunder.execution.memory import delete_last_used, hand_over_early
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
@@ -153,6 +154,9 @@ class Passes:
             self.run(traces, "after_execution")
         traces.append(verify_if_asked(merge_views(traces[-1])))
         traces.append(verify_if_asked(dce(traces[-1])))
+        updated = in_place_updates(traces[-1])
+        if updated is not traces[-1]:
+            traces.append(verify_if_asked(updated))
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
         if "stages" in trace.info:
             traces.append(verify_if_asked(hand_over_early(traces[-1])))
@@ -192,6 +196,8 @@ def compile_trace(
                 differentiable.backward_program(differentiable.everything)
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
             return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
+    if flowing:  # no gradient flows out of the program
+        traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     traces += passes.to_execution(traces[-1])
     return _specialization(captured, passes, _without_gradient(traces[-1]), traces)
 

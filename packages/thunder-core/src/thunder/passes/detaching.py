@@ -12,12 +12,17 @@ from collections import Counter
 from typing import Any
 
 import thunder.torch as ltorch
+from thunder.core import prims
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace
 from thunder.passes.cse import escaping_values
 from thunder.passes.rewrite import Rewriter
 
 __all__ = ["without_detaching"]
+
+
+# Operations that return the value of their last argument, with another gradient.
+_DETACHED = frozenset({ltorch.detach, prims.detach, prims.assign_value})
 
 
 class _WithoutDetaching(Rewriter):
@@ -32,11 +37,11 @@ class _WithoutDetaching(Rewriter):
         self.computed: set[str] = set()  # values computed here that are not views
 
     def rewrite(self, op: BoundSymbol) -> Any:
-        if op.sym is ltorch.detach:
-            (source,) = op.arg_names
-            if op.output.name not in self.escaping or (source in self.computed and self.uses[source] == 1):
-                self.uses[source] += self.uses[op.output.name] - 1
-                return op.args[0]
+        if op.sym in _DETACHED:
+            value = op.args[-1]
+            if op.output.name not in self.escaping or (value.name in self.computed and self.uses[value.name] == 1):
+                self.uses[value.name] += self.uses[op.output.name] - 1
+                return value
         elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
             self.computed.update(op.out_names)
         return None
@@ -44,6 +49,6 @@ class _WithoutDetaching(Rewriter):
 
 def without_detaching(trace: Trace) -> list[Trace]:
     """Return a list with the trace without `detach`, or an empty list if the trace contains none."""
-    if all(op.sym is not ltorch.detach for op in trace.bound_symbols):
+    if all(op.sym not in _DETACHED for op in trace.bound_symbols):
         return []
     return [_WithoutDetaching().run(trace)]

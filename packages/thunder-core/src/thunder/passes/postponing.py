@@ -19,7 +19,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 
-__all__ = ["innermost", "postponed_past_decisions"]
+__all__ = ["cannot_fail", "innermost", "postponed_past_decisions"]
 
 _PURE = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.SHAPE_OP})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
@@ -67,7 +67,7 @@ def _is_barrier(op: BoundSymbol) -> bool:
 def _may_wait(op: BoundSymbol) -> bool:
     if op.has_effect or op.sym.is_structural or op.sym.is_fusion:
         return False
-    return all(map(_cannot_fail, innermost(op)))
+    return all(map(cannot_fail, innermost(op)))
 
 
 def innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
@@ -79,7 +79,7 @@ def innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
         yield op
 
 
-def _cannot_fail(op: BoundSymbol) -> bool:
+def cannot_fail(op: BoundSymbol) -> bool:
     tags = op.sym.tags
     if OpTags.OPAQUE_OP in tags or _PURE.isdisjoint(tags):
         return False

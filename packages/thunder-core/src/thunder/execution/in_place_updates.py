@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In-place updates: write new values of inputs directly to the inputs' memory, as early as possible.
+
+A traced program computes new values, e.g. of parameters and of an optimizer's state, and copies them to the inputs at
+its end. This pass moves each copy up to right behind the last reader of the old value. If the operation that computes
+the new value can write to the old value's memory then, the copy is dropped. Intermediate values of an update move to
+this memory, too (`p.mul_(…)`, `p.addcdiv_(…)`), and other intermediate values reuse the memory of an operand that
+nothing reads afterwards.
+
+Contract: the input is a claimed trace, without `del`, whose inputs do not overlap in memory if they are written
+(`runtime.guards.check_distinct`). Results and written memory are the same to the bit, and no operation is added to a
+program that writes no input. In detail:
+
+- Memory. The memory of a value is read by an operation if an argument may share it. Whether it may is what the executor
+  says (`Executor.memory`); without an answer, results share the memory of all arguments, and arguments may be kept. An
+  operation writes to memory only if no later operation reads what was there, and only a value that is neither returned
+  nor kept by an operation moves to other memory.
+- Layout. A value moves to memory of its own shape, dtype, device and strides only. The strides of inputs are known where
+  the prologue checks them (`info["strides"]`), and those of results from the executor.
+- Failures. No write moves to or above an operation that may end the run: a decision or a check, a random draw, an opaque
+  operation, an operation that may fail because of values (`passes/postponing.py`), or arithmetic on numbers. Numbers
+  that only need small tensors, e.g. bias corrections of an optimizer's step count, are therefore computed before
+  the first write. A call that leaves its path or raises such an error has then written nothing, and runs again on
+  another path or eagerly. Only errors that depend on no value (memory that is exhausted, an interrupt, a lost device)
+  can occur between the writes. They leave a prefix of the updates, like eager mode, but in the order of the program
+  here, and nothing runs a second time (`frontend/failures.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thunder.core import prims
+from thunder.core.proxies import NumberProxy, TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.strides import Strides
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.trace import Trace, construct
+from thunder.passes.postponing import cannot_fail, innermost
+
+__all__ = ["in_place_updates"]
+
+_NUMBERS = frozenset({prims.item, prims.items})
+_HARMLESS = frozenset({prims.clone, prims.full, prims.size, prims.item, prims.items})
+
+
+def in_place_updates(trace: Trace) -> Trace:
+    """Return the trace with updates of inputs in place, or the trace itself if there is nothing to do."""
+    operations = trace.bound_symbols
+    if not any(map(_is_copy, operations)) or "stages" in trace.info:
+        return trace
+    if any(_writes(op) for op in operations if not _is_copy(op)):
+        return trace
+    with construct(trace, "In-place Updates") as out:
+        operations, first, places = _numbers_first(trace, out)
+        out.bound_symbols[:] = _Updates(trace, operations, first, places).run()
+    return out
+
+
+def _is_copy(op: BoundSymbol) -> bool:
+    return op.sym is prims.copy_ or (len(op.subsymbols) == 1 and op.subsymbols[0].sym is prims.copy_)
+
+
+def _writes(op: BoundSymbol) -> bool:
+    return op.has_effect and any(OpTags.IN_PLACE_OP in part.sym.tags for part in (op, *innermost(op)))
+
+
+# -- operations that may fail -----------------------------------------------------------------------------------------
+def _may_fail(op: BoundSymbol) -> bool:
+    """Check whether an operation may end the run because of values, apart from arithmetic on numbers."""
+    if op.sym.is_return or op.sym is prims.unpack_trivial or op.sym is prims.number or _is_copy(op):
+        return False
+    if op.sym.is_structural and op.sym not in _HARMLESS:
+        return True
+    return not all(_is_harmless(part) for part in innermost(op))
+
+
+def _is_harmless(op: BoundSymbol) -> bool:
+    sym = op.sym
+    if sym in _HARMLESS or (OpTags.VIEW_OP in sym.tags and OpTags.OPAQUE_OP not in sym.tags):
+        return True
+    return not sym.must_stay and cannot_fail(op)
+
+
+def _computes_numbers(op: BoundSymbol) -> bool:
+    """Check whether arguments of an operation are computed when it runs."""
+    return next(_expressions((op.args, op.kwargs)), None) is not None
+
+
+def _expressions(x: Any) -> Iterator[SymbolicNumber]:
+    """Yield the numbers in arguments that are computed when the operation runs."""
+    if isinstance(x, SymbolicNumber):
+        if [p.name for p in x.leaves] != [x.text()]:
+            yield x
+    elif isinstance(x, (tuple, list)):
+        for item in x:
+            yield from _expressions(item)
+    elif isinstance(x, dict):
+        yield from _expressions((*x.values(),))
+    elif isinstance(x, slice):
+        yield from _expressions((x.start, x.stop, x.step))
+
+
+def _replaced(x: Any, numbers: Mapping[str, NumberProxy]) -> Any:
+    """Return arguments in which values of the program replace the expressions that they are the values of."""
+    if isinstance(x, SymbolicNumber):
+        return numbers.get(x.text(), x)
+    if isinstance(x, (tuple, list)):
+        items = [_replaced(item, numbers) for item in x]
+        return items if isinstance(x, list) else tuple(items)
+    if isinstance(x, dict):
+        return {key: _replaced(item, numbers) for key, item in x.items()}
+    if isinstance(x, slice):
+        return slice(*[_replaced(item, numbers) for item in (x.start, x.stop, x.step)])
+    return x
+
+
+def _numbers_first(trace: Trace, out: Trace) -> tuple[list[BoundSymbol], int, dict[str, int]]:
+    """Return the operations, the position from which on none may fail, and places of values.
+
+    Arithmetic on numbers that depend on small tensors only moves before this position. The places of values that move
+    are the positions of the operations that followed.
+    """
+    operations = trace.bound_symbols
+    last = max((i for i, op in enumerate(operations) if _may_fail(op)), default=-1)
+    made = {name: i for i, op in enumerate(operations) for name in op.out_names}
+    early: set[int] = set()
+    for i in range(last + 1, len(operations)):
+        op = operations[i]
+        number = op.sym is prims.number
+        if not number and not _computes_numbers(op):
+            continue
+        leaves = [p.name for x in _expressions((op.args, op.kwargs)) for p in x.leaves]
+        needed = _needed(operations, made, op.arg_names if number else leaves, last)
+        if needed is None:
+            last, early = i, set()
+        else:
+            early |= needed | ({i} if number else set())
+    numbers: dict[str, NumberProxy] = {}
+    places: dict[str, int] = {}
+    before, after = operations[: last + 1], []
+    with tracectx(out):
+        for i in range(last + 1, len(operations)):
+            op = operations[i]
+            if i not in early:
+                with out.scope() as recorded:
+                    for x in _expressions((op.args, op.kwargs)):
+                        if x.text() not in numbers:
+                            numbers[x.text()] = prims.number(x)
+                before += recorded
+                if _computes_numbers(op):
+                    op = op.replace(args=_replaced(op.args, numbers), kwargs=_replaced(op.kwargs, numbers))
+            if i in early:
+                before.append(op)
+                places.update(dict.fromkeys(op.out_names, len(after)))
+            else:
+                after.append(op)
+    return [*before, *after], len(before), {name: len(before) + place for name, place in places.items()}
+
+
+def _needed(operations: list[BoundSymbol], made: Mapping[str, int], names: Any, last: int) -> set[int] | None:
+    """Return the operations after `last` that values need; None if one of them computes with large tensors or writes."""
+    needed: set[int] = set()
+    stack = [made[name] for name in names if made.get(name, -1) > last]
+    while stack:
+        i = stack.pop()
+        if i in needed:
+            continue
+        op = operations[i]
+        if _is_copy(op) or not all(map(_is_small, (*op.flat_args, *op.flat_outs))):
+            return None
+        needed.add(i)
+        stack += [made[name] for name in op.arg_names if made.get(name, -1) > last]
+    return needed
+
+
+def _is_small(p: Any) -> bool:
+    return not isinstance(p, TensorProxy) or all(type(n) is int and n == 1 for n in p.shape)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+class _Updates:
+    """The state of the pass. A position is twice an operation's index; a copy that moves behind it is at the next."""
+
+    def __init__(self, trace: Trace, operations: list[BoundSymbol], first: int, places: Mapping[str, int]):
+        self.operations = operations
+        self.places = places
+        self.first = first  # the first operation that may write
+        self.made: dict[str, int] = {}
+        self.values: dict[str, TensorProxy] = {p.name: p for p in trace.args if isinstance(p, TensorProxy)}
+        # The names of all memory that a value may be in. An input is in memory of its own.
+        self.memory: dict[str, frozenset[str]] = {name: frozenset({name}) for name in self.values}
+        known: Mapping[str, Strides] = trace.info.get("strides", {})
+        self.strides = {name: known[name] for name, p in self.values.items() if len(known.get(name, ())) == p.ndim}
+        self.last_read: dict[str, int] = {}  # by memory
+        self.kept: set[str] = set()  # memory that may be read after the program, or outside of it
+        self.targets: dict[int, dict[str, tuple[TensorProxy, frozenset[str]]]] = {}  # results in other memory
+        self.changed: dict[int, BoundSymbol] = {}  # the operations that write them
+        self.moved: set[str] = set()  # values that are in the memory of an input
+        for i, op in enumerate(operations):
+            self._add(i, op)
+
+    def _add(self, i: int, op: BoundSymbol) -> None:
+        executor = op.sym.executor
+        shared: Any = None
+        if _is_copy(op):
+            shared = op.arg_names[1:2]
+        elif op.sym.is_structural:
+            shared = ()
+        elif executor is not None:
+            shared = executor.memory.may_share(op)
+            self.strides.update(executor.memory.strides(op, self.strides))
+        tensors = [p.name for p in op.flat_args if isinstance(p, TensorProxy)]
+        for name in tensors:
+            self.last_read.update(dict.fromkeys(self.memory[name], i))
+            if shared is None or op.sym.is_return:
+                self.kept |= self.memory[name]
+        new = op.out_names
+        self.made.update(dict.fromkeys(new, i))
+        memory: frozenset[str] = frozenset()
+        for name in tensors if shared is None else shared:
+            memory |= self.memory[name]
+        if shared is None:  # results may share memory, which may be kept
+            memory |= {*new[:1]}
+            self.kept |= memory
+        for p in op.flat_outs:
+            if isinstance(p, TensorProxy) and p.name in new:
+                self.values[p.name] = p
+                self.memory[p.name] = memory or frozenset({p.name})
+
+    def run(self) -> list[BoundSymbol]:
+        """Return the operations with updates in place."""
+        copies = [i for i, op in enumerate(self.operations) if _is_copy(op)]
+        targets = [self.operations[i].arg_names[1] for i in copies]
+        read: dict[str, int] = {}  # the position of the last operation so far that reads memory
+        written: dict[str, int] = {}
+        behind: dict[int, list[BoundSymbol]] = {}  # the copies that move behind an operation
+        dropped: dict[str, Any] = {}  # the results of copies that are dropped
+        gone: set[int] = set()
+        for i, op in enumerate(self.operations):
+            if not _is_copy(op):
+                for name in op.arg_names:
+                    read.update(dict.fromkeys(self.memory.get(name, ()), 2 * i))
+                continue
+            x, target = op.args[0], op.args[1]
+            if targets.count(target.name) == 1 and self.memory[target.name] == {target.name}:
+                free = max(read.get(target.name, -1), 2 * self.first - 1)
+                if self._moves(x, target, free):
+                    gone.add(i)
+                    dropped[op.output.name] = target
+                    written[target.name] = 2 * self.made[x.name]
+                    continue
+            sources = self.memory[x.name]
+            at = [read.get(m, -1) for m in self.memory[target.name]]
+            at += [written.get(m, -1) for m in (*sources, *self.memory[target.name])]
+            made = 2 * self.made.get(x.name, -1)
+            earliest = max(2 * self.first - 1, made, 2 * self.places.get(x.name, 0) - 1, *at)
+            if earliest < 2 * i - 1:
+                gone.add(i)
+                behind.setdefault(earliest // 2, []).append(op)
+                position = earliest // 2 * 2 + 1
+            else:
+                position = 2 * i
+            for m in sources:
+                read[m] = max(read.get(m, -1), position)
+            written.update(dict.fromkeys(self.memory[target.name], position))
+        self._reuse_operands()
+        lines = []
+        for i, op in enumerate(self.operations):
+            if i not in gone:
+                op = self.changed.get(i, op)
+                lines.append(op.substitute(dropped) if dropped else op)
+            lines += behind.get(i, ())
+        return lines
+
+    def _moves(self, x: TensorProxy, target: TensorProxy, free: int) -> bool:
+        """Move a value to the memory of an input whose old value is last read at position `free`, if possible.
+
+        Values from which it is computed move there, too.
+        """
+        if not self._may_move(x.name, target, free):
+            return False
+        i = self.made[x.name]
+        if not self._write(i, x.name, target, self._whole(i, target)):
+            return False
+        self.moved.add(x.name)
+        found = True
+        while found:
+            found = False
+            for name in dict.fromkeys(self.operations[i].arg_names):
+                if not self._dies_at(name, i) or not self._may_move(name, target, free):
+                    continue
+                j = self.made[name]
+                before = self.targets.get(i, {}), self.changed.get(i)
+                result = self._result_in(i, target)
+                there = self.targets[i][result][1] | {name}
+                if not self._write(i, result, target, there):
+                    continue
+                if self._write(j, name, target, self._whole(j, target)):
+                    self.moved.add(name)
+                    i, found = j, True
+                    break
+                self.targets[i] = before[0]
+                if before[1] is not None:
+                    self.changed[i] = before[1]
+        return True
+
+    def _result_in(self, i: int, target: TensorProxy) -> str:
+        return next(name for name, (t, _) in self.targets[i].items() if t.name == target.name)
+
+    def _whole(self, i: int, target: TensorProxy) -> frozenset[str]:
+        """Return the arguments of an operation that are the target itself."""
+        return frozenset([name for name in self.operations[i].arg_names if name == target.name])
+
+    def _may_move(self, name: str, target: TensorProxy, free: int) -> bool:
+        """Check whether a value can be in the memory of `target` from its computation on."""
+        i = self.made.get(name, -1)
+        if i < self.first or 2 * i < free or name in self.moved or name in self.kept:
+            return False
+        if self.memory[name] != {name} or not self._same_layout(name, target):
+            return False
+        if 2 * i == free:  # the operation itself reads the old value: only as a whole, not through views
+            return all(
+                a == target.name or target.name not in self.memory.get(a, ()) for a in self.operations[i].arg_names
+            )
+        return True
+
+    def _same_layout(self, name: str, other: TensorProxy) -> bool:
+        p, strides = self.values[name], self.strides.get(name)
+        return (
+            strides is not None
+            and strides == self.strides.get(other.name)
+            and tuple(p.shape) == tuple(other.shape)
+            and p.dtype is other.dtype
+            and p.device is other.device
+        )
+
+    def _dies_at(self, name: str, i: int) -> bool:
+        """Check whether an operation is the last one that reads a value, and reads it only as a whole."""
+        if self.memory.get(name) != {name} or self.last_read[name] != i:
+            return False
+        return all(a == name or name not in self.memory.get(a, ()) for a in self.operations[i].arg_names)
+
+    def _write(self, i: int, name: str, target: TensorProxy, whole: frozenset[str]) -> bool:
+        """Let an operation write a result to the memory of `target`, if its executor can."""
+        op = self.operations[i]
+        if op.sym.executor is None:
+            return False
+        targets = {**self.targets.get(i, {}), name: (target, whole)}
+        new = op.sym.executor.memory.written_to(op, targets)
+        if new is None:
+            return False
+        self.targets[i], self.changed[i] = targets, new
+        return True
+
+    def _reuse_operands(self) -> None:
+        """Write results to the memory of operands that nothing reads afterwards."""
+        for i in range(self.first, len(self.operations)):
+            op = self.operations[i]
+            if i in self.targets or _is_copy(op):
+                continue
+            for p in op.flat_outs:
+                if p.name not in self.strides or self.memory.get(p.name) != {p.name}:
+                    continue
+                for name in dict.fromkeys(op.arg_names):
+                    taken = any(t.name == name for t, _ in self.targets.get(i, {}).values())
+                    if taken or not self._is_temporary(name, i) or not self._same_layout(p.name, self.values[name]):
+                        continue
+                    if self._write(i, p.name, self.values[name], frozenset({name})):
+                        break
+
+    def _is_temporary(self, name: str, i: int) -> bool:
+        return name in self.made and name not in self.kept and name not in self.moved and self._dies_at(name, i)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the torch executor knows of the memory of its results, and how it writes a result to memory that exists.
+
+The answers are conservative. An operation that is not known to compute new memory may return an argument. Strides that
+are not known are not exchanged for others, because torch's kernels may round differently for other strides.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import get_testing_overrides
+
+import thunder.torch as ltorch
+from thunder.core import prims
+from thunder.core.proxies import TensorProxy
+from thunder.core.strides import Strides, contiguous_strides
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.executors.torchex.base import ex, qualified_name
+from thunder.extend.memory import ResultMemory
+from thunder.passes.postponing import innermost
+from thunder.runtime.autograd.leaf_gradients import new_gradient
+from thunder.torch.base import torch_function_map
+
+__all__ = ["TorchMemory"]
+
+_COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP})
+_UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
+_CREATE = frozenset({prims.clone, prims.full})
+_DETACH = frozenset({prims.detach, ltorch.detach})
+
+
+class TorchMemory(ResultMemory):
+    """The memory of the results of torch's functions."""
+
+    def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
+        if not _UNKNOWN.isdisjoint(op.sym.tags) or op.sym.fn is None:
+            return None
+        if op.sym.fn is new_gradient:
+            return op.arg_names[:1]
+        made = {name: part for part in innermost(op) for name in part.out_names}
+        if OpTags.VIEW_OP not in op.sym.tags and all(name in made and _is_new(made[name]) for name in op.out_names):
+            return ()
+        if len(op.subsymbols) == 1 and OpTags.VIEW_OP in op.subsymbols[0].sym.tags:
+            first = op.args[0] if op.args else None
+            return (first.name,) if isinstance(first, TensorProxy) else None
+        return None
+
+    def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
+        out = op.output
+        if not isinstance(out, TensorProxy) or any(type(n) is not int for n in out.shape):
+            return {}
+        found = self._strides(op, out, known)
+        return {} if found is None else {out.name: found}
+
+    def _strides(self, op: BoundSymbol, out: TensorProxy, known: Mapping[str, Strides]) -> Strides | None:
+        shape = tuple(out.shape)
+        contiguous = contiguous_strides(shape)
+        if op.sym.fn is new_gradient:  # a gradient has the strides of its leaf
+            return known.get(op.args[1].name)
+        whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
+        if whole in _DETACH:
+            return known.get(op.arg_names[0])
+        if whole.facts.layout == "contiguous":
+            return contiguous
+        if op.sym.fn is torch.matmul and all(a.ndim == 2 for a in op.args):
+            return contiguous
+        if not _is_elementwise(op) or self.may_share(op) != ():
+            return None
+        operands = [x for x in op.flat_args if isinstance(x, TensorProxy)]
+        layouts = {known.get(x.name) for x in operands if tuple(x.shape) == shape}
+        if len(layouts) != 1:
+            return None
+        (strides,) = layouts
+        expanded = [x for x in operands if tuple(x.shape) != shape and x.ndim]
+        # With an expanded operand, torch orders the dimensions by the strides of all operands.
+        if expanded and (
+            strides != contiguous or any(known.get(x.name) != contiguous_strides(x.shape) for x in expanded)
+        ):
+            return None
+        return strides
+
+    def written_to(
+        self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
+    ) -> BoundSymbol | None:
+        fn = op.sym.fn
+        if not isinstance(op.output, TensorProxy) or [*targets] != [op.output.name] or "out" in op.kwargs:
+            return None
+        if not _accepts_out(fn) or not _is_elementwise(op) or self.may_share(op) != ():
+            return None
+        sym = _writing(fn, op.sym.name, op.sym.tags)
+        return op.replace(sym=sym, kwargs={**op.kwargs, "out": targets[op.output.name][0]})
+
+
+def _is_new(op: BoundSymbol) -> bool:
+    """Check whether a primitive computes a new tensor in all implementations."""
+    sym = op.sym
+    if sym is prims.convert_element_type:
+        return op.args[0].dtype is not op.output.dtype
+    if OpTags.VIEW_OP in sym.tags or not _UNKNOWN.isdisjoint(sym.tags):
+        return False
+    return sym in _CREATE or not _COMPUTES.isdisjoint(sym.tags)
+
+
+def _is_elementwise(op: BoundSymbol) -> bool:
+    """Check whether each element of the result is computed from the elements of the operands at one place."""
+    return all(OpTags.ELEMENTWISE_OP in part.sym.tags or part.sym is prims.broadcast_in_dim for part in innermost(op))
+
+
+@functools.cache
+def _accepts_out(fn: Any) -> bool:
+    if not isinstance(fn, types.BuiltinFunctionType) or fn not in torch_function_map():
+        return False
+    described = get_testing_overrides().get(fn)
+    return described is not None and "out" in inspect.signature(described).parameters
+
+
+@functools.cache
+def _writing(fn: Any, name: str, tags: frozenset[OpTags]) -> Symbol:
+    """Return the operator that runs a function of torch with `out=`."""
+
+    def meta(*args: Any, out: Any, **kwargs: Any) -> Any:
+        return prims.copy_(torch_function_map()[fn](*args, **kwargs), out)
+
+    module, found = qualified_name(fn)
+    return Symbol(
+        found if module else name, meta, id=("torchex", fn, "out"), module=module, executor=ex, fn=fn,
+        tags=(*tags, OpTags.IN_PLACE_OP),
+    )  # fmt: skip
+
+
+ex.memory = TorchMemory()

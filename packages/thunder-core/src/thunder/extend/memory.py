@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an executor knows of the memory of its operations' results, for passes that write to memory that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder.core.proxies import TensorProxy
+from thunder.core.strides import Strides
+from thunder.core.symbol import BoundSymbol
+
+__all__ = ["ResultMemory"]
+
+
+class ResultMemory:
+    """The answers of an executor about operations that it has claimed. These answers, the defaults, are always right.
+
+    A subclass knows more (`Executor.memory`).
+    """
+
+    def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
+        """Return the arguments whose memory the results may share. None: all arguments, or memory that is used again.
+
+        If this is not None, a result shares memory with no other result unless it shares the memory of an argument.
+        """
+        return None
+
+    def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
+        """Return the strides of results that are dense, as far as they are certain, given strides that are `known`.
+
+        Strides have the form of `core.strides.dense_strides`. Strides of the arguments that are not dense are unknown.
+        """
+        return {}
+
+    def written_to(
+        self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
+    ) -> BoundSymbol | None:
+        """Return `op`, changed to write results to memory that exists, or None if the executor cannot do that.
+
+        `targets` contains for each such result a tensor with the result's shape, dtype, device and strides, and the
+        arguments that have the same memory, each with its elements at the places of the result's. The results must
+        be equal to those of `op` to the bit.
+        """
+        return None

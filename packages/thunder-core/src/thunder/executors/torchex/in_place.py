@@ -18,6 +18,7 @@ from torch.overrides import get_testing_overrides
 
 import thunder.torch as ltorch
 from thunder.core import prims
+from thunder.core.dtypes import is_complex_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, contiguous_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
@@ -47,8 +48,7 @@ class TorchMemory(ResultMemory):
         if OpTags.VIEW_OP not in op.sym.tags and all(name in made and _is_new(made[name]) for name in op.out_names):
             return ()
         if len(op.subsymbols) == 1 and OpTags.VIEW_OP in op.subsymbols[0].sym.tags:
-            first = op.args[0] if op.args else None
-            return (first.name,) if isinstance(first, TensorProxy) else None
+            return [p.name for p in op.flat_args if isinstance(p, TensorProxy)]
         return None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
@@ -64,9 +64,9 @@ class TorchMemory(ResultMemory):
         if op.sym.fn is new_gradient:  # a gradient has the strides of its leaf
             return known.get(op.args[1].name)
         whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
-        if whole in _DETACH:
+        if whole in _DETACH or _is_clone(op):
             return known.get(op.arg_names[0])
-        if whole.facts.layout == "contiguous":
+        if whole.facts.layout == "contiguous" and "memory_format" not in op.kwargs:
             return contiguous
         if op.sym.fn is torch.matmul and all(a.ndim == 2 for a in op.args):
             return contiguous
@@ -74,16 +74,15 @@ class TorchMemory(ResultMemory):
             return None
         operands = [x for x in op.flat_args if isinstance(x, TensorProxy)]
         layouts = {known.get(x.name) for x in operands if tuple(x.shape) == shape}
-        if len(layouts) != 1:
+        if len(layouts) != 1 or None in layouts:
             return None
         (strides,) = layouts
         expanded = [x for x in operands if tuple(x.shape) != shape and x.ndim]
-        # With an expanded operand, torch orders the dimensions by the strides of all operands.
-        if expanded and (
-            strides != contiguous or any(known.get(x.name) != contiguous_strides(x.shape) for x in expanded)
-        ):
-            return None
-        return strides
+        if strides == contiguous and all(known.get(x.name) == contiguous_strides(x.shape) for x in expanded):
+            return contiguous
+        # Only functions with `out=` and a method that runs in place are certain to keep other strides.
+        keeps = _accepts_out(op.sym.fn) and hasattr(torch.Tensor, f"{op.sym.name}_")
+        return strides if keeps and not expanded else None
 
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
@@ -91,10 +90,30 @@ class TorchMemory(ResultMemory):
         fn = op.sym.fn
         if not isinstance(op.output, TensorProxy) or [*targets] != [op.output.name] or "out" in op.kwargs:
             return None
+        ((target, _),) = targets.values()
+        if _is_clone(op):
+            return op.replace(sym=ex.implmap[prims.copy_.id].op, args=(op.args[0], target), kwargs={})
         if not _accepts_out(fn) or not _is_elementwise(op) or self.may_share(op) != ():
             return None
+        if not isinstance(op.args[0], TensorProxy):  # torch has few functions of a number and a tensor with `out=`
+            return None
+        if not all(_is_exact(x, op.output) for x in op.flat_args if isinstance(x, TensorProxy)):
+            return None
         sym = _writing(fn, op.sym.name, op.sym.tags)
-        return op.replace(sym=sym, kwargs={**op.kwargs, "out": targets[op.output.name][0]})
+        return op.replace(sym=sym, kwargs={**op.kwargs, "out": target})
+
+
+def _is_clone(op: BoundSymbol) -> bool:
+    """Check whether an operation copies its argument, with its strides."""
+    whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
+    return whole in (prims.clone, ltorch.clone) and not op.kwargs
+
+
+def _is_exact(x: TensorProxy, out: TensorProxy) -> bool:
+    """Check whether an operand lets torch round alike in all memory. Loops over complex numbers differ, and the order
+    of loops over expanded operands may.
+    """
+    return not is_complex_dtype(x.dtype) and (x.ndim == 0 or tuple(x.shape) == tuple(out.shape))
 
 
 def _is_new(op: BoundSymbol) -> bool:

@@ -38,7 +38,7 @@ def function(layouts: Any) -> Callable[..., Any]:
     """A warm call of two inputs, an output and two scratch arrays, in two launches."""
     steps = [Step("main", (5, 2), (0, 1, 2, 3, 4), (64,)), Step("finish", (1, 1), (3, 4, 2), (8, 16))]
     output = ((4, 4), (4, 1), torch.float32)
-    return warm_call("Triton0", 2, layouts, [output], [PART, PART], steps, 0, lambda *inputs: "otherwise")
+    return warm_call("Triton0", 2, layouts, [output], [PART, PART], [2], steps, 0, lambda *inputs: "otherwise")
 
 
 def test_launches(launched: list[tuple[Any, ...]]) -> None:

@@ -16,7 +16,7 @@ program that writes no input. In detail:
   operation writes to memory only if no later operation reads what was there. Values that are returned, or that an
   operation may keep, do not move to other memory.
 - Layout. A value moves to memory of its own shape, dtype, device and strides only. The strides of inputs are known
-  where the prologue checks them (`info["strides"]`), and those of results from the executor.
+  where the prologue checks them (`info["strides"]`), and those of results if the executor knows them.
 - Failures. No write moves to or above an operation that may end the run: a decision or a check, a random draw, an opaque
   operation, an operation that may fail because of values (`passes/postponing.py`), or arithmetic on numbers. Numbers
   that only need small tensors, e.g. bias corrections of an optimizer's step count, are therefore computed before
@@ -161,7 +161,7 @@ def _numbers_first(trace: Trace, out: Trace) -> tuple[list[BoundSymbol], int, di
 
 
 def _needed(operations: list[BoundSymbol], made: Mapping[str, int], names: Any, last: int) -> set[int] | None:
-    """Return the operations after `last` that values need; None if one of them writes, or has tensors that are large."""
+    """Return the operations after `last` that values need; None if one of them writes or has large tensors."""
     needed: set[int] = set()
     stack = [made[name] for name in names if made.get(name, -1) > last]
     while stack:

@@ -19,6 +19,7 @@ from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import current_trace, tracectx
+from thunder.core.strides import Strides, dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, argument_key, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
@@ -57,6 +58,7 @@ __all__ = [
     "Proxy",
     "ResultMemory",
     "Saved",
+    "Strides",
     "Symbol",
     "SymbolicNumber",
     "TensorProxy",
@@ -72,6 +74,7 @@ __all__ = [
     "compiling",
     "construct",
     "current_trace",
+    "dense_strides",
     "deregister_executor",
     "devices",
     "dtypes",

@@ -321,14 +321,15 @@ class FusionExecutor(Executor):
         return self.fuse_rejection(bsym) is None
 
     def register_temporary_operation(
-        self, name: str, fn: Callable[..., Any], *, inputs: Sequence[Any], outputs: Any, bsyms: Sequence[BoundSymbol]
-    ) -> BoundSymbol:
+        self, name: str, fn: Callable[..., Any], *, inputs: Sequence[Any], outputs: Any, bsyms: Sequence[BoundSymbol],
+        tags: Sequence[OpTags] = (),
+    ) -> BoundSymbol:  # fmt: skip
         """Return the bound symbol of a fusion. `fn` computes `outputs` from `inputs`, and replaces `bsyms`."""
 
         def meta(*args: Any) -> Any:
             return outputs
 
-        sym = Symbol(name, meta, id=f"{self.name}.{name}", is_prim=True, executor=self, fn=fn)
+        sym = Symbol(name, meta, id=f"{self.name}.{name}", is_prim=True, executor=self, fn=fn, tags=tags)
         sym.is_fusion = True
         return BoundSymbol(sym, tuple(inputs), {}, outputs, list(bsyms))
 

@@ -119,7 +119,8 @@ def test_answers_about_memory_are_true(dtype: torch.dtype) -> None:
 ARITHMETIC: list[tuple[Callable[..., Any], int]] = [
     (torch.add, 2), (torch.sub, 2), (torch.mul, 2), (torch.div, 2), (torch.maximum, 2), (torch.pow, 2),
     (torch.sqrt, 1), (torch.rsqrt, 1), (torch.exp, 1), (torch.log, 1), (torch.tanh, 1), (torch.sigmoid, 1),
-    (functools.partial(torch.addcmul, value=0.3), 3), (functools.partial(torch.addcdiv, value=-0.3), 3), (torch.lerp, 3),
+    (functools.partial(torch.addcmul, value=0.3), 3), (functools.partial(torch.addcdiv, value=-0.3), 3),
+    (torch.lerp, 3),
     (functools.partial(torch.clamp, min=0.2, max=0.7), 1), (functools.partial(torch.add, other=1e-8), 1),
 ]  # fmt: skip
 

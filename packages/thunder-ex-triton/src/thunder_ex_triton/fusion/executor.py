@@ -28,6 +28,7 @@ from thunder_ex_triton.fusion.autotune import OPTION
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.iteration_space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
+from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.op_table import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
@@ -52,6 +53,10 @@ _CONSTANTS = {prims.full, prims.iota}
 
 class TritonFusion(FusionExecutor):
     """Fuses chains of pointwise operations, reductions over rows or columns, and shape operations into kernels."""
+
+    def __init__(self, name: str, *, version: str | None = None):
+        super().__init__(name, version=version)
+        self.memory = FusionMemory(self)
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(bsym)

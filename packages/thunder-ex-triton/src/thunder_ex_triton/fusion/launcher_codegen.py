@@ -41,12 +41,14 @@ def warm_call(
     layouts: Sequence[tuple[int, ...] | None] | None,
     outputs: Sequence[Made],
     scratch: Sequence[Made],
+    returned: Sequence[int],
     steps: Sequence[Step],
     device: int,
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
     """Return a function of a region's `count` inputs that launches `steps` and returns the outputs.
 
+    `returned` are the positions of the returned tensors among the inputs and `outputs`, which the function allocates.
     `layouts` are the strides that the function checks for each input; None means contiguous. Without `layouts`, strides
     are not checked. If a check fails, `otherwise` is called.
     """
@@ -72,7 +74,7 @@ def warm_call(
         f"    if not ({unaligned}{_WATCHED}):",
         f"        stream = stream_of({device})",
         *(f"        {line}" for line in launches),
-        f"        return ({''.join(f'{x}, ' for x in results)})",
+        f"        return ({''.join(f'{[*inputs, *results][i]}, ' for i in returned)})",
         f"return otherwise({', '.join(inputs)})",
     ]
     # Equal regions generate the same source, which is compiled once.

@@ -8,18 +8,19 @@ it compiled in an earlier process.
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
-from thunder.extend import BoundSymbol, TensorProxy, to_torch_device, to_torch_dtype
+from thunder.extend import BoundSymbol, TensorProxy, ThunderError, to_torch_device, to_torch_dtype
 from thunder_ex_triton.disk_cache import kept, remember_triton
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.dump import program
@@ -63,6 +64,8 @@ class FusedRegion:
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
         self.outputs: list[TensorProxy] = list(outputs)
+        # For outputs in memory that exists: the positions of the output, and of the tensor in a call.
+        self.into: dict[int, int] = {}
         self.space = space_of(self.operations)
         self._usual = [contiguous(p.shape) for p in self.inputs]
         self._written = self._sources(self._usual)  # raises Unfit here, not at the first call
@@ -78,6 +81,7 @@ class FusedRegion:
         key = tuple([x.stride() for x in inputs])
         program = self._programs.get(key)
         if program is None:
+            self._check_targets(key)
             program = self._compile(key)
             if self.timed:
                 program = self._fastest(key, program, inputs)
@@ -87,6 +91,23 @@ class FusedRegion:
             self._run = program.warm(usual, self._general)
             return self._run(*inputs)
         return program(*inputs)
+
+    def _check_targets(self, strides: Sequence[Sequence[int]]) -> None:
+        """Raise an error if memory to write to has other strides than the output."""
+        found = self.output_strides(strides) if self.into else []
+        for k, i in self.into.items():
+            shape = self.outputs[k].shape
+            if any(n > 1 and a != b for n, a, b in zip(shape, found[k], strides[i])):
+                raise ThunderError(f"{self.name} writes a result of strides {found[k]} to a tensor of {strides[i]}")
+
+    def writing(self, results: Mapping[str, TensorProxy]) -> FusedRegion:
+        """Return the region that writes results to memory that exists, which it gets after its inputs."""
+        new = copy.copy(self)
+        places = {name: i for i, name in enumerate(results, len(self.inputs))}
+        new.into = {k: places[p.name] for k, p in enumerate(self.outputs) if p.name in places}
+        new._usual = [*self._usual, *[contiguous(p.shape) for p in results.values()]]
+        new._programs, new._begun, new._run = {}, {}, new._general
+        return new
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -202,8 +223,12 @@ class Program:
         strides: Sequence[tuple[int, ...]],
     ):
         self.name = region.name
-        self.outputs = [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for p, s in zip(region.outputs, strides)]
-        self.inputs = len(region.inputs)
+        into: dict[int, int] = getattr(region, "into", {})
+        self.inputs = len(region.inputs) + len(into)
+        new = [(k, p, s) for k, (p, s) in enumerate(zip(region.outputs, strides)) if k not in into]
+        self.outputs = [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for _, p, s in new]
+        places = {**into, **{k: i for i, (k, _, _) in enumerate(new, self.inputs)}}
+        self.results = [places[k] for k in range(len(region.outputs))]  # among the inputs and new outputs
         self.scratch: list[Made] = []
         self.device = device
         order = [p.name for p in (*region.inputs, *region.outputs)]
@@ -213,7 +238,9 @@ class Program:
             wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
             shape = (partial, region.space.columns)
             self.scratch.append((shape, contiguous(shape), wide))
-        place = {n: i for i, n in enumerate([*order, *scratch])}
+        place = {p.name: i for i, p in enumerate(region.inputs)}
+        place.update({p.name: places[k] for k, p in enumerate(region.outputs)})
+        place.update({n: i for i, n in enumerate(scratch, self.inputs + len(new))})
         self.compiled: list[Any] = []  # the kernels compiled for addresses that are multiples of 16
         self.run: Callable[..., Any] = self._first
         self.steps = [
@@ -233,7 +260,7 @@ class Program:
         """
         steps = [Step(c, grid, places, n) for c, (_, grid, places, n, _) in zip(self.compiled, self.steps)]
         made = self.outputs, self.scratch
-        return warm_call(self.name, self.inputs, layouts, *made, steps, self.device.index, otherwise)
+        return warm_call(self.name, self.inputs, layouts, *made, self.results, steps, self.device.index, otherwise)
 
     def _first(self, *inputs: torch.Tensor) -> Any:
         """Launch through Triton until all kernels are compiled for aligned addresses."""
@@ -265,7 +292,7 @@ class Program:
             compiled.append(kernel.compiled(grid, tuple([tensors[i] for i in places]), numbers, warps))
         if not interpreting() and not any(x.data_ptr() & 15 for x in tensors):
             self.compiled = compiled
-        return tuple(made[: len(self.outputs)])
+        return tuple([tensors[i] for i in self.results])
 
     def compiled_ahead(self, inputs: Sequence[torch.dtype]) -> Program:
         """Compile the kernels for aligned addresses without launching them. Return the program itself."""

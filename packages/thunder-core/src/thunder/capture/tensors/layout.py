@@ -9,22 +9,23 @@ layout of an operation's results depends on the kernel, torch runs the operation
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
-from thunder.capture.tensors.handle import Handle, HandleOwner, View
+from thunder.capture.tensors.handle import Handle, HandleOwner, Lifted, View
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import flat_items
+from thunder.core.strides import Strides, dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
-__all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor"]
+__all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor", "strides_of_inputs"]
 
 
 class _UnknownSizes(Exception):
@@ -223,3 +224,18 @@ def function_of(view: View) -> Any:
     """Return the torch function of a view step. For a property such as `x.T`, return the property's getter."""
     found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
     return found if callable(found) else found.__get__
+
+
+def strides_of_inputs(inputs: Iterable[Lifted], known: Mapping[str, torch.Tensor]) -> dict[str, Strides]:
+    """Return the strides of inputs that are dense. They are facts of the program, because the prologue checks them.
+
+    `known` are the inputs on the meta device.
+    """
+    found = {}
+    for lifted in inputs:
+        meta = known[lifted.proxy.name]
+        strides = dense_strides(meta.shape, meta.stride())
+        static = all(type(n) is int for n in lifted.proxy.shape)
+        if strides is not None and static and not meta.is_conj() and not meta.is_neg():
+            found[lifted.proxy.name] = strides
+    return found

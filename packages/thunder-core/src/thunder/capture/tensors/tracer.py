@@ -30,6 +30,7 @@ from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import call_with_autocast
 from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
+from thunder.capture.tensors.layout import strides_of_inputs
 from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
@@ -38,7 +39,6 @@ from thunder.core.errors import ThunderError, TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
-from thunder.core.strides import Strides, dense_strides
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
 from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.core.trace import Trace
@@ -496,7 +496,7 @@ class Tracer:
                 _share_memory(results)
                 self._keep_apart(results)
                 self.trace.info["requires_grad"] = any(map(needs_grad, results))
-                self.trace.info["strides"] = self._strides()
+                self.trace.info["strides"] = strides_of_inputs(self.inputs, self.meta_tensors)
                 prims.python_return(_values_of_numbers(self.unwrap(output), {}))
         finally:
             state.trace, state.frontend = before
@@ -506,17 +506,6 @@ class Tracer:
         args.sort(key=lambda p: not isinstance(p, TensorProxy))  # numbers come last
         self.trace.bound_symbols[:0] = [*_unpacks(args), *self._sizes()]
         return output
-
-    def _strides(self) -> dict[str, Strides]:
-        """Return the strides of dense inputs, which the prologue checks."""
-        found = {}
-        for lifted in self.inputs:
-            meta = self.meta_tensors[lifted.proxy.name]
-            strides = dense_strides(meta.shape, meta.stride())
-            static = all(type(n) is int for n in lifted.proxy.shape)
-            if strides is not None and static and not meta.is_conj() and not meta.is_neg():
-                found[lifted.proxy.name] = strides
-        return found
 
     def _keep_apart(self, tensors: list[torch.Tensor]) -> None:
         """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fusions that write results to the memory of the program's inputs, e.g. an optimizer's update of a parameter.
+
+A program of a kernel loads all its elements before it stores any, and each element belongs to one program. An input
+may therefore have the memory of a result if each element of any result needs only the element of the input at its own
+place: all values that are computed from this input are computed elementwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from thunder.extend import BoundSymbol, FusionExecutor, OpTags, ResultMemory, Strides, TensorProxy, dense_strides
+from thunder_ex_triton.fusion.op_table import POINTWISE
+from thunder_ex_triton.fusion.region import FusedRegion
+
+__all__ = ["FusionMemory"]
+
+
+class FusionMemory(ResultMemory):
+    """The memory of the results of fusions with known sizes."""
+
+    def __init__(self, executor: FusionExecutor):
+        self.executor = executor
+
+    def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
+        return () if type(op.sym.fn) is FusedRegion else None  # kernels write to new memory
+
+    def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
+        region = op.sym.fn
+        if type(region) is not FusedRegion or any(p.name not in known for p in region.inputs):
+            return {}
+        layouts = zip(region.outputs, region.output_strides([known[p.name] for p in region.inputs]))
+        found = {p.name: dense_strides(p.shape, strides) for p, strides in layouts}
+        return {name: strides for name, strides in found.items() if strides is not None}
+
+    def written_to(
+        self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
+    ) -> BoundSymbol | None:
+        region = op.sym.fn
+        # Autotuning runs kernels several times.
+        if type(region) is not FusedRegion or region.timed or region.template != "elements":
+            return None
+        shared = frozenset().union(*[names for _, names in targets.values()])
+        if not _is_elementwise_in(region, shared):
+            return None
+        results = {name: target for name, (target, _) in targets.items()}
+        fn = region.writing(results)
+        return self.executor.register_temporary_operation(
+            op.sym.name, fn, inputs=(*op.args, *results.values()), outputs=op.output, bsyms=op.subsymbols,
+            tags=(OpTags.IN_PLACE_OP,),
+        )  # fmt: skip
+
+
+def _is_elementwise_in(region: FusedRegion, names: frozenset[str]) -> bool:
+    """Check whether all values that are computed from inputs are computed from their elements at the same place."""
+    reached = set(names)
+    for op in region.operations:
+        if not reached.isdisjoint(op.arg_names):
+            if op.sym.id not in POINTWISE or any(p.shape != op.output.shape for p in op.tensors() if p.name in reached):
+                return False
+            reached.update(op.out_names)
+    return True

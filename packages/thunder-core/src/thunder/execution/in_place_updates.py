@@ -16,8 +16,8 @@ program that writes no input. In detail:
   operation writes to memory only if no later operation reads what was there. Values that are returned, or that an
   operation may keep, do not move to other memory.
 - Layout. A value moves to memory of its own shape, dtype, device and strides only. The strides of inputs are known
-  where the prologue checks them (`info["strides"]`), and those of results if the executor knows them.
-- Failures. No write moves to or above an operation that may end the run: a decision or a check, a random draw, an opaque
+  where the prologue checks them (`info["strides"]`), and those of results if the executor says them.
+- Failures. No write moves to or above an operation that may end the run: a decision, a check, a random draw, an opaque
   operation, an operation that may fail because of values (`passes/postponing.py`), or arithmetic on numbers. Numbers
   that only need small tensors, e.g. bias corrections of an optimizer's step count, are therefore computed before
   the first write. A call that leaves its path or raises such an error has then written nothing, and runs again on

@@ -140,7 +140,7 @@ def _numbers_first(trace: Trace, out: Trace) -> tuple[list[BoundSymbol], int, di
             early |= needed | ({i} if number else set())
     numbers: dict[str, NumberProxy] = {}
     places: dict[str, int] = {}
-    before, after = operations[: last + 1], []
+    before, after = operations[: last + 1], list[BoundSymbol]()
     with tracectx(out):
         for i in range(last + 1, len(operations)):
             op = operations[i]
@@ -339,7 +339,7 @@ class _Updates:
 
     def _dies_at(self, name: str, i: int) -> bool:
         """Check whether an operation is the last one that reads a value, and reads it only as a whole."""
-        if self.memory.get(name) != {name} or self.last_read[name] != i:
+        if self.memory.get(name) != frozenset({name}) or self.last_read[name] != i:
             return False
         return all(a == name or name not in self.memory.get(a, ()) for a in self.operations[i].arg_names)
 
@@ -362,7 +362,7 @@ class _Updates:
             if i in self.targets or _is_copy(op):
                 continue
             for p in op.flat_outs:
-                if p.name not in self.strides or self.memory.get(p.name) != {p.name}:
+                if p.name not in self.strides or self.memory.get(p.name) != frozenset({p.name}):
                     continue
                 for name in dict.fromkeys(op.arg_names):
                     taken = any(t.name == name for t, _ in self.targets.get(i, {}).values())

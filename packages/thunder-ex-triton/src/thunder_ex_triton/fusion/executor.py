@@ -29,10 +29,12 @@ from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.iteration_space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.memory import FusionMemory
+from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
 from thunder_ex_triton.fusion.op_table import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
+from thunder_ex_triton.fusion.updates import Update, with_groups, with_numbers
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["TritonFusion"]
@@ -59,14 +61,17 @@ class TritonFusion(FusionExecutor):
         self.memory = FusionMemory(self)
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
-        return _unfit(bsym)
+        return _unfit(with_numbers(bsym))  # groups of updates have data-dependent numbers, regions do not
 
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
         sizes = Sizes()
         timed = bool(compilation().options.get(OPTION, False))
 
-        key = by_device(self)
+        of_device = by_device(self)
+
+        def key(bsym: BoundSymbol) -> Any:
+            return None if with_numbers(bsym) is not bsym else of_device(bsym)
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
@@ -98,7 +103,18 @@ class TritonFusion(FusionExecutor):
             parts = region.operations[:middle], region.operations[middle:]
             return [op for part in parts for op in run(Region(part, region.key, read)) or part]
 
-        own = _with_own_expansions(trace, lambda bsym: key(bsym) is not None)
+        def update(updates: Sequence[Update]) -> BoundSymbol:
+            nonlocal count
+            name = f"TritonUpdate{count}"
+            count += 1
+            args = [x for u in updates for x in (*u.inputs, *u.numbers)]
+            results = tuple([p for u in updates for p in u.outputs])
+            operations = [op for u in updates for op in u.operations]
+            fn = MultiTensorUpdate(name, updates)
+            return self.register_temporary_operation(name, fn, inputs=args, outputs=results, bsyms=operations)
+
+        grouped = with_groups(trace, _unfit, update) if self.get_fuel() else trace
+        own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
         out = replace_regions(own, parts, run, "Fusion by triton")

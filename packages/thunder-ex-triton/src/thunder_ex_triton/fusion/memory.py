@@ -9,8 +9,10 @@ place: all values that are computed from this input are computed elementwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from thunder.extend import BoundSymbol, FusionExecutor, OpTags, ResultMemory, Strides, TensorProxy, dense_strides
+from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
 from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.region import FusedRegion
 
@@ -24,10 +26,12 @@ class FusionMemory(ResultMemory):
         self.executor = executor
 
     def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
-        return () if type(op.sym.fn) is FusedRegion else None  # kernels write to new memory
+        return () if type(op.sym.fn) in (FusedRegion, MultiTensorUpdate) else None  # kernels write to new memory
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         region = op.sym.fn
+        if type(region) is MultiTensorUpdate:
+            return region.result_strides(known)
         if type(region) is not FusedRegion or any(p.name not in known for p in region.inputs):
             return {}
         layouts = zip(region.outputs, region.output_strides([known[p.name] for p in region.inputs]))
@@ -38,14 +42,18 @@ class FusionMemory(ResultMemory):
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
     ) -> BoundSymbol | None:
         region = op.sym.fn
-        # Autotuning runs kernels several times.
-        if type(region) is not FusedRegion or region.timed or region.template != "elements":
-            return None
-        shared = frozenset().union(*[names for _, names in targets.values()])
-        if not _is_elementwise_in(region, shared):
-            return None
         results = {name: target for name, (target, _) in targets.items()}
-        fn = region.writing(results)
+        if type(region) is MultiTensorUpdate:
+            if not region.may_write({name: names for name, (_, names) in targets.items()}):
+                return None
+            fn: Any = region.writing(results, len(op.args))
+        # Autotuning runs kernels several times.
+        elif type(region) is not FusedRegion or region.timed or region.template != "elements":
+            return None
+        elif not _is_elementwise_in(region, frozenset().union(*[names for _, names in targets.values()])):
+            return None
+        else:
+            fn = region.writing(results)
         return self.executor.register_temporary_operation(
             op.sym.name, fn, inputs=(*op.args, *results.values()), outputs=op.output, bsyms=op.subsymbols,
             tags=(OpTags.IN_PLACE_OP,),

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Group updates of tensors: the same pointwise operations on many tensors, e.g. on all parameters of an optimizer.
+
+An update is a set of pointwise operations on tensors of one shape, whose results are only copied to inputs or returned.
+Updates that differ only in shapes and numbers become one operation, which `multi_tensor` compiles to one kernel.
+
+Contract: the trace computes the same results. A group takes the place of its last operation. Nothing between its first
+operation and this place reads its results or writes memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from thunder import prims
+from thunder.extend import BoundSymbol, NumberProxy, OpTags, SymbolicNumber, TensorProxy, Trace, construct
+from thunder_ex_triton.fusion.layout import dense, layouts
+from thunder_ex_triton.fusion.op_table import POINTWISE
+from thunder_ex_triton.fusion.sizes import Size
+
+_WRITING = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.OPAQUE_OP})
+
+__all__ = ["Number", "Update", "find_updates", "with_groups", "with_numbers"]
+
+
+class Number(Size):
+    """A number that the host computes before each launch."""
+
+    __slots__ = ()
+
+    def __init__(self, index: int, number: Any):
+        self.table, self.made_of = None, None  # type: ignore[assignment]
+        self.index, self.number, self.hint = index, number, 0.5
+
+
+class Update(NamedTuple):
+    """An update of tensors of one shape."""
+
+    operations: list[BoundSymbol]  # of the trace
+    primitives: list[BoundSymbol]  # with `Number`s instead of numbers of the trace
+    inputs: list[TensorProxy]
+    numbers: list[Any]
+    outputs: list[TensorProxy]
+    key: Any  # equal for updates that differ only in shapes and in numbers of the trace
+    first: int  # the positions of the first and the last operation in the trace
+    last: int
+    read: int  # the position of the first reader
+
+    def strides_of_results(self, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+        """Return the strides that the results have in eager mode, for inputs of any strides."""
+        found = layouts(self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, frozenset())
+        return [dense(p.shape, found[p.name]) for p in self.outputs]
+
+
+def with_groups(trace: Trace, unfit: Callable[[BoundSymbol], str | None], make: Callable[..., BoundSymbol]) -> Trace:
+    """Return the trace with groups of updates as single operations, which `make` returns for a list of updates."""
+    groups: dict[Any, list[Update]] = {}
+    for update in find_updates(trace, unfit):
+        groups.setdefault(update.key, []).append(update)
+    effects = [i for i, op in enumerate(trace.bound_symbols) if op.has_effect and _writes(op)]
+    gone: set[int] = set()
+    placed: dict[int, BoundSymbol] = {}
+    for updates in groups.values():
+        there = _in_one_place(updates, effects)
+        if there:
+            gone |= {id(op) for update in there for op in update.operations}
+            placed[max(update.last for update in there)] = make(there)
+    if not placed:
+        return trace
+    with construct(trace, "Multi-tensor updates") as out:
+        for i, op in enumerate(trace.bound_symbols):
+            if id(op) not in gone:
+                out.record(op)
+            if i in placed:
+                out.bound_symbols.append(placed[i])
+    return out
+
+
+def _writes(op: BoundSymbol) -> bool:
+    """Check whether an operation may write memory that exists."""
+    return not _WRITING.isdisjoint(op.sym.tags) or any(map(_writes, op.subsymbols))
+
+
+def _in_one_place(updates: list[Update], effects: Sequence[int]) -> list[Update]:
+    """Return the updates that may move to the place of the last one."""
+    while updates:
+        place = max(update.last for update in updates)
+        before = max((i for i in effects if i < place), default=-1)
+        fitting = [update for update in updates if update.read > place and update.first > before]
+        if len(fitting) == len(updates):
+            break
+        updates = fitting
+    return updates
+
+
+def find_updates(trace: Trace, unfit: Callable[[BoundSymbol], str | None]) -> list[Update]:
+    """Return the updates of a trace, of which each copies at least one result to memory that exists."""
+    readers: dict[str, list[int]] = {}
+    for i, op in enumerate(trace.bound_symbols):
+        for name in op.arg_names:
+            readers.setdefault(name, []).append(i)
+    copies = {i for i, op in enumerate(trace.bound_symbols) if _is_copy(op)}
+    ends = copies | {i for i, op in enumerate(trace.bound_symbols) if op.sym.is_return}
+    parts: dict[int, list[BoundSymbol]] = {}
+    for i in range(len(trace.bound_symbols) - 1, -1, -1):
+        op = trace.bound_symbols[i]
+        found = [j for name in op.out_names for j in readers.get(name, ())]
+        if found and i not in ends and all(j in parts or j in ends for j in found):
+            primitives = _pointwise(op, unfit)
+            if primitives is not None:
+                parts[i] = primitives
+    updates = [_update(trace, members, parts, readers) for members in _connected(trace, parts)]
+    return [u for u in updates if u is not None and any(j in copies for p in u.outputs for j in readers[p.name])]
+
+
+def _is_copy(op: BoundSymbol) -> bool:
+    return op.sym is prims.copy_ or (len(op.subsymbols) == 1 and op.subsymbols[0].sym is prims.copy_)
+
+
+def _pointwise(op: BoundSymbol, unfit: Callable[[BoundSymbol], str | None]) -> list[BoundSymbol] | None:
+    """Return the primitives of an operation, or None if one of them is not pointwise on tensors of one shape."""
+    if op.sym.executor is not None or op.has_effect or OpTags.VIEW_OP in op.sym.tags:
+        return None
+    if not op.sym.is_prim:
+        parts = [_pointwise(sub, unfit) for sub in op.subsymbols]
+        return None if not parts or None in parts else [p for part in parts if part for p in part]
+    if op.sym.id not in POINTWISE and op.sym not in (prims.full, prims.broadcast_in_dim):
+        return None
+    shape = op.output.shape if isinstance(op.output, TensorProxy) else ()
+    if not shape or any(type(n) is not int for n in shape):
+        return None
+    scalar = op.sym is prims.broadcast_in_dim
+    if any(p.shape != (() if scalar else shape) for p in op.flat_args if isinstance(p, TensorProxy)):
+        return None
+    return [op] if unfit(with_numbers(op)) is None else None
+
+
+def with_numbers(op: BoundSymbol) -> BoundSymbol:
+    """Return an operation with `Number`s instead of data-dependent floats; the operation itself if it has none."""
+    if not any(_is_unknown(p) for p in op.flat_args):
+        return op
+    args = [Number(0, a) if _is_number(a) else a for a in op.args]
+    return op.replace(args=tuple(args))
+
+
+def _is_unknown(p: Any) -> bool:
+    return isinstance(p, NumberProxy) and (p.symbol is None or p.symbol.hint is None)
+
+
+def _is_number(a: Any) -> bool:
+    """Check whether an argument is a float that is not a constant."""
+    if isinstance(a, NumberProxy):
+        return a.python_type is float
+    return isinstance(a, SymbolicNumber) and isinstance(a, float)
+
+
+def _connected(trace: Trace, parts: dict[int, list[BoundSymbol]]) -> list[list[int]]:
+    """Return the positions of operations, grouped by whether they read each other's results."""
+    made = {name: i for i in parts for name in trace.bound_symbols[i].out_names}
+    group = {i: i for i in parts}
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            group[i] = i = group[group[i]]
+        return i
+
+    for i in parts:
+        for name in trace.bound_symbols[i].arg_names:
+            if name in made:
+                group[root(i)] = root(made[name])
+    found: dict[int, list[int]] = {}
+    for i in sorted(parts):
+        found.setdefault(root(i), []).append(i)
+    return list(found.values())
+
+
+def _update(
+    trace: Trace, members: list[int], parts: dict[int, list[BoundSymbol]], readers: dict[str, list[int]]
+) -> Update | None:
+    operations = [trace.bound_symbols[i] for i in members]
+    places: dict[str, int] = {}  # numbers of the tensors in the key
+    tensors: dict[str, TensorProxy] = {}
+    numbers: list[Any] = []
+    primitives, key = [], []
+    shapes: set[Any] = set()
+    made: set[str] = set()
+
+    def token(a: Any) -> Any:
+        if isinstance(a, TensorProxy):
+            if a.ndim:
+                shapes.add(tuple(a.shape))
+            tensors.setdefault(a.name, a)
+            return "t", places.setdefault(a.name, len(places)), a.dtype, bool(a.ndim)
+        if isinstance(a, Number):
+            return "n", a.index
+        return type(a), repr(a)
+
+    def numbered(a: Any) -> Any:
+        if not _is_number(a):
+            return a
+        text = str(a)
+        found = next((i for i, n in enumerate(numbers) if str(n) == text), len(numbers))
+        if found == len(numbers):
+            numbers.append(a)
+        return Number(found, a)
+
+    for i in members:
+        for op in parts[i]:
+            args = tuple(map(numbered, op.args))
+            primitives.append(op.replace(args=args))
+            key.append((op.sym.id, *map(token, args), token(op.output)))
+            made.update(op.out_names)
+    if len(shapes) != 1:
+        return None
+    inside = set(members)
+    outputs = [tensors[n] for n in places if n in made and not inside.issuperset(readers.get(n, inside))]
+    inputs = [p for n, p in tensors.items() if n not in made]
+    if not outputs or not inputs:
+        return None
+    kinds = [places[p.name] for p in (*inputs, *outputs)]
+    whole = outputs[0].device, tuple(key), tuple(kinds)
+    first_reader = min(j for p in outputs for j in readers[p.name] if j not in inside)
+    return Update(
+        operations, primitives, inputs, numbers, outputs, whole, members[0], members[-1], first_reader
+    )

@@ -19,6 +19,12 @@ CALLS: dict[str, Callable[..., Any]] = {
     "a value": lambda xs, ys: torch._foreach_addcdiv(xs, ys, ys, 0.3),
     "lerp": lambda xs, ys: torch._foreach_lerp(xs, ys, 0.1),
     "one argument": lambda xs, ys: torch._foreach_sqrt(torch._foreach_abs(xs)),
+    "maximum": lambda xs, ys: torch._foreach_maximum(xs, ys),
+    "minimum of a number": lambda xs, ys: torch._foreach_minimum(xs, 0.5),
+    "clamped in place": lambda xs, ys: [torch._foreach_clamp_max_(z := [x.clone() for x in xs], ys), z][1],
+    "power": lambda xs, ys: torch._foreach_pow(ys, [2.0, 0.5]),
+    "power of a number": lambda xs, ys: torch._foreach_pow(2.0, xs),
+    "the largest": lambda xs, ys: torch._foreach_max(torch._foreach_clone(xs)),
     "norm": lambda xs, ys: torch._foreach_norm(xs, 1),
     "copy": lambda xs, ys: [torch._foreach_copy_(z := [x * 2 for x in xs], ys), torch._foreach_zero_(z[:1]), z][2],
 }

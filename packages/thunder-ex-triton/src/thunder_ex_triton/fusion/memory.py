@@ -47,12 +47,12 @@ class FusionMemory(ResultMemory):
             if not region.may_write({name: names for name, (_, names) in targets.items()}):
                 return None
             fn: Any = region.writing(results, len(op.args))
-        # Autotuning runs kernels several times.
-        elif type(region) is not FusedRegion or region.timed or region.template != "elements":
-            return None
-        elif not _is_elementwise_in(region, frozenset().union(*[names for _, names in targets.values()])):
-            return None
         else:
+            # Autotuning runs kernels several times.
+            if type(region) is not FusedRegion or region.timed or region.template != "elements":
+                return None
+            if not _is_elementwise_in(region, frozenset().union(*[names for _, names in targets.values()])):
+                return None
             fn = region.writing(results)
         return self.executor.register_temporary_operation(
             op.sym.name, fn, inputs=(*op.args, *results.values()), outputs=op.output, bsyms=op.subsymbols,

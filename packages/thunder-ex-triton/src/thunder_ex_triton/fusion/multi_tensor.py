@@ -76,7 +76,7 @@ class MultiTensorUpdate:
         return f"<{self.name}>"
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        count, numbers, results = self.sizes
+        count, numbers, _ = self.sizes
         rows: list[Sequence[torch.Tensor]] = []
         values: list[Any] = []
         made: list[torch.Tensor] = []
@@ -88,7 +88,8 @@ class MultiTensorUpdate:
             at += count + numbers
             out = [args[self.into[place]] if place in self.into else None for place in self._places(len(made))]
             if _are_alike(self.whole, given, out):
-                out = [torch.empty_like(given[self.whole[0]], dtype=d) if x is None else x for x, d in zip(out, self.dtypes)]
+                like = given[self.whole[0]]
+                out = [torch.empty_like(like, dtype=d) if x is None else x for x, d in zip(out, self.dtypes)]
                 rows.append((*given, *out))
             else:
                 out = [
@@ -166,10 +167,12 @@ def _contiguous(x: torch.Tensor) -> torch.Tensor:
     return x if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-# -- the kernel ---------------------------------------------------------------------------------------------------------
+# -- the kernel --------------------------------------------------------------------------------------------------------
 _HEAD = """\
 @triton.jit
-def multi_tensor(table, pieces, numbers, whole: tl.constexpr, wide: tl.constexpr, XB: tl.constexpr, turns: tl.constexpr):
+def multi_tensor(
+    table, pieces, numbers, whole: tl.constexpr, wide: tl.constexpr, XB: tl.constexpr, turns: tl.constexpr
+):
     piece = pieces + tl.program_id(0) * 2
     update = tl.load(piece)
     first = tl.multiple_of(tl.load(piece + 1), {block})
@@ -201,10 +204,11 @@ def _kernel_of(update: Update) -> tuple[Kernel, str]:
         kind = "tl.int8" if storage_type(p.dtype) == "tl.int1" else storage_type(p.dtype)
         lines.append(f"    p{i} = tl.load(row + {i}).to(tl.pointer_type({kind}))")
         lines += ["    if whole:", f"        p{i} = tl.multiple_of(p{i}, {_VECTOR})"]
-    lines += [f"    n{i} = tl.load(numbers + update * {len(update.numbers)} + {i})" for i in range(len(update.numbers))]
+    count = len(update.numbers)
+    lines += [f"    n{i} = tl.load(numbers + update * {count} + {i})" for i in range(count)]
     lines += [f"    {line}" for line in rendered(writer.before)]
-    lines += ["    for turn in range(turns):", "        x = first + turn * XB + tl.arange(0, XB)", "        xm = x < length"]
-    lines += [f"        {line}" for line in rendered([*writer.lines, *stores])]
+    loop = ["x = first + turn * XB + tl.arange(0, XB)", "xm = x < length", *rendered([*writer.lines, *stores])]
+    lines += ["    for turn in range(turns):", *(f"        {line}" for line in loop)]
     text = "\n".join(lines)
     for i, p in enumerate(tensors):
         text = re.sub(rf"\b{pointer(p.name)}\b", f"p{i}", text)

@@ -223,6 +223,4 @@ def _update(
     kinds = [places[p.name] for p in (*inputs, *outputs)]
     whole = outputs[0].device, tuple(key), tuple(kinds)
     first_reader = min(j for p in outputs for j in readers[p.name] if j not in inside)
-    return Update(
-        operations, primitives, inputs, numbers, outputs, whole, members[0], members[-1], first_reader
-    )
+    return Update(operations, primitives, inputs, numbers, outputs, whole, members[0], members[-1], first_reader)

@@ -19,8 +19,9 @@ __all__: list[str] = []
 
 # Functions for which a list of tensors has the same meaning as a call for each tensor.
 _NAMES = (
-    "abs", "add", "ceil", "cos", "div", "exp", "floor", "lerp", "log", "mul", "neg", "reciprocal",
-    "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "sub", "tan", "tanh", "trunc",
+    "abs", "acos", "add", "asin", "atan", "ceil", "clamp_max", "clamp_min", "cos", "cosh", "div", "erf", "erfc", "exp",
+    "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10", "log1p", "log2", "mul", "neg", "pow", "reciprocal",
+    "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc",
 )  # fmt: skip
 
 
@@ -34,6 +35,8 @@ def _for_each(name: str, function: Callable[..., Any]) -> None:
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
         if any(x.ndim for x in tensors):  # one factor for each tensor
             fall_back(f"the program calls {name} with numbers in a tensor")
+        if not isinstance(xs, (list, tuple)):  # a number to the power of tensors
+            return tuple([function(xs, x) for x in args[0]])
         found = [
             function(x, *[_item(a, i) for a in args], **{k: _item(a, i) for k, a in kwargs.items()})
             for i, x in enumerate(xs)
@@ -55,6 +58,11 @@ for _name in _NAMES:
 for _name in ("addcdiv", "addcmul"):
     _for_each(f"_foreach_{_name}", _with_value(getattr(torch, _name)))
     _for_each(f"_foreach_{_name}_", _with_value(getattr(torch.Tensor, f"{_name}_")))
+for _name, _bound in (("maximum", torch.clamp_min), ("minimum", torch.clamp_max)):  # by tensors or numbers
+    _for_each(f"_foreach_{_name}", _bound)
+    _for_each(f"_foreach_{_name}_", getattr(torch.Tensor, f"{_bound.__name__}_"))
+_for_each("_foreach_clone", torch.clone)
+_for_each("_foreach_max", torch.max)
 _for_each("_foreach_zero_", torch.Tensor.zero_)
 _for_each("_foreach_copy_", torch.Tensor.copy_)
 _for_each("_foreach_norm", lambda x, ord=2, dtype=None: torch.linalg.vector_norm(x, ord, dtype=dtype))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates of many tensors are one kernel, which computes eager mode's values in the tensors' own memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import thunder
+from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
+from thunder_ex_triton.probe import interpreting
+
+DEVICE = "cpu" if interpreting() else "cuda"
+Tensors = list[torch.Tensor]
+
+
+def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensors:
+    draw = torch.Generator().manual_seed(seed)
+    return [(torch.rand(s, generator=draw) + 0.5).to(DEVICE, dtype) for s in shapes]
+
+
+def updates(jitted: Any) -> list[MultiTensorUpdate]:
+    found = [op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    return [fn for fn in found if isinstance(fn, MultiTensorUpdate)]
+
+
+def check(fn: Callable[..., Any], *lists: Tensors, calls: int = 3, groups: int = 1, rtol: float = 1e-5) -> Any:
+    """Compare calls with eager mode's: results, and the values and strides of all arguments."""
+    mine, eagers = ([[x.clone() for x in xs] for xs in lists] for _ in range(2))
+    jitted = thunder.jit(fn)
+    for _ in range(calls):
+        found, expected = jitted(*mine), fn(*eagers)
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=1e-6)
+        for x, y in zip(sum(mine, []), sum(eagers, [])):
+            torch.testing.assert_close(x, y, rtol=rtol, atol=1e-6)
+            assert x.stride() == y.stride()
+    assert thunder.cache_misses(jitted) == 1
+    assert len(updates(jitted)) == groups
+    return jitted
+
+
+def momentum(ps: Tensors, ms: Tensors, gs: Tensors) -> None:
+    for p, m, g in zip(ps, ms, gs):
+        m.mul_(0.9).add_(g)
+        p.add_(m, alpha=-0.1)
+
+
+SHAPES = [(5,), (3, 4), (2, 3, 1), (33, 32), (16,), (2, 4100)]
+
+
+def test_one_kernel_for_all_shapes() -> None:
+    jitted = check(momentum, tensors(SHAPES), tensors(SHAPES, seed=1), tensors(SHAPES, seed=2))
+    (update,) = updates(jitted)
+    assert len(update.updates) == len(SHAPES)
+    assert len(update.into) == 2 * len(SHAPES)  # nothing is copied
+    assert "copy_(" not in str(thunder.last_traces(jitted)[-1])
+    assert repr(update) == f"<{update.name}>"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtypes(dtype: torch.dtype) -> None:
+    lists = [tensors(SHAPES, dtype, seed) for seed in range(3)]
+    check(momentum, *lists, rtol=3e-2 if dtype.itemsize == 2 else 1e-12)
+
+
+def test_integers_and_truth_values() -> None:
+    def count(ns: Tensors, seen: Tensors, gs: Tensors) -> None:
+        for n, s, g in zip(ns, seen, gs):
+            s.copy_(s | (g > 1))
+            n.add_(1)
+
+    shapes = [(4,), (2, 3)]
+    ns = [torch.arange(x.numel(), device=DEVICE).reshape(x.shape) for x in tensors(shapes)]
+    check(count, ns, [n > 2 for n in ns], tensors(shapes), groups=2)
+
+
+def test_numbers_of_the_program() -> None:
+    """Numbers that tensors on the CPU contain change from call to call."""
+
+    def decayed(ps: Tensors, gs: Tensors, steps: Tensors) -> None:
+        for p, g, step in zip(ps, gs, steps):
+            step.add_(1)
+            p.addcdiv_(g, g + 1, value=-0.1 / (1 - 0.9 ** step.item()))
+
+    shapes = [(3,), (2, 2)]
+    check(decayed, tensors(shapes), tensors(shapes, seed=1), [torch.tensor(0.0) for _ in shapes])
+
+
+def test_single_numbers_on_the_device() -> None:
+    """A factor for all tensors, e.g. of clipped gradients."""
+
+    def scaled(ps: Tensors, gs: Tensors, factor: Tensors) -> None:
+        for p, g in zip(ps, gs):
+            p.sub_(g * factor[0])
+
+    shapes = [(3,), (2, 2)]
+    check(scaled, tensors(shapes), tensors(shapes, seed=1), tensors([()]))
+
+
+def test_layouts() -> None:
+    """Tensors with equal dense strides are computed in place; others give eager mode's strides."""
+    shapes = [(4, 3), (4, 3), (4, 3)]
+    lists = [tensors(shapes, seed=seed) for seed in range(3)]
+    for xs in lists:
+        xs[1] = xs[1].t().contiguous().t()
+    lists[2][2] = lists[2][2].t().contiguous().t()
+    check(momentum, *lists)
+
+
+def test_addresses_that_are_no_multiples_of_16() -> None:
+    def run(base: torch.Tensor, gs: Tensors) -> None:
+        for g in gs:
+            base[1:17].add_(g)
+
+    base, eager, gs = torch.ones(20, device=DEVICE), torch.ones(20, device=DEVICE), tensors([(16,), (16,)])
+    jitted = thunder.jit(run)
+    for _ in range(2):
+        jitted(base, gs)
+        run(eager, gs)
+    torch.testing.assert_close(base, eager)
+
+    shapes = [(16,), (32,)]
+    lists = [tensors(shapes, seed=seed) for seed in range(3)]
+    odd = [[torch.cat([x, x])[1 : 1 + x.numel()] for x in xs] for xs in lists]
+    moved, expected = thunder.jit(momentum), [[x.clone() for x in xs] for xs in odd]
+    moved(*odd)
+    momentum(*expected)
+    for x, y in zip(sum(odd, []), sum(expected, [])):
+        torch.testing.assert_close(x, y)
+
+
+def test_new_addresses() -> None:
+    """Each call may get other tensors."""
+    jitted = thunder.jit(momentum)
+    for seed in range(4):
+        lists = [tensors(SHAPES, seed=3 * seed + i) for i in range(3)]
+        expected = [[x.clone() for x in xs] for xs in lists]
+        jitted(*lists)
+        momentum(*expected)
+        for x, y in zip(sum(lists, []), sum(expected, [])):
+            torch.testing.assert_close(x, y)
+    assert thunder.cache_misses(jitted) == 1
+
+
+def test_updates_that_read_each_other() -> None:
+    """A value is not written while another update reads the old one."""
+
+    def exchanged(ps: Tensors, qs: Tensors) -> None:
+        new = [(p + q.roll(1), q * 2 + p) for p, q in zip(ps, qs)]
+        for p, q, (x, y) in zip(ps, qs, new):
+            p.copy_(x)
+            q.copy_(y)
+
+    def around(ps: Tensors) -> None:
+        new = [p * 2 + q for p, q in zip(ps, [*ps[1:], ps[0]])]
+        for p, x in zip(ps, new):
+            p.copy_(x)
+
+    check(exchanged, tensors([(3,)] * 3), tensors([(3,)] * 3, seed=1), groups=2)
+    check(around, tensors([(3,)] * 3))
+
+
+def test_values_that_are_read_again() -> None:
+    def reads(ps: Tensors, gs: Tensors) -> torch.Tensor:
+        for p, g in zip(ps, gs):
+            p.add_(g)
+        return torch.stack([p.sum() for p in ps])
+
+    check(reads, tensors([(3,), (2, 2)]), tensors([(3,), (2, 2)], seed=1), groups=0)
+
+
+OPERATIONS: list[Callable[..., Any]] = [
+    lambda p, g: p.add_(g),
+    lambda p, g: p.mul_(0.5).sub_(g),
+    lambda p, g: p.lerp_(g, 0.25),
+    lambda p, g: g.copy_(p.sqrt()),
+    lambda p, g: p.copy_(p.flip(0)),
+    lambda p, g: p.div_(g.abs().sum() + 1),
+    lambda p, g: g.add_(p.mean()),
+]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=7))
+def test_random_updates(program: list[tuple[int, int, int]]) -> None:
+    def run(ps: Tensors, gs: Tensors) -> Tensors:
+        for which, i, j in program:
+            OPERATIONS[which](ps[i], gs[j])
+        return [p * 2 for p in ps]
+
+    lists = [tensors([(4,)] * 3, seed=seed) for seed in range(2)]
+    expected = [[x.clone() for x in xs] for xs in lists]
+    jitted = thunder.jit(run)
+    for _ in range(2):
+        found, eager = jitted(*lists), run(*expected)
+        for x, y in zip([*found, *lists[0], *lists[1]], [*eager, *expected[0], *expected[1]]):
+            torch.testing.assert_close(x, y)

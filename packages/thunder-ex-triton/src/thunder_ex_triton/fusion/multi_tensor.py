@@ -9,6 +9,7 @@ bias corrections, are copied to the device at each launch.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,14 +67,13 @@ class MultiTensorUpdate:
 
     def may_write(self, targets: Mapping[str, frozenset[str]]) -> bool:
         """Check whether results may be in the memory of arguments (by name): those that only their own update reads."""
+        readers = Counter(p.name for update in self.updates for p in update.inputs)
         for update in self.updates:
             shared = frozenset().union(*[targets.get(p.name, frozenset()) for p in update.outputs])
-            if not shared <= {update.inputs[i].name for i in self.whole}:
+            own = {update.inputs[i].name for i in self.whole}
+            if not shared <= own or any(readers[name] > 1 for name in shared):
                 return False
         return True
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         count, numbers, _ = self.sizes

@@ -65,7 +65,7 @@ def with_groups(trace: Trace, unfit: Callable[[BoundSymbol], str | None], make: 
     placed: dict[int, BoundSymbol] = {}
     for updates in groups.values():
         there = _in_one_place(updates, effects)
-        if there:
+        if len(there) > 1:  # a single one may be part of a larger kernel
             gone |= {id(op) for update in there for op in update.operations}
             placed[max(update.last for update in there)] = make(there)
     if not placed:

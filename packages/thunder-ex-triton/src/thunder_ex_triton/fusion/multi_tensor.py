@@ -75,6 +75,9 @@ class MultiTensorUpdate:
                 return False
         return True
 
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         count, numbers, _ = self.sizes
         rows: list[Sequence[torch.Tensor]] = []

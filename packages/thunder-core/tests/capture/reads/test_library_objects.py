@@ -260,3 +260,25 @@ def _trained(name: str, jit: Callable[[Any], Any]) -> list[torch.Tensor]:
 def test_steps_of_optimizers(name: str) -> None:
     """They read `.grad` before the program uses any tensor."""
     torch.testing.assert_close(_trained(name, thunder.jit), _trained(name, lambda fn: fn))
+
+
+def test_decorated_functions_of_libraries() -> None:
+    """A decorated function of torch clones the `no_grad` in its closure, which only torch can reach."""
+
+    class Doubles(torch.nn.Module):
+        @torch.no_grad()
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    doubles = Doubles()
+    xs = [torch.ones(3), torch.ones(2)]
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = doubles(x)
+        groups = torch.optim.Optimizer._group_tensors_by_device_and_dtype([xs])
+        return y + len(groups)
+
+    jitted = thunder.jit(fn)
+    for _ in range(2):
+        assert torch.equal(jitted(xs[0]), fn(xs[0]))
+    assert thunder.cache_misses(jitted) == 1

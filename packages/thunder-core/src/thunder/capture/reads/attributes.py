@@ -19,7 +19,7 @@ from thunder.capture.reads.class_attributes import is_user_descriptor
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.guard_kinds import HasKeys, LacksAttribute
 from thunder.capture.reads.kinds.base import Reached, Recorder
-from thunder.capture.reads.libraries import is_library_class
+from thunder.capture.reads.libraries import is_library, is_library_class
 from thunder.capture.reads.output import Output
 from thunder.capture.reads.unguardables import Unguardables
 
@@ -173,6 +173,8 @@ class AttributeReads:
         self.seen[(id(obj), name)] = None
         self._alive.append(obj)
         if reached is None:
+            if name == "__class__" and is_library_class(cls) and is_library(sys._getframe(3).f_code.co_filename):
+                return  # e.g. torch's decorated functions create a `no_grad` like the one in their closure
             if not self._unguardables.used(obj):
                 self._not_reached[id(obj)] = obj
                 if raw is not ABSENT:

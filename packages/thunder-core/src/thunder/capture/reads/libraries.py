@@ -32,10 +32,14 @@ _SITE = ("site-packages", "dist-packages")
 _STANDARD = tuple({_folder(contextlib.__file__), sysconfig.get_path("stdlib") + os.sep})
 
 
-def _package_folder(name: str) -> str:
-    """Return the folder of an installed package without importing it. It may be in any folder of `sys.path`."""
+def _file(name: str) -> str:
+    """Return the file of an installed module without importing it. It may be in any folder of `sys.path`."""
     spec = importlib.util.find_spec(name)
-    return _folder(spec.origin if spec is not None and spec.origin else sysconfig.get_path("purelib") + f"/{name}/")
+    return spec.origin if spec is not None and spec.origin else sysconfig.get_path("purelib") + f"/{name}/"
+
+
+def _package_folder(name: str) -> str:
+    return _folder(_file(name))
 
 
 _NUMPY = _package_folder("numpy")
@@ -45,6 +49,7 @@ _TRUSTED: dict[str, str] = {
     _folder(torch.__file__): "every prologue guards torch's settings, or guards them where they are read (modes)",
     OWN_FOLDER: "thunder does the tracing; its own reads are not reads of the program",
     _NUMPY: "computes from its arguments; methods of its random states, written in C, are denied",
+    _file("typing_extensions"): "the standard library's module `typing`, for other versions of Python",
     _package_folder("optree"): "flattens containers, whose items are guarded where they are read",
 }
 _libraries: dict[str, bool] = {}

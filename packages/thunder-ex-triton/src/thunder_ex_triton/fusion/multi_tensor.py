@@ -2,12 +2,14 @@
 """Multi-tensor kernels: one launch runs a group of equal updates (`updates`) of tensors of different shapes.
 
 The kernel reads the addresses and the lengths of an update's tensors from a table on the device. A program computes
-some thousand elements of one update. The table is written only when an address has changed. Numbers that change, e.g.
+some thousand elements of one update. The table is written when an address has changed. Numbers of the program, e.g.
 bias corrections, are copied to the device at each launch.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,7 +50,7 @@ class MultiTensorUpdate:
         self.dtypes = [to_torch_dtype(p.dtype) for p in one.outputs]
         self.whole = [i for i, p in enumerate(one.inputs) if p.ndim]  # the inputs that are no single numbers
         self.kernel, self.source = _kernel_of(one)
-        self._plan: _Plan | None = None
+        self._table: _Table | None = None
 
     def writing(self, targets: Mapping[str, TensorProxy], first: int) -> MultiTensorUpdate:
         """Return the operation that writes these results to further arguments, from the place `first` on."""
@@ -60,9 +62,10 @@ class MultiTensorUpdate:
         """Return the strides of the results of updates whose inputs have the same strides."""
         found: dict[str, Strides] = {}
         for update in self.updates:
-            layouts = {known.get(update.inputs[i].name) for i in self.whole}
-            if len(layouts) == 1 and None not in layouts:
-                found.update(dict.fromkeys([p.name for p in update.outputs], *layouts))
+            first, *rest = [known.get(update.inputs[i].name) for i in self.whole]
+            if first is not None and all(strides == first for strides in rest):
+                for p in update.outputs:
+                    found[p.name] = first
         return found
 
     def may_write(self, targets: Mapping[str, frozenset[str]]) -> bool:
@@ -79,108 +82,120 @@ class MultiTensorUpdate:
         return f"<{self.name}>"
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        count, numbers, _ = self.sizes
-        rows: list[Sequence[torch.Tensor]] = []
-        values: list[Any] = []
+        count, numbers, results = self.sizes
+        step = count + numbers
+        tensors: list[torch.Tensor] = []  # each update's inputs and results
+        values: list[float] = []
         made: list[torch.Tensor] = []
         late: list[tuple[torch.Tensor, torch.Tensor]] = []  # results that are copied to their memory afterwards
-        at = 0
-        for update in self.updates:
-            given = args[at : at + count]
-            values += args[at + count : at + count + numbers]
-            at += count + numbers
-            out = [args[self.into[place]] if place in self.into else None for place in self._places(len(made))]
-            if _are_alike(self.whole, given, out):
-                like = given[self.whole[0]]
-                out = [torch.empty_like(like, dtype=d) if x is None else x for x, d in zip(out, self.dtypes)]
-                rows.append((*given, *out))
+        alike = all(x.is_contiguous() for x in args if isinstance(x, torch.Tensor))
+        for i, update in enumerate(self.updates):
+            given: Any = args[i * step : i * step + count]
+            values += args[i * step + count : (i + 1) * step]
+            places = range(i * results, (i + 1) * results)
+            out: Any = [args[self.into[place]] if place in self.into else None for place in places]
+            if not alike and not _are_alike([*[given[j] for j in self.whole], *[x for x in out if x is not None]]):
+                there = self._results(out, given, update.strides_of_results(given))
+                out = [x if x.is_contiguous() else torch.empty_like(x, memory_format=_CONTIGUOUS) for x in there]
+                late += [(x, y) for x, y in zip(there, out) if x is not y]
+                made += there
+                given = [x.contiguous() for x in given]
             else:
-                out = [
-                    torch.empty_strided(given[self.whole[0]].shape, s, dtype=d, device=given[self.whole[0]].device)
-                    if x is None else x
-                    for x, s, d in zip(out, update.strides_of_results(given), self.dtypes)
-                ]  # fmt: skip
-                there = [_contiguous(x) for x in out]
-                rows.append((*[x.contiguous() for x in given], *there))
-                late += [(x, y) for x, y in zip(out, there) if x is not y]
-            made += out
-        self._launch(rows, values)
+                out = self._results(out, given, None)
+                made += out
+            tensors += given
+            tensors += out
+        self._launch(tensors, values)
         for x, y in late:
             x.copy_(y)
         return tuple(made)
 
-    def _places(self, first: int) -> range:
-        return range(first, first + self.sizes[2])
+    def _results(self, out: Sequence[Any], given: Sequence[torch.Tensor], strides: Any) -> list[torch.Tensor]:
+        """Return the memory of an update's results: `out`, or new memory where that is None."""
+        like = given[self.whole[0]]
+        if strides is None:
+            return [torch.empty_like(like, dtype=d) if x is None else x for x, d in zip(out, self.dtypes)]
+        new = [torch.empty_strided(like.shape, s, dtype=d, device=like.device) for s, d in zip(strides, self.dtypes)]
+        return [y if x is None else x for x, y in zip(out, new)]
 
-    def _launch(self, rows: Sequence[Sequence[torch.Tensor]], values: Sequence[Any]) -> None:
-        device = rows[0][0].device
-        addresses = [x.data_ptr() for row in rows for x in row]
-        plan = self._plan
-        if plan is None or plan.addresses != addresses or plan.device != device:
-            plan = self._plan = _Plan(addresses, [row[self.whole[0]].numel() for row in rows], device)
-        numbers = torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda")
-        numbers = numbers.to(device, non_blocking=True)
-        for pieces, whole, wide in plan.launches:
+    def _launch(self, tensors: Sequence[torch.Tensor], values: Sequence[float]) -> None:
+        device = tensors[0].device
+        addresses = [x.data_ptr() for x in tensors]
+        table = self._table
+        if table is None or table.device != device:
+            width = self.sizes[0] + self.sizes[2]
+            lengths = [x.numel() for x in tensors[self.whole[0] :: width]]
+            table = self._table = _Table(device, lengths)
+        table.write(addresses)
+        numbers = _on(device, values, torch.float32)
+        for pieces, whole, wide in table.launches:
             given = (whole, wide, _BLOCK, _TURNS)
-            self.kernel(len(pieces), (plan.table, pieces, numbers), given, _WARPS)
+            self.kernel(len(pieces), (table.addresses, table.lengths, pieces, numbers), given, _WARPS)
 
 
-class _Plan:
-    """The table of addresses and lengths for one set of addresses, and the pieces of work of each launch."""
+class _Table:
+    """The addresses and lengths of a group's tensors on a device, and the pieces of work of each launch."""
 
-    def __init__(self, addresses: list[int], lengths: list[int], device: torch.device):
-        self.addresses, self.device = addresses, device
-        width = len(addresses) // len(lengths)
-        rows = [[*addresses[i * width : (i + 1) * width], n] for i, n in enumerate(lengths)]
-        self.table = _on(device, rows)
-        self.launches = [
-            (_on(device, pieces), whole, wide)
-            for whole in (True, False)
-            for wide in (False, True)
-            if (pieces := _pieces(rows, whole, wide))
-        ]
+    def __init__(self, device: torch.device, lengths: list[int]):
+        self.device = device
+        self._lengths = lengths
+        self.lengths = _on(device, lengths, torch.int64)
+        self._written: list[int] = []
+        self._launches: dict[tuple[bool, ...], list[tuple[torch.Tensor, bool, bool]]] = {}
+
+    def write(self, addresses: list[int]) -> None:
+        """Write the addresses, unless they are the same as before."""
+        if addresses == self._written:
+            return
+        self.addresses = _on(self.device, addresses, torch.int64)
+        rows = len(self._lengths)
+        width = len(addresses) // rows
+        if functools.reduce(operator.or_, addresses) % _VECTOR:
+            aligned = tuple(
+                [all(a % _VECTOR == 0 for a in addresses[i * width : (i + 1) * width]) for i in range(rows)]
+            )
+        else:
+            aligned = (True,) * rows
+        if aligned not in self._launches:
+            self._launches[aligned] = self._launches_for(aligned)
+        self.launches = self._launches[aligned]
+        self._written = addresses
+
+    def _launches_for(self, aligned: Sequence[bool]) -> list[tuple[torch.Tensor, bool, bool]]:
+        """Return, for each launch, the update and the first element of each program, and how the kernel is compiled."""
+        found: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
+        for i, n in enumerate(self._lengths):
+            kind = aligned[i] and n % _VECTOR == 0, n >= 1 << 31
+            found.setdefault(kind, []).extend([(i, first) for first in range(0, n, _BLOCK * _TURNS)])
+        return [(_on(self.device, pieces, torch.int64), *kind) for kind, pieces in found.items()]
 
 
-def _pieces(rows: Sequence[Sequence[int]], whole: bool, wide: bool) -> list[tuple[int, int]]:
-    """Return the row and the first element of each program, for the rows that a launch computes."""
-    return [
-        (i, first)
-        for i, (*addresses, n) in enumerate(rows)
-        if whole == (n % _VECTOR == 0 and all(a % _VECTOR == 0 for a in addresses)) and wide == (n >= 1 << 31)
-        for first in range(0, n, _BLOCK * _TURNS)
-    ]
+def _on(device: torch.device, values: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Return values on a device, without waiting for it."""
+    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 
-def _on(device: torch.device, rows: Any) -> torch.Tensor:
-    found = torch.tensor(rows, dtype=torch.int64, pin_memory=device.type == "cuda")
-    return found.to(device, non_blocking=True)
-
-
-def _are_alike(whole: Sequence[int], given: Sequence[torch.Tensor], out: Sequence[torch.Tensor | None]) -> bool:
-    """Check whether elements at one place in memory belong together in all tensors, except single numbers."""
-    tensors = [*[given[i] for i in whole], *[x for x in out if x is not None]]
-    if all(x.is_contiguous() for x in tensors):
-        return True
+def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:
+    """Check whether elements at one place in memory belong together."""
     strides = tensors[0].stride()
-    return torch.ops.aten.is_non_overlapping_and_dense(tensors[0]) and all(x.stride() == strides for x in tensors)
+    return _is_dense(tensors[0]) and all(x.stride() == strides for x in tensors)
 
 
-def _contiguous(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor itself if it is contiguous, else contiguous memory for it."""
-    return x if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
+_is_dense = torch.ops.aten.is_non_overlapping_and_dense.default
+_CONTIGUOUS = torch.contiguous_format
 
 
 # -- the kernel --------------------------------------------------------------------------------------------------------
 _HEAD = """\
 @triton.jit
 def multi_tensor(
-    table, pieces, numbers, whole: tl.constexpr, wide: tl.constexpr, XB: tl.constexpr, turns: tl.constexpr
+    table, lengths, pieces, numbers, whole: tl.constexpr, wide: tl.constexpr, XB: tl.constexpr, turns: tl.constexpr
 ):
     piece = pieces + tl.program_id(0) * 2
     update = tl.load(piece)
     first = tl.multiple_of(tl.load(piece + 1), {block})
     row = table + update * {width}
-    length = tl.load(row + {last})
+    length = tl.load(lengths + update)
     if not wide:
         first = first.to(tl.int32)
         length = length.to(tl.int32)
@@ -202,7 +217,7 @@ def _kernel_of(update: Update) -> tuple[Kernel, str]:
     for p in update.outputs:
         p = _flat(p)
         stores.append(writer.stored(p, index, writer.value(p, index)))
-    lines = [_HEAD.format(block=_BLOCK, width=len(tensors) + 1, last=len(tensors), vector=_VECTOR)]
+    lines = [_HEAD.format(block=_BLOCK, width=len(tensors), vector=_VECTOR)]
     for i, p in enumerate(tensors):
         kind = "tl.int8" if storage_type(p.dtype) == "tl.int1" else storage_type(p.dtype)
         lines.append(f"    p{i} = tl.load(row + {i}).to(tl.pointer_type({kind}))")

@@ -126,7 +126,7 @@ def _accumulate(
             first.setdefault(name, i)
     leaves.sort(key=lambda leaf: -first.get(leaf[1].name, 0))
     values = [value for _, value in leaves]
-    gradients = differentiated(tracer, flowing, values)
+    gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
         tracer.freed.update(path.results)
     with tracer.recording(), set_langctx("torch"):

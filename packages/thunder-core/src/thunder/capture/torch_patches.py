@@ -132,10 +132,15 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
         (torch.func, "linearize"), (torch.utils.data.DataLoader, "__iter__"), (torch.utils.data, "random_split"),
         (torch.utils.data.RandomSampler, "__iter__"),
     ]  # fmt: skip
+    lbfgs = torch.optim.LBFGS
+    search = "LBFGS.step, which calls its closure until values of tensors end the search"
     return [
-        (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
-        for owner, name in names
-        if hasattr(owner, name)
+        (lbfgs, "step", left(search, lbfgs.step)),
+        *[
+            (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
+            for owner, name in names
+            if hasattr(owner, name)
+        ],
     ]
 
 

@@ -22,6 +22,7 @@ from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, tensors_in
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import map_proxies
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
@@ -252,16 +253,25 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
         return [*copies.values(), *results]
 
     run.__name__ = f"{func._schema.name.rpartition(':')[2]}_on_copies"
-    if func._schema.name in _WITHOUT_FAKE_KERNEL:
+    returns_written = func._schema.name in _WITHOUT_FAKE_KERNEL
+    # Custom operations and optimizers' kernels without results are constants for autograd (`call_mutating`), and their
+    # metadata is known. Numbers among their arguments, e.g. step counts, are then no constants of the program.
+    no_result = not func._schema.returns and (func.namespace != "aten" or func._schema.name in _WITHOUT_GRADIENT)
+    if returns_written or no_result:
 
         def metadata(given: dict[str, Any]) -> list[Any]:
-            copies = [TensorProxy(like=given[name]) for name in written]
-            return [*copies, *copies]  # these operators return what they write to
+            copies = [map_proxies(given[name], lambda p: TensorProxy(like=p)) for name in written]
+            return [*copies, *copies] if returns_written else copies
 
-        gives(run)(metadata)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        gives(run, draws=lambda given: draws)(metadata)
     return run
 
 
+_WITHOUT_GRADIENT = frozenset(
+    {f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")}
+    | {"aten::_amp_foreach_non_finite_check_and_unscale_"}
+)
 _WITHOUT_FAKE_KERNEL = frozenset(
     {"aten::_sobol_engine_initialize_state_", "aten::_sobol_engine_scramble_", "aten::_sobol_engine_ff_"}
 )

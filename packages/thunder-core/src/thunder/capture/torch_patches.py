@@ -265,6 +265,24 @@ def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
     return [(found.CausalBias, "__new__", new)]
 
 
+def _schedulers() -> list[tuple[Any, str, Any]]:
+    """Return a replacement of a scheduler's method that looks its step count up in a dict, which needs its value.
+
+    The step count is compared with the dict's keys instead, so that it can be an input.
+    """
+    cls = torch.optim.lr_scheduler.MultiStepLR
+    original = cls.get_lr
+
+    def get_lr(scheduler: Any) -> Any:
+        now = scheduler.last_epoch
+        if not isinstance(now, SymbolicNumber) or any(now == milestone for milestone in scheduler.milestones):
+            return original(scheduler)
+        rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+        return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+    return [(cls, "get_lr", _here(get_lr, original))]
+
+
 def _initializers() -> list[tuple[Any, str, Any]]:
     """Return a replacement of `trunc_normal_` as one operation, because it draws again until values are in range."""
     name = "_no_grad_trunc_normal_"
@@ -294,6 +312,8 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (torch.nn.modules.module, "BackwardHook", module_hook_class()),
         # The cumulative average of batch norm converts the number of batches with `float`.
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
+        # ReduceLROnPlateau converts the loss.
+        (torch.optim.lr_scheduler, "float", CONVERSIONS["float"]),
     ]
     owners += (
         _custom_apply()
@@ -310,6 +330,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         + _mask_detectors()
         + _flex_attention()
         + _initializers()
+        + _schedulers()
         + _masks_of_unknown_size()
     )
     owners += [

@@ -195,7 +195,7 @@ class Cache:
             self.dynamic.number_changed(guard.source)
 
     def _learn_contents(self, guard: HasContents, found: Any) -> None:
-        if not isinstance(found, (list, dict, deque)) or len(found) != len(guard.operand):
+        if not isinstance(found, (list, tuple, dict, deque)) or len(found) != len(guard.operand):
             return
         if isinstance(found, dict) != isinstance(guard.operand, dict) or len(found) > MAX_SYMBOLIC_ITEMS:
             return

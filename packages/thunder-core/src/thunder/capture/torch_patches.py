@@ -31,6 +31,7 @@ from thunder.capture.higher_order.branching import cond_traced, refuse_control_f
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
+from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch import private
@@ -283,6 +284,12 @@ def _schedulers() -> list[tuple[Any, str, Any]]:
     return [(cls, "get_lr", _here(get_lr, original))]
 
 
+def _adafactor() -> list[tuple[Any, str, Any]]:
+    """Return replacements of `max` and `min` in Adafactor, which computes its rates from norms of tensors."""
+    module = sys.modules.get("torch.optim._adafactor")
+    return [] if module is None else [(module, name, BUILTINS[name]) for name in ("max", "min")]
+
+
 def _initializers() -> list[tuple[Any, str, Any]]:
     """Return a replacement of `trunc_normal_` as one operation, because it draws again until values are in range."""
     name = "_no_grad_trunc_normal_"
@@ -331,6 +338,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         + _flex_attention()
         + _initializers()
         + _schedulers()
+        + _adafactor()
         + _masks_of_unknown_size()
     )
     owners += [

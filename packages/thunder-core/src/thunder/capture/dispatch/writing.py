@@ -209,6 +209,8 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
     written = [name for name in _written(func._schema) if given.get(name) is not None]
+    if func._schema.name in _OPTIMIZERS and given.get("grad_scale") is None:
+        written.remove("grads")  # only divided by a scale
     sym = opaque_symbol(_on_copies(func, tuple(written)))
     with torch.set_grad_enabled(torch.is_grad_enabled() and func.namespace == "aten"):  # others may have no gradient
         results = tracer.call_symbol(sym, (given,), {})
@@ -268,10 +270,8 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
     return run
 
 
-_WITHOUT_GRADIENT = frozenset(
-    {f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")}
-    | {"aten::_amp_foreach_non_finite_check_and_unscale_"}
-)
+_OPTIMIZERS = frozenset({f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")})
+_WITHOUT_GRADIENT = _OPTIMIZERS | {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 _WITHOUT_FAKE_KERNEL = frozenset(
     {"aten::_sobol_engine_initialize_state_", "aten::_sobol_engine_scramble_", "aten::_sobol_engine_ff_"}
 )

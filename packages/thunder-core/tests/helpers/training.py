@@ -61,6 +61,15 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected) or (found != found and expected != expected)
 
 
+def close(found: Any, expected: Any) -> bool:
+    """Compare to a few units in the last place, relative to the largest element of a tensor."""
+    if isinstance(expected, torch.Tensor):
+        return torch.allclose(found, expected, rtol=0, atol=1e-5 * max(float(expected.abs().max()), 1e-3))
+    if isinstance(expected, (list, tuple)):
+        return len(found) == len(expected) and all(map(close, found, expected))
+    return same(found, expected)
+
+
 def trained(make: Make, jit: Callable[..., Any], calls: int) -> tuple[Any, list[Any], list[bool]]:
     """Return the jitted step, what each call left, and whether its objects are those of the call before."""
     net = network()
@@ -83,7 +92,15 @@ def trained(make: Make, jit: Callable[..., Any], calls: int) -> tuple[Any, list[
     return step, left, kept
 
 
-def check(make: Make, *, calls: int, programs: int | None = None, eager: int = 0, reason: str | None = None) -> Any:
+def check(
+    make: Make,
+    *,
+    calls: int,
+    programs: int | None = None,
+    eager: int = 0,
+    reason: str | None = None,
+    compare: Callable[[Any, Any], bool] = same,
+) -> Any:
     """Compare a training step with eager mode, call by call, and the number of programs with the one allowed.
 
     At most `eager` calls run eagerly because a new path is not worth a program. A step for a `reason` is partly eager,
@@ -94,7 +111,7 @@ def check(make: Make, *, calls: int, programs: int | None = None, eager: int = 0
         _, expected, kept = trained(make, lambda f: f, calls)
         jitted, found, kept_too = trained(make, thunder.jit, calls)
     for k, (a, b) in enumerate(zip(found, expected)):
-        assert same(a, b), f"call {k}"
+        assert compare(a, b), f"call {k}"
     assert kept_too == kept
     why = thunder.explain(jitted)
     if reason is not None:
@@ -150,10 +167,11 @@ def _torchs() -> dict[str, Callable[[Iterable[Any]], Any]]:
 
 
 OPTIMIZERS = _torchs()
-# Optimizers whose code branches on the step count, or on values.
-BRANCHING = {"RAdam": (lambda p: torch.optim.RAdam(p, lr=0.01), 3)}
+# Optimizers whose code branches on the step count, or on values, with the number of programs. RAdam divides a number by a
+# tensor, which torch rounds twice (docs/compatibility.md): after some calls it is not to the bit.
+BRANCHING: dict[str, tuple[Any, int]] = {"RAdam": (lambda p: torch.optim.RAdam(p, lr=0.01), 3)}
 if hasattr(torch.optim, "Adafactor"):
-    BRANCHING["Adafactor"] = (lambda p: torch.optim.Adafactor(p, lr=0.01), 8)
+    BRANCHING["Adafactor"] = (lambda p: torch.optim.Adafactor(p, lr=0.01), 3)
 
 
 class Lion(torch.optim.Optimizer):
@@ -331,9 +349,9 @@ SCHEDULERS: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     "ConstantLR": (lambda o: schedulers.ConstantLR(o, 0.5, 10), 6, 3),
     "LinearLR": (lambda o: schedulers.LinearLR(o, 0.5, total_iters=20), 4, 3),
     "ExponentialLR": (lambda o: schedulers.ExponentialLR(o, 0.95), 3, 3),
-    "PolynomialLR": (lambda o: schedulers.PolynomialLR(o, 80, 2.0), 4, 3),
+    "PolynomialLR": (lambda o: schedulers.PolynomialLR(o, 80, 2.0), 5, 3),
     "CosineAnnealingLR": (lambda o: schedulers.CosineAnnealingLR(o, 80), 4, 3),
-    "CosineAnnealingWarmRestarts": (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 20, 2), 6, 3),
+    "CosineAnnealingWarmRestarts": (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 20, 2), 7, 3),
     "CyclicLR": (lambda o: schedulers.CyclicLR(o, 0.001, 0.1, 10, cycle_momentum=False), 4, 3),
     "OneCycleLR": (_one_cycle, 4, 3),
     "SequentialLR": (_sequential, 7, 3),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps of 100 calls under `thunder.jit`: every optimizer, every scheduler, and programs. `nox -s models` runs this."""
+"""Training steps of 100 calls under `thunder.jit`: optimizers, schedulers, programs. `nox -s models` runs this."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, tensors_in
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import map_proxies
+from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
@@ -200,8 +201,18 @@ def _overload_of_builtin(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     if not any(_written(s) for s in schemas if not any(a.is_out for a in s.arguments)):
         return None
+    args, kwargs = _without_symbols((args, kwargs))
     with DisableTorchFunction():
         return getattr(packet, torch._C._jit_resolve_packet(f"aten::{name}", *args, **kwargs))
+
+
+def _without_symbols(x: Any) -> Any:
+    """Return arguments with plain numbers of the same classes as symbolic ones, whose values torch would read."""
+    if isinstance(x, SymbolicNumber):
+        return x.__class__()
+    if isinstance(x, dict):
+        return {key: _without_symbols(item) for key, item in x.items()}
+    return type(x)([_without_symbols(item) for item in x]) if type(x) in (tuple, list) else x
 
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

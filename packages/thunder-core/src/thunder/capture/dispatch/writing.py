@@ -7,6 +7,7 @@ import functools
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from thunder.capture.tensors.tracer import Tracer, tensors_in
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import map_proxies
 from thunder.core.symint.numbers import SymbolicNumber
+from thunder.executors.torchex.fused_updates import FUSED_UPDATES, fused_update
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
@@ -220,9 +222,13 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
     written = [name for name in _written(func._schema) if given.get(name) is not None]
-    if func._schema.name in _OPTIMIZERS and given.get("grad_scale") is None:
-        written.remove("grads")  # only divided by a scale
-    sym = opaque_symbol(_on_copies(func, tuple(written)))
+    if func._schema.name.startswith("aten::_fused_"):
+        # Gradients are only divided by a scale, and step counts are not written, although the schema says so.
+        unchanged = {"state_steps"} if given.get("grad_scale") is not None else {"state_steps", "grads"}
+        written = [name for name in written if name not in unchanged]
+    tracked = torch.is_grad_enabled() and any(x.requires_grad for x in tensors_in((given,), {}))
+    fused = func._schema.name in FUSED_UPDATES and not tracked and not tracer.parts
+    sym = fused_update(func, tuple(written)) if fused else opaque_symbol(_on_copies(func, tuple(written)))
     with torch.set_grad_enabled(torch.is_grad_enabled() and func.namespace == "aten"):  # others may have no gradient
         results = tracer.call_symbol(sym, (given,), {})
     with torch.no_grad():
@@ -231,7 +237,7 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
             for one, new in pairs:
                 assign(tracer, one, new, func._schema.name)
     results = results[len(written) :]
-    out = [_aliased(r, given, arguments, x) for r, x in zip(func._schema.returns, results)]
+    out = [_aliased(r, given, arguments, x) for r, x in zip_longest(func._schema.returns, results)]
     return None if not out else out[0] if len(out) == 1 else tuple(out)
 
 
@@ -269,7 +275,7 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
     returns_written = func._schema.name in _WITHOUT_FAKE_KERNEL
     # Custom operations and optimizers' kernels without results are constants for autograd (`call_mutating`), and their
     # metadata is known. Numbers among their arguments, e.g. step counts, are then no constants of the program.
-    no_result = not func._schema.returns and (func.namespace != "aten" or func._schema.name in _WITHOUT_GRADIENT)
+    no_result = not func._schema.returns and (func.namespace != "aten" or func._schema.name in FUSED_UPDATES)
     if returns_written or no_result:
 
         def metadata(given: dict[str, Any]) -> list[Any]:
@@ -281,8 +287,6 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
     return run
 
 
-_OPTIMIZERS = frozenset({f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")})
-_WITHOUT_GRADIENT = _OPTIMIZERS | {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 _WITHOUT_FAKE_KERNEL = frozenset(
     {"aten::_sobol_engine_initialize_state_", "aten::_sobol_engine_scramble_", "aten::_sobol_engine_ff_"}
 )

@@ -278,8 +278,11 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
     no_result = not func._schema.returns and (func.namespace != "aten" or func._schema.name in FUSED_UPDATES)
     if returns_written or no_result:
 
+        def new_like(p: Any) -> TensorProxy:
+            return TensorProxy(like=p)
+
         def metadata(given: dict[str, Any]) -> list[Any]:
-            copies = [map_proxies(given[name], lambda p: TensorProxy(like=p)) for name in written]
+            copies = [map_proxies(given[name], new_like) for name in written]
             return [*copies, *copies] if returns_written else copies
 
         draws = torch.Tag.nondeterministic_seeded in func.tags

@@ -39,7 +39,7 @@ def fused_update(func: Any, written: tuple[str, ...], *, in_place: bool = False)
     positional = [a.name for a in func._schema.arguments if not a.kwarg_only]
 
     def meta(given: dict[str, Any], reused: Mapping[str, Any] | None = None) -> list[Any]:
-        return [map_proxies(given[name], lambda p: TensorProxy(like=p)) for name in written]
+        return [map_proxies(given[name], _new_like) for name in written]
 
     def run(given: dict[str, Any], reused: Mapping[str, Any] | None = None) -> list[Any]:
         call = dict(given)
@@ -64,6 +64,10 @@ def fused_update(func: Any, written: tuple[str, ...], *, in_place: bool = False)
     return Symbol(name + "_" * in_place, meta, id=id, is_prim=True, executor=ex, fn=run, tags=tags)
 
 
+def _new_like(p: Any) -> TensorProxy:
+    return TensorProxy(like=p)
+
+
 def is_fused_update(op: BoundSymbol) -> bool:
     """Check whether an operation is a fused update in functional form."""
     id = op.sym.id
@@ -72,8 +76,8 @@ def is_fused_update(op: BoundSymbol) -> bool:
 
 def updates(op: BoundSymbol) -> dict[str, tuple[str, int]]:
     """Return the place among the arguments of which each result is the new tensor."""
-    _, _, written, _ = op.sym.id
-    return {p.name: (name, i) for name, ps in zip(written, op.output) for i, p in enumerate(_listed(ps))}
+    key: Any = op.sym.id
+    return {p.name: (name, i) for name, ps in zip(key[2], op.output) for i, p in enumerate(_listed(ps))}
 
 
 def operand(op: BoundSymbol, result: str) -> TensorProxy:
@@ -89,7 +93,8 @@ def _listed(x: Any) -> Any:
 
 def updated_in_place(op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]) -> BoundSymbol | None:
     """Return a fused update that writes to those of its arguments that are the targets, or None for other targets."""
-    _, func, written, _ = op.sym.id
+    key: Any = op.sym.id
+    _, func, written, _ = key
     (given,) = op.args
     places = updates(op)
     reused: dict[str, Any] = {}

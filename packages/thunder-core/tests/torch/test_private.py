@@ -62,25 +62,6 @@ def test_the_users_own_code_converts_nothing():
     assert set(asking.answers) == {None}
 
 
-def test_a_decorated_function_is_found():
-    def decorated(x):
-        return x.grad
-
-    for context in (torch.no_grad, torch.enable_grad):
-        asked = []
-
-        class Context(context):
-            def __init__(self):
-                asked.append(private.function_in_grad_mode(Context))
-                super().__init__()
-
-        function = Context()(decorated)
-        function(torch.ones(1))
-        with Context():
-            pass
-        assert asked == [None, decorated, None]
-
-
 @pytest.mark.parametrize(
     ("name", "program"),
     [

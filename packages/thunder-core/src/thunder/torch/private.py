@@ -46,7 +46,6 @@ __all__ = [
     "compile_stance",
     "distribution_that_checks",
     "forward_not_begun",
-    "function_in_grad_mode",
     "fx_is_tracing",
     "hidden_from_dynamo",
     "jit_tracing_state",
@@ -328,24 +327,3 @@ def distribution_that_checks(is_ours: Callable[[str], bool]) -> str | None:
     if folder != _DISTRIBUTIONS or (file, frame.f_code.co_name) not in _VALUE_CHECKS:
         return None
     return type(frame.f_locals.get("self")).__name__
-
-
-def _code_of_decorators() -> types.CodeType | None:
-    code: types.CodeType = torch.utils._contextlib.context_decorator.__code__
-    found = (c for c in code.co_consts if isinstance(c, types.CodeType) and c.co_name == "decorate_context")
-    return next(found, None)
-
-
-_DECORATES = _code_of_decorators()
-
-
-def function_in_grad_mode(cls: type) -> Any:
-    """Return the function that a decorator such as `@torch.no_grad()` runs, if it creates a context of class `cls`.
-
-    Return None if another function creates the context.
-    """
-    frame: Any = sys._getframe(1)
-    while frame is not None and not (frame.f_code.co_name == "clone" and type(frame.f_locals.get("self")) is cls):
-        frame = frame.f_back
-    frame = None if frame is None else frame.f_back
-    return frame.f_locals.get("func") if frame is not None and frame.f_code is _DECORATES else None

@@ -213,7 +213,7 @@ class CaptureSession:
         ])  # fmt: skip
         for original, copy, source in zip(self.call, copies, self.arguments.roots):
             recorder.copied(original, copy, source, self.aliases)
-        converts = self.numbers is not None and self.numbers.dynamic.ways.overrides_builtins
+        converts = self.numbers is not None and self.numbers.dynamic.overrides_math
         replace_torch_functions(substitutions, numbers=converts)
         substitutions.assign(active, thread=0)
         _keep_state(substitutions)  # steps pushed earlier run later, and need the state from outside the program

@@ -31,6 +31,7 @@ from thunder.capture.higher_order.branching import cond_traced, refuse_control_f
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
+from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.torch import private
@@ -132,10 +133,15 @@ def _left_to_python() -> list[tuple[Any, str, Any]]:
         (torch.func, "linearize"), (torch.utils.data.DataLoader, "__iter__"), (torch.utils.data, "random_split"),
         (torch.utils.data.RandomSampler, "__iter__"),
     ]  # fmt: skip
+    lbfgs = torch.optim.LBFGS
+    search = "LBFGS.step, which calls its closure until values of tensors end the search"
     return [
-        (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
-        for owner, name in names
-        if hasattr(owner, name)
+        (lbfgs, "step", left(search, lbfgs.step)),
+        *[
+            (owner, name, left(f"{owner.__name__}.{name}", getattr(owner, name)))
+            for owner, name in names
+            if hasattr(owner, name)
+        ],
     ]
 
 
@@ -260,6 +266,30 @@ def _masks_of_unknown_size() -> list[tuple[Any, str, Any]]:
     return [(found.CausalBias, "__new__", new)]
 
 
+def _schedulers() -> list[tuple[Any, str, Any]]:
+    """Return a replacement of a scheduler's method that looks its step count up in a dict, which needs its value.
+
+    The step count is compared with the dict's keys instead, so that it can be an input.
+    """
+    cls = torch.optim.lr_scheduler.MultiStepLR
+    original = cls.get_lr
+
+    def get_lr(scheduler: Any) -> Any:
+        now = scheduler.last_epoch
+        if not isinstance(now, SymbolicNumber) or any(now == milestone for milestone in scheduler.milestones):
+            return original(scheduler)
+        rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+        return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+    return [(cls, "get_lr", _here(get_lr, original))]
+
+
+def _adafactor() -> list[tuple[Any, str, Any]]:
+    """Return replacements of `max` and `min` in Adafactor, which computes its rates from norms of tensors."""
+    module = sys.modules.get("torch.optim._adafactor")
+    return [] if module is None else [(module, name, BUILTINS[name]) for name in ("max", "min")]
+
+
 def _initializers() -> list[tuple[Any, str, Any]]:
     """Return a replacement of `trunc_normal_` as one operation, because it draws again until values are in range."""
     name = "_no_grad_trunc_normal_"
@@ -289,6 +319,8 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (torch.nn.modules.module, "BackwardHook", module_hook_class()),
         # The cumulative average of batch norm converts the number of batches with `float`.
         (torch.nn.modules.batchnorm, "float", CONVERSIONS["float"]),
+        # ReduceLROnPlateau converts the loss.
+        (torch.optim.lr_scheduler, "float", CONVERSIONS["float"]),
     ]
     owners += (
         _custom_apply()
@@ -305,6 +337,8 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         + _mask_detectors()
         + _flex_attention()
         + _initializers()
+        + _schedulers()
+        + _adafactor()
         + _masks_of_unknown_size()
     )
     owners += [

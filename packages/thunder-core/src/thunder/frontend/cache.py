@@ -195,17 +195,24 @@ class Cache:
             self.dynamic.number_changed(guard.source)
 
     def _learn_contents(self, guard: HasContents, found: Any) -> None:
-        if not isinstance(found, (list, dict, deque)) or len(found) != len(guard.operand):
+        if not isinstance(found, (list, tuple, dict, deque)) or len(found) != len(guard.operand):
             return
         if isinstance(found, dict) != isinstance(guard.operand, dict) or len(found) > MAX_SYMBOLIC_ITEMS:
             return
         before = guard.operand if isinstance(found, dict) else dict(enumerate(guard.operand))
         now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
         changed = [key for key, was in before.items() if now[key] != was]
-        if changed and all(_is_number(before[key]) and type(now[key]) is type(before[key]) for key in changed):
+        if changed and all(_are_numbers(before[key], now[key]) for key in changed):
             self.dynamic.contents_changed(guard.source)
             for key in changed:
-                self.dynamic.number_changed(item_source(guard.source, found, key, [*before].index(key)))
+                source = item_source(guard.source, found, key, [*before].index(key))
+                if type(before[key]) is not tuple:
+                    self.dynamic.number_changed(source)
+                    continue
+                self.dynamic.contents_changed(source)
+                for i, (was, is_now) in enumerate(zip(before[key], now[key])):
+                    if was != is_now:
+                        self.dynamic.number_changed(source.item(i))
 
 
 def _is_about_numbers(failure: Exception, guarded: Guarded) -> bool:
@@ -215,6 +222,13 @@ def _is_about_numbers(failure: Exception, guarded: Guarded) -> bool:
         return bool(check.changed_sizes(tensors))
     guard = guarded.guards.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
     return isinstance(guard, HasContents) or (isinstance(guard, Equals) and _is_number(guard.operand))
+
+
+def _are_numbers(was: Any, now: Any) -> bool:
+    """Check whether two values are numbers of one type, or tuples that differ in such numbers only."""
+    if type(was) is tuple and type(now) is tuple:
+        return len(was) == len(now) and all(a == b or _are_numbers(a, b) for a, b in zip(was, now))
+    return _is_number(was) and type(now) is type(was)
 
 
 def _is_number(x: Any) -> bool:

@@ -309,6 +309,9 @@ class JitFunction(Generic[P, R]):
         except RunsEagerly:
             raise
         except DataDependentError as asked:
+            if isinstance(asked, ReplacedBuiltinError) and not dynamic.ways.overrides_builtins:
+                dynamic.plain_math = True
+                return self._compile(args, kwargs, observed)
             failure = asked
             before = dynamic.ways
             for way in dynamic.further_ways():

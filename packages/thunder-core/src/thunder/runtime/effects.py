@@ -89,11 +89,23 @@ def new_object(cls: Any) -> Any:
 
 
 def new_container(cls: type) -> Any:
-    bases: tuple[Any, ...] = (collections.OrderedDict, dict, list, set, collections.deque)
+    bases: tuple[Any, ...] = (collections.OrderedDict, dict, list, set)
     for base in bases:
         if issubclass(cls, base):
             return base.__new__(cls)
     return object.__new__(cls)
+
+
+def new_defaultdict(cls: type, default_factory: Any) -> Any:
+    made = collections.defaultdict.__new__(cls)
+    made.default_factory = default_factory
+    return made
+
+
+def new_deque(cls: type, maxlen: int | None) -> Any:
+    made = collections.deque.__new__(cls)
+    collections.deque.__init__(made, (), maxlen)
+    return made
 
 
 def new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
@@ -141,6 +153,8 @@ CONSTRUCTORS = (
     repeat_view,
     new_object,
     new_container,
+    new_defaultdict,
+    new_deque,
     new_mask,
     new_plain,
     new_tuple,

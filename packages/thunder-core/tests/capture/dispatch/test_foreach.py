@@ -41,9 +41,51 @@ def test_lists_of_tensors(call: Callable[..., Any]) -> None:
     assert thunder.cache_hits(jitted) == 1
 
 
-def test_numbers_in_a_tensor() -> None:
-    """One factor for each tensor: partly eager."""
-    xs = [torch.ones(3), torch.ones(2)]
-    call = lambda xs: torch._foreach_addcmul(xs, xs, xs, torch.tensor([0.1, 0.2]))  # noqa: E731
-    found = thunder.jit(call, sharp_edges="allow")(xs)
-    assert all(map(torch.equal, found, call(xs)))
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "add": (2, [0.5, 2.0], "tensors"), "sub": (2, [0.5, 2.0], "tensors"), "mul": (2, [0.5, 2.0], "tensors"),
+    "div": (2, [0.5, 2.0], "tensors"), "clamp_max": (0.5, [0.5, 0.4], "tensors"),
+    "clamp_min": (0.5, [0.5, 0.4], "tensors"), "maximum": (0.5, [0.5, 0.4], "tensors"),
+    "minimum": (0.5, [0.5, 0.4], "tensors"), "pow": (2, [0.5, 2.0], "tensors"), "lerp": (),
+    "addcdiv": (), "addcmul": (), "copy": (), "zero": (), "mm": (), "clone": (),
+}  # fmt: skip
+FUNCTIONS = sorted({n.strip("_").removeprefix("foreach_") for n in dir(torch) if n.startswith("_foreach_")})
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["new", "in place"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_functions(name: str, in_place: bool) -> None:
+    """With each form of the other operand."""
+    function = getattr(torch, f"_foreach_{name}_" if in_place else f"_foreach_{name}", None)
+    others = OTHERS.get(name, (None,))
+    if function is None or not others:
+        return
+    for other in others:
+
+        def call(xs: Any, ys: Any, other: Any = other) -> Any:
+            xs = [x.clone() for x in xs]
+            more = () if other is None else (ys if other == "tensors" else other,)
+            found = function(xs, *more)
+            return xs if in_place else found
+
+        xs = [torch.linspace(0.1, 0.9, 3), torch.linspace(0.2, 0.8, 4).reshape(2, 2)]
+        ys = [torch.linspace(1.1, 1.9, 3), torch.linspace(0.3, 0.7, 4).reshape(2, 2)]
+        jitted = thunder.jit(call, fullgraph=True)
+        found, expected = jitted(xs, ys), call(xs, ys)
+        assert type(found) is type(expected) and all(map(torch.equal, found, expected))
+
+
+def test_a_number_to_the_power_of_tensors() -> None:
+    xs = [torch.rand(3), torch.rand(2)]
+    call = lambda xs: torch._foreach_pow(0.9, xs)  # noqa: E731
+    assert all(map(torch.equal, thunder.jit(call, fullgraph=True)(xs), call(xs)))
+
+
+@pytest.mark.parametrize("name", ["addcmul", "addcdiv"])
+def test_numbers_in_a_tensor(name: str) -> None:
+    """One for each tensor; they are no constants of the program."""
+    xs = [torch.rand(3) + 1, torch.rand(2) + 1]
+    call = lambda xs, n: getattr(torch, f"_foreach_{name}")(xs, xs, xs, n)  # noqa: E731
+    jitted = thunder.jit(call, fullgraph=True)
+    for n in (torch.tensor([0.1, 0.2]), torch.tensor([0.3, 1.0])):
+        assert all(map(torch.equal, jitted(xs, n), call(xs, n)))
+    assert thunder.cache_misses(jitted) == 1

@@ -363,3 +363,27 @@ def test_in_place_functions_without_a_functional_form(fn: Any) -> None:
     for x in (torch.ones(3), torch.arange(3.0)):
         torch.testing.assert_close(jfn(x), fn(x), rtol=0, atol=0)
     assert thunder.cache_hits(jfn) == 1
+
+
+@torch.library.custom_op("thunder_test_writing_op::step", mutates_args=("p", "state"))
+def written_by_step(p: torch.Tensor, state: list[torch.Tensor], rate: float, step: int) -> None:
+    state[0].add_(1)
+    p.sub_(rate * state[0] / step)
+
+
+def test_numbers_of_custom_operations() -> None:
+    """They become inputs like other numbers, because the metadata of what is written does not depend on them."""
+    found = []
+    for jit in (lambda f: f, lambda f: thunder.jit(f, fullgraph=True)):
+        p, state, count = torch.ones(3), [torch.zeros(3)], [0]
+
+        def update(p: Any = p, state: Any = state, count: Any = count) -> None:
+            count[0] += 1
+            written_by_step(p, state, 0.1, count[0])
+
+        run = jit(update)
+        for _ in range(8):
+            run()
+        found.append([p, *state, count[0]])
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert thunder.cache_misses(run) == 3

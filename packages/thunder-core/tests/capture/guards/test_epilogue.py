@@ -121,6 +121,41 @@ def test_dict_stores_and_deletes() -> None:
     check(Holder, run, lambda o: o.table)
 
 
+class Tally(collections.defaultdict):
+    pass
+
+
+class Recent(collections.deque):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("new", "fact"),
+    [
+        (lambda: collections.defaultdict(list), "default_factory"),
+        (lambda: Tally(int), "default_factory"),
+        (lambda: collections.deque(maxlen=2), "maxlen"),
+        (lambda: Recent(maxlen=2), "maxlen"),
+    ],
+    ids=["defaultdict", "a subclass of it", "deque", "a subclass of a deque"],
+)
+def test_new_containers_with_a_factory_or_a_limit(new: Any, fact: str) -> None:
+    """The program stores them, and the next call uses what it finds."""
+
+    def run(x: Any, o: Holder) -> Any:
+        before = getattr(o.recent, fact, None)
+        made = new()
+        for n in range(3):
+            if isinstance(made, dict):
+                made[n] = x.sum() * n
+            else:
+                made.append(x.sum() * n)
+        o.recent = made
+        return x * (1 if before is None else 2)
+
+    check(Holder, run, lambda o: [type(o.recent), getattr(o.recent, fact), list(o.recent)])
+
+
 def test_deque_and_set() -> None:
     def run(x: Any, o: Holder) -> Any:
         o.recent.append(x.sum())

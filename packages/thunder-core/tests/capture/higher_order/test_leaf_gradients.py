@@ -476,6 +476,18 @@ def hook_after_accumulation(net: Any, seen: list[Any]) -> Any:
     return lambda x, y: F.mse_loss(net(x), y).backward()
 
 
+NODES: list[Any] = []  # a node that nothing refers to is gone, with its hooks
+
+
+def hook_on_a_node(net: Any, seen: list[Any]) -> Any:
+    """E.g. of a wrapper that reduces gradients. Only the node knows of it."""
+    weight = net[0].weight
+    node = weight.view_as(weight).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *gradients: seen.append(weight.grad.sum().item()))
+    NODES.append(node)
+    return lambda x, y: F.mse_loss(net(x), y).backward()
+
+
 def gradients_with_a_graph(net: Any, seen: list[Any]) -> Any:
     def step(x: Any, y: Any) -> Any:
         F.mse_loss(net(x), y).backward(create_graph=True)
@@ -558,6 +570,7 @@ def a_gradient_that_requires_grad(net: Any, seen: list[Any]) -> Any:
 PARTLY_EAGER = {
     hook_on_a_parameter: "a leaf tensor has gradient hooks",
     hook_after_accumulation: "a leaf tensor has gradient hooks",
+    hook_on_a_node: "a leaf tensor has gradient hooks",
     gradients_with_a_graph: "backward(create_graph=True)",
     a_second_backward: "backward() a second time through a part of the graph",
     a_graph_freed_in_part: "a graph that backward() has freed in part",
@@ -585,6 +598,42 @@ def test_partly_eager_programs(make: Callable[..., Any]) -> None:
     torch.testing.assert_close(found[1][:3], found[0][:3])
     assert found[1][3] == found[0][3]
     assert PARTLY_EAGER.get(make, "") in thunder.explain(step)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_hook_on_a_node_is_registered_later() -> None:
+    """A cached program does not run while there is a hook."""
+    net, seen = network(), []
+    weight = net[0].weight
+    step = thunder.jit(lambda x, y: F.mse_loss(net(x), y).backward())
+    for k in range(3):
+        step(*batch(k))
+    assert thunder.cache_hits(step) == 1
+    node = weight.view_as(weight).grad_fn.next_functions[0][0]
+    handle = node.register_hook(lambda *gradients: seen.append(1))
+    step(*batch(3))
+    assert seen == [1] and thunder.cache_hits(step) == 1
+    handle.remove()
+    step(*batch(4))
+    assert seen == [1] and thunder.cache_hits(step) == 2
+
+
+def test_backward_uses_torchs_kernels() -> None:
+    """To the bit: the formula of softplus' gradient rounds otherwise. Also if the graph is kept."""
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0), requires_grad=True)
+
+    def step(keep: bool) -> Any:
+        x.grad = None
+        loss = F.softplus(x).square().sum()
+        first = torch.autograd.grad(loss, x, retain_graph=True)[0]
+        loss.backward(retain_graph=keep)
+        if keep:
+            loss.backward()
+        return first, x.grad
+
+    for keep in (True, False):
+        expected = [y.clone() for y in step(keep)]
+        assert same([*thunder.jit(step, fullgraph=True)(keep)], expected)
 
 
 def test_backward_twice() -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from math import cos
 from pathlib import Path
 from typing import Any
 
@@ -441,3 +442,69 @@ def test_programs_of_sizes(program: list[int], calls: list[tuple[int, int, int]]
         ours, theirs = jitted(x, n), fn(x, n)
         torch.testing.assert_close(ours[0], theirs[0])
         assert ours[1:] == theirs[1:] and type(ours[2]) is int and all(type(i) is int for i in ours[1])
+
+
+# -- functions of `math` ----------------------------------------------------------------------------------------------
+def by_module(x: Any, n: int) -> Any:
+    return x * math.cos(math.pi * n / 10) + math.sqrt(n)
+
+
+def by_name(x: Any, n: int) -> Any:
+    return x * cos(n / 7)
+
+
+def as_a_value(x: Any, n: int) -> Any:
+    chosen = math.cos
+    return x * chosen(n / 7), chosen is math.cos
+
+
+@pytest.mark.parametrize(("fn", "programs"), [(by_module, 3), (by_name, 3), (as_a_value, 8)])
+def test_functions_of_math(fn: Any, programs: int) -> None:
+    """They accept numbers that are inputs. A program that uses one as a value gets Python's, and constants."""
+    jitted = thunder.jit(fn)
+    for n in range(2, 10):
+        found, expected = jitted(torch.ones(2), n), fn(torch.ones(2), n)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert thunder.cache_misses(jitted) == programs, thunder.explain(jitted)
+
+
+def test_an_error_of_math() -> None:
+    """For another number, the program's own error comes out."""
+    jitted = thunder.jit(lambda x, n: x * math.sqrt(n))
+    for n in (3.0, 2.0, 1.0, 0.5):
+        jitted(torch.ones(2), n)
+    with pytest.raises(ValueError, match=r"math domain error|expected a nonnegative input"):
+        jitted(torch.ones(2), -1.0)
+
+
+# -- tuples -----------------------------------------------------------------------------------------------------------
+def test_numbers_in_a_tuple() -> None:
+    """They become inputs one by one, e.g. the betas of an optimizer. The program may store the tuple."""
+    options: dict[str, Any] = {}
+
+    def f(x: Any) -> Any:
+        first, second = options["betas"]
+        options["used"] = options["betas"]
+        return x * first - second
+
+    jitted = thunder.jit(f)
+    for n in range(8):
+        options["betas"] = (n / 10, 0.5)
+        assert torch.equal(jitted(torch.ones(2)), f(torch.ones(2)))
+        assert options["used"] == (n / 10, 0.5) and [*map(type, options["used"])] == [float, float]
+    assert thunder.cache_misses(jitted) == 4
+
+
+def test_a_tuple_of_numbers_at_two_places() -> None:
+    """One of them is a place where no symbol can be put: nothing is wrong."""
+    betas: Any = (0.1, 0.5)
+    held: Any = {}
+
+    def f(x: Any) -> Any:
+        return x * held["betas"][0] + held["inside"][0][0]
+
+    jitted = thunder.jit(f)
+    for n in range(6):
+        betas = (n / 10, 0.5)
+        held.update(betas=betas, inside=(betas, "name"))
+        assert torch.equal(jitted(torch.ones(2)), f(torch.ones(2)))

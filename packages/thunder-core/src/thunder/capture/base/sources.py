@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from thunder.runtime.arrays import array_tensor
+from thunder.runtime.autograd.leaf_hooks import has_leaf_hooks
 
 __all__ = [
     "Argument",
@@ -29,6 +30,7 @@ __all__ = [
     "DictValues",
     "Global",
     "HasGradientHooks",
+    "HasLeafHooks",
     "Item",
     "Length",
     "ModuleVariable",
@@ -565,3 +567,22 @@ class HasGradientHooks(Source):
     def code(self, start: str, *operands: str) -> str:
         """Return the condition."""
         return f"(bool({start}._backward_hooks) or {start}.retains_grad)"
+
+
+class HasLeafHooks(Source):
+    """Whether autograd runs hooks when it accumulates the gradient of a leaf."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return whether the leaf or its node has hooks."""
+        return has_leaf_hooks(start)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return a call of a function that searches for hooks."""
+        return f"has_leaf_hooks({start})"
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        """The function that searches for hooks."""
+        return {"has_leaf_hooks": has_leaf_hooks}

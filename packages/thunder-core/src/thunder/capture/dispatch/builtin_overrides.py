@@ -52,6 +52,8 @@ class _Conversion(type):
             return made_complex(x)
         if x.__class__ is complex:
             return cls.plain(x)
+        if cls.plain is x.__class__ is float:
+            return x
         if x.hint is not None or (cls.plain is bool and x.__class__ is not bool):
             return cls.plain(x)
         return x + 0 if cls.plain is int and x.__class__ is bool else converted(x, cls.plain)

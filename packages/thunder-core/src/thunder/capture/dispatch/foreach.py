@@ -32,9 +32,8 @@ def _for_each(name: str, function: Callable[..., Any]) -> None:
 
     @handles(listed, traced=True)
     def handler(tracer: Tracer, xs: Any, *args: Any, **kwargs: Any) -> Any:
-        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-        if any(x.ndim for x in tensors):  # one factor for each tensor
-            fall_back(f"the program calls {name} with numbers in a tensor")
+        args = tuple([_numbers(x, name) for x in args])
+        kwargs = {k: _numbers(x, name) for k, x in kwargs.items()}
         if not isinstance(xs, (list, tuple)):  # a number to the power of tensors
             return tuple([function(xs, x) for x in args[0]])
         found = [
@@ -42,6 +41,15 @@ def _for_each(name: str, function: Callable[..., Any]) -> None:
             for i, x in enumerate(xs)
         ]
         return found if name.endswith("_") else tuple(found)
+
+
+def _numbers(x: Any, name: str) -> Any:
+    """Return the numbers in a tensor, one for each tensor of a list. A tensor without dimensions is one factor."""
+    if not isinstance(x, torch.Tensor) or not x.ndim:
+        return x
+    if x.device.type != "cpu":
+        fall_back(f"the program calls {name} with numbers in a tensor that is not on the CPU")
+    return x.tolist()
 
 
 def _item(x: Any, i: int) -> Any:

@@ -7,6 +7,7 @@ import functools
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, tensors_in
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import map_proxies
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.executors.torchex.fused_updates import FUSED_UPDATES, fused_update
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
 __all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
@@ -199,8 +203,18 @@ def _overload_of_builtin(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
     if not any(_written(s) for s in schemas if not any(a.is_out for a in s.arguments)):
         return None
+    args, kwargs = _without_symbols((args, kwargs))
     with DisableTorchFunction():
         return getattr(packet, torch._C._jit_resolve_packet(f"aten::{name}", *args, **kwargs))
+
+
+def _without_symbols(x: Any) -> Any:
+    """Return arguments with plain numbers of the same classes as symbolic ones, whose values torch would read."""
+    if isinstance(x, SymbolicNumber):
+        return x.__class__()
+    if isinstance(x, dict):
+        return {key: _without_symbols(item) for key, item in x.items()}
+    return type(x)([_without_symbols(item) for item in x]) if type(x) in (tuple, list) else x
 
 
 def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -208,7 +222,13 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
     arguments = func._schema.arguments
     given = dict(zip((a.name for a in arguments if not a.kwarg_only), args)) | kwargs
     written = [name for name in _written(func._schema) if given.get(name) is not None]
-    sym = opaque_symbol(_on_copies(func, tuple(written)))
+    if func._schema.name.startswith("aten::_fused_"):
+        # Gradients are only divided by a scale, and step counts are not written, although the schema says so.
+        unchanged = {"state_steps"} if given.get("grad_scale") is not None else {"state_steps", "grads"}
+        written = [name for name in written if name not in unchanged]
+    tracked = torch.is_grad_enabled() and any(x.requires_grad for x in tensors_in((given,), {}))
+    fused = func._schema.name in FUSED_UPDATES and not tracked and not tracer.parts
+    sym = fused_update(func, tuple(written)) if fused else opaque_symbol(_on_copies(func, tuple(written)))
     with torch.set_grad_enabled(torch.is_grad_enabled() and func.namespace == "aten"):  # others may have no gradient
         results = tracer.call_symbol(sym, (given,), {})
     with torch.no_grad():
@@ -217,7 +237,7 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
             for one, new in pairs:
                 assign(tracer, one, new, func._schema.name)
     results = results[len(written) :]
-    out = [_aliased(r, given, arguments, x) for r, x in zip(func._schema.returns, results)]
+    out = [_aliased(r, given, arguments, x) for r, x in zip_longest(func._schema.returns, results)]
     return None if not out else out[0] if len(out) == 1 else tuple(out)
 
 
@@ -252,13 +272,21 @@ def _on_copies(func: Any, written: tuple[str, ...]) -> Callable[[dict[str, Any]]
         return [*copies.values(), *results]
 
     run.__name__ = f"{func._schema.name.rpartition(':')[2]}_on_copies"
-    if func._schema.name in _WITHOUT_FAKE_KERNEL:
+    returns_written = func._schema.name in _WITHOUT_FAKE_KERNEL
+    # Custom operations and optimizers' kernels without results are constants for autograd (`call_mutating`), and their
+    # metadata is known. Numbers among their arguments, e.g. step counts, are then no constants of the program.
+    no_result = not func._schema.returns and (func.namespace != "aten" or func._schema.name in FUSED_UPDATES)
+    if returns_written or no_result:
+
+        def new_like(p: Any) -> TensorProxy:
+            return TensorProxy(like=p)
 
         def metadata(given: dict[str, Any]) -> list[Any]:
-            copies = [TensorProxy(like=given[name]) for name in written]
-            return [*copies, *copies]  # these operators return what they write to
+            copies = [map_proxies(given[name], new_like) for name in written]
+            return [*copies, *copies] if returns_written else copies
 
-        gives(run)(metadata)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        gives(run, draws=lambda given: draws)(metadata)
     return run
 
 

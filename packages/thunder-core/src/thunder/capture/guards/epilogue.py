@@ -297,11 +297,16 @@ class Epilogue:
             self._made[id(x)] = out
             self.trace.record(BoundSymbol(make, (items,), {}, out))
             return out
-        if kind is collections.defaultdict or (kind is collections.deque and x.maxlen is not None):
-            self.unguardable = f"the program returns or stores a new {kind.__name__}, which thunder cannot rebuild"
-        proxy = self._make(x, "new_container")
+        proxy = self._empty_container(x)
         self._fill(x, proxy)
         return proxy
+
+    def _empty_container(self, x: Any) -> Proxy:
+        if isinstance(x, collections.defaultdict):
+            return self._make(x, "new_defaultdict", self.expression(x.default_factory))
+        if isinstance(x, collections.deque):
+            return self._make(x, "new_deque", x.maxlen)
+        return self._make(x, "new_container")
 
     def new_object(self, x: Any) -> Any:
         """Write a new object with the same attributes."""
@@ -310,7 +315,7 @@ class Epilogue:
         if plain_base(x) is not None:
             proxy = self._make(x, "new_plain", plain_value(x))
         else:
-            proxy = self._make(x, "new_container" if isinstance(x, CONTAINERS) else "new_object")
+            proxy = self._empty_container(x) if isinstance(x, CONTAINERS) else self._make(x, "new_object")
         self._fill(x, proxy)
         return proxy
 

@@ -56,7 +56,7 @@ def gradients(
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     values = [_value(tracer, x) for x in wrt]
     _check_outside(tracer, [value for value, _ in flowing], values)
-    found = _hooked(tracer, values, differentiated(tracer, flowing, values))
+    found = _hooked(tracer, values, differentiated(tracer, flowing, values, freed=False))
     unused = next((i for i, g in enumerate(found) if g is None), None)
     if unused is not None and not allow_unused and not materialize_grads:
         raise RuntimeError(
@@ -116,8 +116,14 @@ def _cotangent(tracer: Tracer, x: Any, given: Any) -> TensorProxy:
         return one
 
 
-def differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy]) -> list[Any]:
-    """Return the gradients of `wrt`. `flowing` contains pairs of a value and its cotangent."""
+def differentiated(
+    tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequence[TensorProxy], *, freed: bool
+) -> list[Any]:
+    """Return the gradients of `wrt`. `flowing` contains pairs of a value and its cotangent.
+
+    `freed` says that the operations are not differentiated again. Otherwise, only the torch executor's gradients are
+    used: they are torch's own kernels, and can be differentiated.
+    """
     *around, operations = tracer.trace.scopes
     names = {p.name for p in wrt}
     _check_reach(around, names, {value.name for value, _ in flowing}, operations)
@@ -125,7 +131,8 @@ def differentiated(tracer: Tracer, flowing: Sequence[tuple[Any, Any]], wrt: Sequ
     path = gradient_path(operations[first:], [value.name for value, _ in flowing])
     with tracer.recording():
         with tracer.trace.scope() as recorded:
-            joint = JointTrace(part(operations[first:]), wrt, into=tracer.trace, path=path.values)
+            executors = [ex for ex in tracer.executors if freed or ex.is_fallback]
+            joint = JointTrace(part(operations[first:]), wrt, executors, into=tracer.trace, path=path.values)
         operations[first:] = [*recorded, *_aliases(joint)]
         tracer.forget_producers()
         return pulled_back(joint, flowing, wrt)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.sources import Attr, HasGradientHooks
+from thunder.capture.base.sources import Attr, HasLeafHooks
 from thunder.capture.base.user_lines import line_of_user
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
@@ -126,7 +126,7 @@ def _accumulate(
             first.setdefault(name, i)
     leaves.sort(key=lambda leaf: -first.get(leaf[1].name, 0))
     values = [value for _, value in leaves]
-    gradients = differentiated(tracer, flowing, values)
+    gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
         tracer.freed.update(path.results)
     with tracer.recording(), set_langctx("torch"):
@@ -150,10 +150,7 @@ def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], 
             fall_back("the program calls backward() on a value that depends on tensors computed before the call")
     for handle, value in leaves:
         given = tracer.input_with(handle)
-        if given is not None and (
-            tracer.guarded_of(given.tensor, HasGradientHooks)
-            or tracer.guarded_of(given.tensor, Attr, "_post_accumulate_grad_hooks")
-        ):
+        if given is not None and tracer.guarded_of(given.tensor, HasLeafHooks):
             fall_back("the program calls backward(), and a leaf tensor has gradient hooks")
         if ("hooked", value.name) in tracer.unknown:
             fall_back("the program calls backward(), and a leaf tensor has gradient hooks")

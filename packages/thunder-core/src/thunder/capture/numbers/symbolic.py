@@ -56,6 +56,7 @@ class Dynamic:
         self.lengths = False  # whether some of the numbers are lengths of lists
         self.containers: set[str] = set()  # containers of numbers whose items are guarded one by one
         self.ways = Ways(False, False, False)
+        self.plain_math = False  # whether the program would see that functions of `math` are replaced
         self.marked = False  # whether the user has marked sizes of arguments (`marks.py`)
         self.given_up: str | None = None  # why nothing is symbolic any more, or None
         self._failures: Counter[tuple[str, Any]] = Counter()
@@ -67,6 +68,11 @@ class Dynamic:
             or self.ways.overrides_builtins
             or bool(self.sizes or self.numbers or self.containers)
         )
+
+    @property
+    def overrides_math(self) -> bool:
+        """Whether functions of `math` are replaced by functions that accept symbolic numbers."""
+        return self.ways.overrides_builtins or (bool(self.numbers) and not self.plain_math)
 
     def further_ways(self) -> list[Ways]:
         """Return the ways to trace a program that needs more data-dependent values than the current way gives it.

@@ -315,7 +315,7 @@ class CodeReads:
                         self._leave_plain(before, name, code)
                     self._recorder.value(source, before, holder=(scope, name))
                     override = ANSWERS.get(id(before)) or replacement_of(before) or clock_of(before)
-                    if self.symbolic and self.symbolic.dynamic.ways.overrides_builtins:
+                    if self.symbolic and self.symbolic.dynamic.overrides_math:
                         override = override or override_of(before)
                     if override is not None:
                         self._replace(scope, name, before, override)
@@ -353,7 +353,7 @@ class CodeReads:
         if self._used_as_value is None:
             return
         why = f"the program uses `{self._used_as_value}` as a value, and another object replaces it while tracing"
-        if self.symbolic and self.symbolic.dynamic.ways.overrides_builtins:
+        if self.symbolic and self.symbolic.dynamic.overrides_math:
             raise ReplacedBuiltinError(why)
         raise ModuleFallback(why)
 

@@ -180,17 +180,22 @@ APPLY["complex"] = lambda *xs: made_complex(*xs) if any(isinstance(x, SymbolicNu
 
 # -- functions --------------------------------------------------------------------------------------------------------
 def _traced(kind: str, fn: Callable[..., Any], gives: type) -> Callable[..., Any]:
-    """Return a replacement for `fn` that returns an unbacked number if one of its arguments is unbacked."""
+    """Return a replacement for `fn` that returns a symbolic number if one of its arguments is symbolic.
+
+    Integers and booleans that are computed from backed numbers are constants, because sizes and branches need them.
+    """
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         if state.frontend is not None:
             args = tuple([x.item() if isinstance(x, torch.Tensor) else x for x in args])
-        symbols: Any = next((x.symbols for x in args if is_unbacked(x)), None)
+        is_symbolic: Any = is_unbacked if gives is not float else lambda x: isinstance(x, SymbolicNumber)
+        symbols: Any = next((x.symbols for x in args if is_symbolic(x)), None)
         if symbols is None or kwargs or symbols.is_foreign_thread or not all(map(_is_number, args)):
             return fn(*args, **kwargs)
         if gives is float:
-            return SymbolicFloat(symbols, kind, args, None)
+            hints = [x.hint if isinstance(x, SymbolicNumber) else x for x in args]
+            return SymbolicFloat(symbols, kind, args, None if is_unbacked(*args) else fn(*hints))
         return symbols.boolean(kind, args) if gives is bool else symbols.operation(kind, args, None)
 
     return call

@@ -23,6 +23,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, contiguous_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex, qualified_name
+from thunder.executors.torchex.fused_updates import is_fused_update, operand, updated_in_place, updates
 from thunder.extend.memory import ResultMemory
 from thunder.passes.postponing import innermost
 from thunder.runtime.autograd.leaf_gradients import new_gradient
@@ -52,6 +53,9 @@ class TorchMemory(ResultMemory):
         return None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
+        if is_fused_update(op):
+            operands = {result: operand(op, result).name for result in updates(op)}
+            return {result: known[name] for result, name in operands.items() if name in known}
         out = op.output
         if not isinstance(out, TensorProxy) or any(type(n) is not int for n in out.shape):
             return {}
@@ -87,6 +91,8 @@ class TorchMemory(ResultMemory):
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
     ) -> BoundSymbol | None:
+        if is_fused_update(op):
+            return updated_in_place(op, targets)
         fn = op.sym.fn
         if not isinstance(op.output, TensorProxy) or [*targets] != [op.output.name] or "out" in op.kwargs:
             return None

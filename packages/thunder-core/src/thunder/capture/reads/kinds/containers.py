@@ -38,7 +38,16 @@ class Container(Kind):
     def record(
         self, source: Source, value: Any, recorder: Recorder, *, root: bool = False, holder: Holder | None = None
     ) -> None:
-        """Guard the container and read its items. A tuple of arrays is replaced by a tuple of array handles."""
+        """Guard the container and read its items.
+
+        A tuple of arrays is replaced by a tuple of array handles, and a tuple of numbers by one with their symbols.
+        """
+        if type(value) is tuple and holder is not None and _has_symbolic_numbers(source, value, recorder):
+            self.guard(source, value, recorder, root=root)
+            recorder.register(source, value, self.snapshot(source, value, recorder))
+            recorder.add(HasLength(source, len(value)))
+            recorder.tuples[id(value)] = tuple([_symbol(source.item(i), x, recorder) for i, x in enumerate(value)])
+            return
         if type(value) is not tuple or holder is None or not _has_arrays(value):
             super().record(source, value, recorder, root=root, holder=holder)
             return
@@ -51,8 +60,18 @@ class Container(Kind):
             recorder.value(source.item(i), item, holder=inside)
 
     def held(self, source: Source, value: Any, recorder: Recorder, holder: Holder | None) -> None:
-        """Replace a tuple of arrays where the program finds it. The program must not use one that stays in place."""
-        if type(value) is not tuple or not _has_arrays(value):
+        """Replace a tuple of arrays or of symbolic numbers where the program finds it.
+
+        The program must not use one that stays in place.
+        """
+        if type(value) is not tuple:
+            return
+        if not _has_arrays(value):
+            symbols = recorder.tuples.get(id(value))
+            if symbols is not None and holder is not None:
+                recorder.substitute(holder, value, symbols)
+            elif symbols is not None:
+                recorder.refuse(f"`{source}` cannot be replaced while tracing, and its numbers are inputs")
             return
         if holder is not None:
             recorder.substitute(holder, value, recorder.tuples.setdefault(id(value), _of_handles(value, recorder)))
@@ -87,6 +106,18 @@ class Container(Kind):
 def _has_arrays(items: tuple[Any, ...]) -> bool:
     """Check whether a tuple contains arrays, directly or in tuples."""
     return any(Array().match(type(x)) or (type(x) is tuple and _has_arrays(x)) for x in items)
+
+
+def _has_symbolic_numbers(source: Source, items: tuple[Any, ...], recorder: Recorder) -> bool:
+    return recorder.is_read_by_item(source) and len(items) <= MAX_SYMBOLIC_ITEMS and _all_plain(items, False)
+
+
+def _symbol(source: Source, item: Any, recorder: Recorder) -> Any:
+    """Return the symbol of a number that is an input. Guard any other item."""
+    found = recorder.symbolic_number(source, item)
+    if found is None:
+        recorder.value(source, item)
+    return item if found is None else found
 
 
 def _of_handles(items: tuple[Any, ...], recorder: Recorder) -> tuple[Any, ...]:

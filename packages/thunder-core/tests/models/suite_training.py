@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps of 100 calls under `thunder.jit`: optimizers, schedulers, programs. `nox -s models` runs this."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+
+import training
+from training import BRANCHING, OPTIMIZERS, PROGRAMS, SCHEDULERS, USERS, Make, check
+
+CALLS = 100
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("optimizer", ["SGD, momentum", "AdamW, foreach=False", "Adam, fused"])
+def test_schedulers(optimizer: str, name: str, inside: bool) -> None:
+    made = training.with_scheduler(SCHEDULERS[name][0], OPTIMIZERS[optimizer], inside=inside)
+    check(made, calls=CALLS, **training.allowed(name, inside))
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers(optimizer: str, inside: bool) -> None:
+    made = training.with_scheduler(SCHEDULERS["CosineAnnealingLR"][0], OPTIMIZERS[optimizer], inside=inside)
+    check(made, calls=CALLS, **training.allowed("CosineAnnealingLR", inside))
+
+
+@pytest.mark.parametrize("name", BRANCHING)
+def test_optimizers_that_branch(name: str) -> None:
+    make, programs = BRANCHING[name]
+    compare = training.close if name == "RAdam" else training.same
+    check(training.with_optimizer(make), calls=CALLS, programs=programs, compare=compare)
+
+
+@pytest.mark.parametrize("cls", USERS, ids=lambda cls: cls.__name__)
+def test_optimizers_of_users(cls: Any) -> None:
+    check(training.with_optimizer(cls), calls=CALLS, programs=USERS[cls])
+
+
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_programs(make: Make) -> None:
+    check(make, calls=CALLS, programs=PROGRAMS[make])

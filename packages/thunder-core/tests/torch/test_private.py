@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -89,3 +92,19 @@ def test_a_branch_that_is_no_check_is_no_distributions():
     with Asking("__bool__", lambda: private.distribution_that_checks(lambda filename: filename == ours)) as asking:
         branch(torch.tensor(True))
     assert asking.answers == [None]
+
+
+def test_fake_tensors_in_a_thread_that_ends() -> None:
+    """In CUDA builds without a GPU torch's mode leaves a device guard that is freed with the thread."""
+    program = """
+import threading, torch
+from thunder.torch.private import FakeTensorMode
+def fake():
+    with FakeTensorMode():
+        torch.ones(1)
+thread = threading.Thread(target=fake)
+thread.start(), thread.join()
+x = torch.ones(2, requires_grad=True)
+x.sum().backward()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

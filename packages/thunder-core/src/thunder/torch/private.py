@@ -10,8 +10,10 @@ interface or one of these two files, with two exceptions: operators with private
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -86,8 +88,36 @@ _LAID_OUT_AS_INPUT = frozenset(
 )  # fmt: skip
 
 
+@functools.cache
+def _set_device_guard() -> None:
+    """Set the device guard that torch's mode would set, in a thread that does not end.
+
+    In CUDA builds without a GPU torch replaces the guard by a thread-local one. If the first thread that enters the
+    mode has ended, the process crashes at its first backward pass.
+    """
+    ensure = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if ensure is None or not torch.backends.cuda.is_built() or torch.cuda.is_available():
+        return
+    if threading.current_thread() is threading.main_thread():
+        ensure()
+        return
+    done = threading.Event()
+
+    def run() -> None:
+        ensure()
+        done.set()
+        threading.Event().wait()
+
+    threading.Thread(target=run, name="thunder-device-guard", daemon=True).start()
+    done.wait()
+
+
 class FakeTensorMode(fake_tensor.FakeTensorMode):
     """torch's mode, with the correct memory format of the operators above, also in versions where torch's is wrong."""
+
+    def __enter__(self) -> Any:
+        _set_device_guard()
+        return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = super().__torch_dispatch__(func, types, args, kwargs)

@@ -9,6 +9,7 @@ interface or one of these two files, with two exceptions: operators with private
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import os
@@ -101,15 +102,16 @@ def _set_device_guard() -> None:
     if threading.current_thread() is threading.main_thread():
         ensure()
         return
-    done = threading.Event()
+    done, end = _thread.allocate_lock(), _thread.allocate_lock()
+    done.acquire(), end.acquire()
 
     def run() -> None:
         ensure()
-        done.set()
-        threading.Event().wait()
+        done.release()
+        end.acquire()  # for ever
 
-    threading.Thread(target=run, name="thunder-device-guard", daemon=True).start()
-    done.wait()
+    _thread.start_new_thread(run, ())  # programs do not see it among Python's threads
+    done.acquire()
 
 
 class FakeTensorMode(fake_tensor.FakeTensorMode):

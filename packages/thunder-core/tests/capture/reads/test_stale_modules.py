@@ -8,6 +8,8 @@ import copy
 import inspect
 import subprocess
 import sys
+import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +325,27 @@ def test_a_random_state_imported_by_the_program() -> None:
         assert len(drawn) == 4, drawn
     """
     subprocess.run([sys.executable, "-c", inspect.cleandoc(program)], check=True)
+
+
+@pytest.mark.parametrize("last", [lambda x: float(x.sum().item()), lambda x: x.data_ptr() * 0.0], ids=["item", "eager"])
+@pytest.mark.parametrize("name", ["K", "new"])
+def test_assignments_in_code_that_reads_classes(last: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such modules are not watched. What the program assigns is put back before it runs a second time."""
+    module = types.ModuleType("assigned_module")
+    module.K = 2.0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(globals(), "MODULE", module)
+    body = f"""
+def fn(x):
+    y = x + MODULE.K + getattr(MODULE, "new", 0.0)
+    MODULE.{name} = 3.0
+    kind = type(y)
+    return y + 0.0 * last(x)
+"""
+    scope = globals() | {"last": last}
+    exec(compile(body, __file__, "exec"), scope)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jitted = thunder.jit(scope["fn"])
+        first, second = jitted(torch.zeros(1)), jitted(torch.zeros(1))
+    assert (first.item(), second.item()) == ((2.0, 3.0) if name == "K" else (2.0, 5.0))

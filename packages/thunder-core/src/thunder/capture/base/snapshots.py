@@ -209,17 +209,19 @@ class CellSnapshot(Snapshot):
 
 
 class GlobalsSnapshot(Snapshot):
-    """The globals of a module. The program can have assigned only those in `stored`."""
+    """The globals of a module. The program can have assigned only those in `stored`, or any if `any_stored` is set."""
 
-    __slots__ = ("stored",)
+    __slots__ = ("any_stored", "stored")
 
     def __init__(self, source: Source, target: dict[str, Any]):
         super().__init__(source, target, dict(target))
         self.stored: set[str] = set()
+        self.any_stored = False
 
     def undo(self, reassigned: Reassigned = _NOTHING) -> list[Write]:
         writes = []
-        for key in sorted(self.stored):
+        stored = self.stored.union(self.before, self.target) if self.any_stored else self.stored
+        for key in sorted(stored):
             old, value = self.before.get(key, ABSENT), self.target.get(key, ABSENT)
             if self._keeps(key, value, reassigned):
                 continue

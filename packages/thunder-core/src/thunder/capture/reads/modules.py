@@ -58,6 +58,7 @@ class ModuleReads:
         """Do not watch a module. The trace cannot be cached, because reads of its attributes are not seen."""
         if is_watchable_module(module) and not is_watched(module):
             self._plain.add(id(module))
+            self._code.scope_of(module).any_stored = True
             self._recorder.refuse(f"the program may read the class of the module {module.__name__}")
 
     def watch(self, module: ModuleType) -> None:

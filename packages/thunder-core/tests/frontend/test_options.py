@@ -21,7 +21,14 @@ def test_options_with_a_counterpart() -> None:
     default = options()
     assert options(fullgraph=True) == (default[0], "error")
     assert options(dynamic=True) == ("symbolic values", default[1])
-    for given in ({"fullgraph": False}, {"dynamic": False}, {"dynamic": None}, {"mode": "default"}, {"mode": None}):
+    for given in (
+        {"fullgraph": False},
+        {"dynamic": False},
+        {"dynamic": None},
+        {"mode": "default"},
+        {"mode": None},
+        {"options": None, "disable": False},
+    ):
         assert options(**given) == default
 
 
@@ -42,6 +49,8 @@ def test_dynamic_programs_serve_all_sizes() -> None:
     [
         ({"mode": "reduce-overhead"}, r"no mode 'reduce-overhead': .*CUDAGraphTransform"),
         ({"mode": "max-autotune"}, "no mode 'max-autotune': executors"),
+        ({"options": {"max_autotune": True}}, "they are options of Inductor"),
+        ({"disable": True}, "THUNDER_DISABLE=1"),
         ({"backend": "inductor"}, r"no backend 'inductor': executors=\[\"torch_compile\"\]"),
         ({"backend": "aot_eager"}, r"no backend 'aot_eager': executors=\[\"torch\"\]"),
         ({"backend": lambda graph, inputs: graph}, "thunder.jit is a compiler itself"),

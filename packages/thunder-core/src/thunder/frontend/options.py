@@ -98,6 +98,12 @@ def translate_torch_compile(options: dict[str, Any], cache: str, sharp_edges: st
         if value not in (None, True, False):
             raise TypeError(f"thunder.jit(…, {name}={value!r}): {name} is True, False or None")
     mode, backend = options.pop("mode", None), options.pop("backend", None)
+    for name, nothing, way in (
+        ("options", (None, {}), "they are options of Inductor; see executors= and transforms="),
+        ("disable", (None, False), "THUNDER_DISABLE=1 runs everything in eager mode"),
+    ):
+        if (value := options.pop(name, None)) not in nothing:
+            raise TypeError(f"thunder.jit(…, {name}={value!r}) is not supported: {way}")
     if mode not in (None, "default"):
         raise TypeError(f"thunder.jit has no mode {mode!r}: {_MODES.get(mode, 'see executors= and transforms=')}")
     if backend not in (None, "thunder"):

@@ -174,11 +174,11 @@ class Child:
         return found
 
 
-def measure(name: str, children: dict[str, Child], rounds: int) -> dict[str, dict[str, float]]:
-    """Return the measures of each candidate that ran, in turns."""
+def measure(name: str, children: dict[str, Child], ready: set[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Return the measures of each candidate that is ready, in turns."""
     times: dict[str, list[dict[str, float]]] = {}
     found: dict[str, dict[str, float]] = {}
-    alive = {candidate: child for candidate, child in children.items() if child.ready()}
+    alive = {candidate: child for candidate, child in children.items() if candidate in ready}
     for _ in range(rounds):
         for candidate, child in alive.items():
             times.setdefault(candidate, []).append(child.ask("round"))
@@ -233,8 +233,9 @@ def main() -> None:
             name: {candidate: Child(name, candidate, given) for candidate in candidates}
             for name in names[first : first + given.group]
         }
+        ready = {name: {c for c, child in children.items() if child.ready()} for name, children in group.items()}
         for name, children in group.items():
-            results[name] = measure(name, children, given.rounds)
+            results[name] = measure(name, children, ready[name], given.rounds)
             print(name, json.dumps(results[name]), flush=True)
             if given.json:
                 given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")

@@ -95,3 +95,18 @@ def test_options_are_checked(calls: list[Any]) -> None:
     with pytest.raises(TypeError, match="unknown compile option 'acme_lvl', did you mean 'acme_level'"):
         thunder.jit(lambda a: a, acme_lvl=3)
     assert calls == []
+
+
+def test_gradients_inside_a_program(calls: list[Any]) -> None:
+    """The passes before differentiation see what `backward()` differentiates, too."""
+
+    def step(a: torch.Tensor) -> torch.Tensor:
+        loss = torch.sin(w * a).sum()
+        loss.backward()
+        return loss.detach()
+
+    w = torch.randn(3, requires_grad=True)
+    thunder.jit(step)(torch.ones(3))
+    first, second = (trace for phase, *_, trace in calls if phase == "before_grad")
+    assert "ltorch.sin" in first and "cos" not in first
+    assert "cos" in second

@@ -10,6 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import thunder
+import thunder.torch as ltorch
+from thunder.capture.higher_order import inner_gradients
+from thunder.extend import rewrite
 
 
 def network() -> nn.Sequential:
@@ -669,3 +672,31 @@ def test_process_groups_are_left_to_eager_mode(tmp_path: Any) -> None:
         assert thunder.cache_hits(jitted) == hits
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_passes_before_differentiation(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What plugins rewrite is differentiated, unless a value of the program would be gone."""
+
+    def doubled(op: Any) -> Any:
+        return ltorch.relu(op.args[0]) * 2 if op.sym.id == "torch.relu" else None
+
+    def passes(trace: Any, *args: Any, **kwargs: Any) -> Any:
+        new = rewrite(trace, "twice", doubled)
+        if not keeps:
+            new.bound_symbols.pop()
+        yield new
+
+    monkeypatch.setattr(inner_gradients, "transformed", passes)
+    w = torch.tensor([1.0, -1.0], requires_grad=True)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(w * x)
+        (y * y).sum().backward()
+        return y.detach()
+
+    found = thunder.jit(step)(torch.tensor([3.0, 3.0]))
+    factor = 2.0 if keeps else 1.0
+    assert found.tolist() == [factor * 3.0, 0.0]
+    assert w.grad is not None
+    assert w.grad.tolist() == [factor**2 * 18.0, 0.0]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.dispatch.registry import handles
 from thunder.capture.higher_order.derivatives import one_of
@@ -27,9 +28,11 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
+from thunder.extend import compilation
 from thunder.passes.autodiff import JointTrace
 from thunder.passes.forward import part, pulled_back
 from thunder.passes.gradient_paths import gradient_path
+from thunder.plugins import transformed
 
 __all__ = ["differentiated", "flowing_gradients", "gradients"]
 
@@ -125,6 +128,8 @@ def differentiated(
     used: they are torch's own kernels, and can be differentiated.
     """
     *around, operations = tracer.trace.scopes
+    if freed:
+        operations[:] = _rewritten_by_plugins(tracer, operations)
     names = {p.name for p in wrt}
     _check_reach(around, names, {value.name for value, _ in flowing}, operations)
     first = next((i for i, op in enumerate(operations) if not names.isdisjoint(op.arg_names)), len(operations))
@@ -136,6 +141,20 @@ def differentiated(
         operations[first:] = [*recorded, *_aliases(joint)]
         tracer.forget_producers()
         return pulled_back(joint, flowing, wrt)
+
+
+def _rewritten_by_plugins(tracer: Tracer, operations: list[BoundSymbol]) -> list[BoundSymbol]:
+    """Return the operations after the plugins' passes that run before differentiation, e.g. for causal masks."""
+    trace = part(operations)
+    trace.names = set(tracer.trace.names)
+    with TracerPhase():  # passes of plugins are no code of the program
+        for found in transformed(trace, "before_grad", options=compilation().options, executors=tracer.executors):
+            trace = found
+    made = {name for op in trace.bound_symbols for name in op.out_names}
+    if not made.issuperset(name for op in operations for name in op.out_names):
+        return operations  # a value that the program may still read is gone
+    tracer.trace.names |= trace.names
+    return trace.bound_symbols
 
 
 def _hooked(tracer: Tracer, wrt: Sequence[TensorProxy], found: Sequence[Any]) -> list[Any]:

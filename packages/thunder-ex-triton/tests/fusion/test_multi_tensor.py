@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thunder
-from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
+from thunder.extend import OpTags
+from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, _Table
 from thunder_ex_triton.probe import interpreting
 
 DEVICE = "cpu" if interpreting() else "cuda"
@@ -63,6 +64,9 @@ def test_one_kernel_for_all_shapes() -> None:
     assert len(update.into) == 2 * len(SHAPES)  # nothing is copied
     assert all(op.sym.name != "copy_" for op in thunder.last_traces(jitted)[-1].bound_symbols)
     assert repr(update) == f"<{update.name}>"
+    # A CUDA graph would not repeat the copies of addresses and numbers from the host.
+    made = [op for trace in thunder.last_traces(jitted) for op in trace.bound_symbols if op.sym.name == update.name]
+    assert all(op.sym.tags & {OpTags.DEVICE_SYNC_OP, OpTags.IN_PLACE_OP} for op in made)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -72,7 +76,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
     check(momentum, *lists, rtol=rtol, atol=atol)
 
 
-def test_integers_and_truth_values() -> None:
+def test_integers_and_booleans() -> None:
     def count(ns: Tensors, seen: Tensors, gs: Tensors) -> None:
         for n, s, g in zip(ns, seen, gs):
             s.copy_(s | (g > 1))
@@ -193,3 +197,30 @@ def test_random_updates(program: list[tuple[int, int, int]]) -> None:
         found, eager = jitted(*lists), run(*expected)
         for x, y in zip([*found, *lists[0], *lists[1]], [*eager, *expected[0], *expected[1]]):
             torch.testing.assert_close(x, y)
+
+
+def test_whole_numbers_of_the_program() -> None:
+    def counted(ps: Tensors, gs: Tensors, n: int) -> None:
+        for p, g in zip(ps, gs):
+            p.add_(g * n).div_(n)
+
+    jitted = thunder.jit(counted, cache="symbolic values")
+    shapes = [(3,), (2, 2)]
+    ps, gs = tensors(shapes), tensors(shapes, seed=1)
+    expected = [p.clone() for p in ps]
+    for n in (3, 4, 5, 1 << 25):
+        jitted(ps, gs, n)
+        counted(expected, gs, n)
+        for x, y in zip(ps, expected):
+            torch.testing.assert_close(x, y)
+
+
+def test_a_table_of_addresses_is_not_changed_by_another_thread() -> None:
+    table = _Table(torch.device(DEVICE), [16, 5])
+    first, launches = table.of([16, 32])
+    second, others = table.of([48, 65])
+    assert first.tolist() == [16, 32]
+    assert second.tolist() == [48, 65]
+    assert table.of([48, 65])[0] is second
+    assert len(launches) == 2  # a length that is no multiple of 16 is computed by itself
+    assert len(others) == 2

@@ -8,6 +8,6 @@ at an index) and `templates` (the code around that computation). `layout` comput
 decides which results a kernel may write to memory that exists. `region` compiles and runs the kernels of a region.
 `tiles` (or `autotune`) selects their tiling, and `launcher_codegen` generates the functions that launch them.
 `symbolic` and `sizes` do the same for symbolic sizes. `updates` groups equal updates of many tensors, e.g. an
-optimizer's, and `multi_tensor` computes each group with one kernel. `random` lowers random numbers to arithmetic on seeds. `dump`
-prints a fusion as a readable program.
+optimizer's, and `multi_tensor` computes each group with one kernel. `random` lowers random numbers to arithmetic on
+seeds. `dump` prints a fusion as a readable program.
 """

@@ -111,7 +111,9 @@ class TritonFusion(FusionExecutor):
             results = tuple([p for u in updates for p in u.outputs])
             operations = [op for u in updates for op in u.operations]
             fn = MultiTensorUpdate(name, updates)
-            return self.register_temporary_operation(name, fn, inputs=args, outputs=results, bsyms=operations)
+            return self.register_temporary_operation(
+                name, fn, inputs=args, outputs=results, bsyms=operations, tags=(OpTags.DEVICE_SYNC_OP,)
+            )  # not in CUDA graphs: addresses and numbers are copied from the host
 
         grouped = with_groups(trace, _unfit, update) if self.get_fuel() else trace
         own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)

@@ -8,6 +8,7 @@ bias corrections, are copied to the device at each launch.
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import re
@@ -27,12 +28,15 @@ from thunder_ex_triton.fusion.op_table import storage_type
 from thunder_ex_triton.fusion.region import load
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.updates import Update
-from thunder_ex_triton.launch import Kernel
+from thunder_ex_triton.launch import Kernel, current_stream
 
 __all__ = ["MultiTensorUpdate"]
 
 _BLOCK, _TURNS, _WARPS = 1024, 8, 4  # the elements that a program computes at once, how often, and on how many warps
 _VECTOR = 16  # lengths that are multiples of it, and addresses, let the kernel load and store whole vectors
+
+
+_Pieces = tuple[torch.Tensor, bool, bool]  # each program's work, and how the kernel is compiled
 
 
 class MultiTensorUpdate:
@@ -41,22 +45,25 @@ class MultiTensorUpdate:
     `into` maps the places of results to the place of the argument whose memory the result is written to.
     """
 
-    def __init__(self, name: str, updates: Sequence[Update], into: Mapping[int, int] | None = None):
+    def __init__(self, name: str, updates: Sequence[Update]):
         self.name = self.__name__ = name
         self.updates = list(updates)
-        self.into = dict(into or {})
+        self.into: dict[int, int] = {}
         one = updates[0]
         self.sizes = len(one.inputs), len(one.numbers), len(one.outputs)
         self.dtypes = [to_torch_dtype(p.dtype) for p in one.outputs]
         self.whole = [i for i, p in enumerate(one.inputs) if p.ndim]  # the inputs that are no single numbers
         self.kernel, self.source = _kernel_of(one)
-        self._table: _Table | None = None
+        self._places = {p.name: i for i, p in enumerate(p for update in updates for p in update.outputs)}
+        self._readers = Counter(p.name for update in updates for p in update.inputs)
+        self._tables: dict[Any, _Table] = {}
 
     def writing(self, targets: Mapping[str, TensorProxy], first: int) -> MultiTensorUpdate:
         """Return the operation that writes these results to further arguments, from the place `first` on."""
-        names = [p.name for update in self.updates for p in update.outputs]
-        into = {names.index(name): first + i for i, name in enumerate(targets)}
-        return MultiTensorUpdate(self.name, self.updates, into)
+        new = copy.copy(self)
+        new.into = {self._places[name]: first + i for i, name in enumerate(targets)}
+        new._tables = {}
+        return new
 
     def result_strides(self, known: Mapping[str, Strides]) -> dict[str, Strides]:
         """Return the strides of the results of updates whose inputs have the same strides."""
@@ -70,11 +77,10 @@ class MultiTensorUpdate:
 
     def may_write(self, targets: Mapping[str, frozenset[str]]) -> bool:
         """Check whether results may be in the memory of arguments (by name): those that only their own update reads."""
-        readers = Counter(p.name for update in self.updates for p in update.inputs)
         for update in self.updates:
             shared = frozenset().union(*[targets.get(p.name, frozenset()) for p in update.outputs])
             own = {update.inputs[i].name for i in self.whole}
-            if not shared <= own or any(readers[name] > 1 for name in shared):
+            if not shared <= own or any(self._readers[name] > 1 for name in shared):
                 return False
         return True
 
@@ -120,17 +126,18 @@ class MultiTensorUpdate:
 
     def _launch(self, tensors: Sequence[torch.Tensor], values: Sequence[float]) -> None:
         device = tensors[0].device
-        addresses = [x.data_ptr() for x in tensors]
-        table = self._table
-        if table is None or table.device != device:
+        # Another stream could read a table before it is written, or after its memory has been used again.
+        key = device, current_stream(device.index) if device.type == "cuda" else None
+        table = self._tables.get(key)
+        if table is None:
             width = self.sizes[0] + self.sizes[2]
             lengths = [x.numel() for x in tensors[self.whole[0] :: width]]
-            table = self._table = _Table(device, lengths)
-        table.write(addresses)
+            table = self._tables[key] = _Table(device, lengths)
+        addresses, launches = table.of([x.data_ptr() for x in tensors])
         numbers = _on(device, values, torch.float32)
-        for pieces, whole, wide in table.launches:
+        for pieces, whole, wide in launches:
             given = (whole, wide, _BLOCK, _TURNS)
-            self.kernel(len(pieces), (table.addresses, table.lengths, pieces, numbers), given, _WARPS)
+            self.kernel(len(pieces), (addresses, table.lengths, pieces, numbers), given, _WARPS)
 
 
 class _Table:
@@ -140,28 +147,25 @@ class _Table:
         self.device = device
         self._lengths = lengths
         self.lengths = _on(device, lengths, torch.int64)
-        self._written: list[int] = []
-        self._launches: dict[tuple[bool, ...], list[tuple[torch.Tensor, bool, bool]]] = {}
+        self._last: tuple[list[int], torch.Tensor, list[_Pieces]] | None = None  # replaced as a whole, for threads
+        self._launches: dict[tuple[bool, ...], list[_Pieces]] = {}
 
-    def write(self, addresses: list[int]) -> None:
-        """Write the addresses, unless they are the same as before."""
-        if addresses == self._written:
-            return
-        self.addresses = _on(self.device, addresses, torch.int64)
-        rows = len(self._lengths)
-        width = len(addresses) // rows
-        if functools.reduce(operator.or_, addresses) % _VECTOR:
-            aligned = tuple(
-                [all(a % _VECTOR == 0 for a in addresses[i * width : (i + 1) * width]) for i in range(rows)]
-            )
-        else:
+    def of(self, addresses: list[int]) -> tuple[torch.Tensor, list[_Pieces]]:
+        """Return the addresses on the device, and the launches. The same addresses are not copied again."""
+        last = self._last
+        if last is None or last[0] != addresses:
+            rows = len(self._lengths)
+            width = len(addresses) // rows
             aligned = (True,) * rows
-        if aligned not in self._launches:
-            self._launches[aligned] = self._launches_for(aligned)
-        self.launches = self._launches[aligned]
-        self._written = addresses
+            if functools.reduce(operator.or_, addresses) % _VECTOR:
+                starts = range(0, rows * width, width)
+                aligned = tuple([all(a % _VECTOR == 0 for a in addresses[i : i + width]) for i in starts])
+            if aligned not in self._launches:
+                self._launches[aligned] = self._launches_for(aligned)
+            last = self._last = addresses, _on(self.device, addresses, torch.int64), self._launches[aligned]
+        return last[1:]
 
-    def _launches_for(self, aligned: Sequence[bool]) -> list[tuple[torch.Tensor, bool, bool]]:
+    def _launches_for(self, aligned: Sequence[bool]) -> list[_Pieces]:
         """Return, for each launch, the update and the first element of each program, and how the kernel is compiled."""
         found: dict[tuple[bool, bool], list[tuple[int, int]]] = {}
         for i, n in enumerate(self._lengths):
@@ -172,6 +176,8 @@ class _Table:
 
 def _on(device: torch.device, values: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return values on a device, without waiting for it."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("a multi-tensor update copies from the host, which a CUDA graph would not repeat")
     return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
 

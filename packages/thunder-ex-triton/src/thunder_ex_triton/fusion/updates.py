@@ -135,6 +135,8 @@ def _pointwise(op: BoundSymbol, unfit: Callable[[BoundSymbol], str | None]) -> l
     scalar = op.sym is prims.broadcast_in_dim
     if any(p.shape != (() if scalar else shape) for p in op.flat_args if isinstance(p, TensorProxy)):
         return None
+    if any(isinstance(a, (NumberProxy, SymbolicNumber)) and not _is_number(a) for a in op.args):
+        return None  # a whole number of the program, which the kernel would round to a float
     return [op] if unfit(with_numbers(op)) is None else None
 
 

@@ -34,8 +34,6 @@ page (`-- --models-page docs/models.md`).
 
 Methods of a jitted model run compiled programs too: `thunder.jit(model).generate(...)` needs no further changes.
 
-The last table lists models that raise an error, because their code branches on a data-dependent value. The error names
-the line, and the model is unchanged.
 """
 
 

@@ -6,8 +6,9 @@
 
 The candidates are eager mode, `torch.compile` in its default mode and with `reduce-overhead` (the model is compiled,
 the optimizer is torch's own, with its default of multi-tensor kernels), `thunder.jit(model)`, and `thunder.jit(step)`:
-one program of forward, loss, backward and optimizer. Each runs in a process of its own. The processes of a model
-start together, and measure in turns, so that nothing else runs meanwhile.
+one program of forward, loss, backward and optimizer. `--candidates step:never` runs it without CUDA graphs. Each runs
+in a process of its own. The processes of a model start together, and measure in turns, so that nothing else runs
+meanwhile.
 
 - step: median time of a step, with the GPU synchronized after ten of them.
 - GPU: the sum of the times of its kernels and copies.
@@ -34,12 +35,21 @@ from base_models import MODELS
 from measuring import machine
 
 CANDIDATES = ["eager", "compile", "reduce-overhead", "module", "step"]
+CUDA_GRAPHS: dict[str, Any] = {
+    f"{name}{suffix}": graphs
+    for name in ("module", "step")
+    for suffix, graphs in (("", "auto"), (":always", "always"), (":never", "never"))
+}
 TITLES = {
     "eager": "eager",
     "compile": "torch.compile",
     "reduce-overhead": "its reduce-overhead",
     "module": "thunder.jit(model)",
     "step": "thunder.jit(step)",
+    "module:always": 'its cuda_graphs="always"',
+    "module:never": 'its cuda_graphs="never"',
+    "step:always": 'its cuda_graphs="always"',
+    "step:never": 'its cuda_graphs="never"',
 }
 MEASURES = ["step", "GPU", "host", "memory", "first"]
 
@@ -56,10 +66,10 @@ def training_step(candidate: str, name: str, given: argparse.Namespace) -> Calla
     run: Any = model
     if candidate in ("compile", "reduce-overhead"):
         run = torch.compile(model, mode="default" if candidate == "compile" else candidate)
-    elif candidate == "module":
+    elif candidate.startswith("module"):
         import thunder
 
-        run = thunder.jit(model)
+        run = thunder.jit(model, cuda_graphs=CUDA_GRAPHS[candidate])
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
@@ -69,10 +79,10 @@ def training_step(candidate: str, name: str, given: argparse.Namespace) -> Calla
         optimizer.step()
         return loss.detach()
 
-    if candidate == "step":
+    if candidate.startswith("step"):
         import thunder
 
-        return thunder.jit(step)
+        return thunder.jit(step, cuda_graphs=CUDA_GRAPHS[candidate])
     return step
 
 

@@ -19,6 +19,7 @@ from thunder.frontend.module import ThunderModule, jitted_module
 from thunder.frontend.options import (
     MAX_SPECIALIZATIONS,
     CacheOption,
+    CUDAGraphs,
     Options,
     Remat,
     SharpEdges,
@@ -72,6 +73,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cache: CacheOption = ...,
     sharp_edges: SharpEdges = ...,
     remat: Remat = ...,
+    cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     **options: Any,
@@ -85,6 +87,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cache: CacheOption = ...,
     sharp_edges: SharpEdges = ...,
     remat: Remat = ...,
+    cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     **options: Any,
@@ -98,6 +101,7 @@ def jit(
     cache: CacheOption = ...,
     sharp_edges: SharpEdges = ...,
     remat: Remat = ...,
+    cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     **options: Any,
@@ -110,6 +114,7 @@ def jit(
     cache: CacheOption = "constant values",
     sharp_edges: SharpEdges = "warn",
     remat: Remat = "auto",
+    cuda_graphs: CUDAGraphs = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
     **options: Any,
@@ -132,6 +137,8 @@ def jit(
       means the same.
     - `remat`: the values that the backward program recomputes instead of saving. "auto": values that cost no time.
       "none": no values. "all": every elementwise operation.
+    - `cuda_graphs`: whether programs on a GPU are launched as CUDA graphs. "auto": where the first calls show that the
+      GPU waits for the host, and memory suffices; `thunder.explain` gives the reasons. "always" or "never".
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
@@ -147,6 +154,7 @@ def jit(
             cache=cache,
             sharp_edges=sharp_edges,
             remat=remat,
+            cuda_graphs=cuda_graphs,
             max_programs=max_programs,
             max_compile_time=max_compile_time,
             **options,
@@ -157,15 +165,15 @@ def jit(
     cache, sharp_edges = translate_torch_compile(options, cache, sharp_edges)  # type: ignore[assignment]
     _check_options(options)
     chosen = Options(
-        executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, max_programs=max_programs,
-        max_compile_time=max_compile_time, extra=options,
+        executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
+        max_programs=max_programs, max_compile_time=max_compile_time, extra=options,
     )  # fmt: skip
     transforms = as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, remat, max_programs, max_compile_time, options) == (
-            None, (), "constant values", "warn", "auto", MAX_SPECIALIZATIONS, None, {},
+        if (executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -199,7 +207,9 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
     return transformed_module(fn, changing)
 
 
-OPTIONS = ("executors", "transforms", "cache", "sharp_edges", "remat", "max_programs", "max_compile_time")
+OPTIONS = (
+    "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
+)  # fmt: skip
 
 
 def _check_options(options: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ def backend(
         raise ValueError(
             f"torch.compile(…, backend='thunder', mode={mode!r}): only Inductor has modes; thunder has options, e.g. "
             "options={'executors': ['torch_compile']} or "
-            "options={'transforms': [thunder.transforms.CUDAGraphTransform()]}"
+            "options={'cuda_graphs': 'always'}"
         )
     found: list[Subgraph] = [] if subgraphs is None else subgraphs
     _write_contexts_plainly(graph)

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 import triton
 
-from thunder.toolkit.launch import current_cuda_device, current_stream, new_tensor, no_device
+from thunder.toolkit.launch import current_cuda_device, current_stream, increment_versions, new_tensor, no_device
 from thunder_ex_triton.probe import interpreting
 
 __all__ = [
-    "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks", "is_watched", "kernel",
-    "new_tensor", "power_of_two",
+    "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks",
+    "increment_versions", "is_watched", "kernel", "new_tensor", "power_of_two",
 ]  # fmt: skip
 
 INTERPRETED = interpreting()  # Triton reads this when a kernel is declared, not when the kernel is launched

@@ -69,6 +69,20 @@ def test_updates(fn: Callable[..., Any], at_most: int) -> None:
         assert any(op.sym.is_fusion and OpTags.IN_PLACE_OP in op.sym.tags for op in operations)
 
 
+def test_autograd_sees_writes() -> None:
+    """A graph that saved a tensor before the write raises eager mode's error."""
+    p, m, g = matrices()
+    weight = torch.ones_like(m, requires_grad=True)
+    jitted = thunder.jit(momentum, executors=["triton"])
+    for _ in range(3):
+        product = weight * m
+        before = p._version, m._version
+        jitted(p, m, g)
+        assert p._version > before[0] and m._version > before[1]
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+
+
 def test_memory_of_other_strides_is_refused() -> None:
     """Programs check strides, so this cannot happen in a jitted function."""
     jitted = thunder.jit(momentum, executors=["triton"])

@@ -25,6 +25,10 @@ class ResultMemory:
         """
         return None
 
+    def written(self, op: BoundSymbol) -> Sequence[str] | None:
+        """Return the arguments that an operation writes to. None: not known."""
+        return None
+
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         """Return the strides of results that are dense, as far as they are certain, given strides that are `known`.
 

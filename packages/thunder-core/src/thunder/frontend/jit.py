@@ -48,6 +48,7 @@ from thunder.runtime.lock import runs, tracing_lock
 from thunder.runtime.torch_originals import prevents_tracing, replacements
 from thunder.torch.private import fx_is_tracing, hidden_from_dynamo, jit_tracing_state
 from thunder.transforms.base import Transform, as_transforms
+from thunder.transforms.cuda_graphs import CUDAGraphTransform
 
 __all__ = ["CompileStats", "JitFunction", "compile_function", "jitted_of", "statistics", "trace"]
 
@@ -76,6 +77,7 @@ class JitFunction(Generic[P, R]):
         self._options = options
         self._kept: dict[str, Any] = {} if extra_state is None else extra_state
         self._transforms = tuple(transforms)
+        self._graphs = _graphs(options, self._transforms)
         self._autograd = autograd
         self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
         self._stats = CompileStats(repr(self), self._cache)
@@ -372,7 +374,7 @@ class JitFunction(Generic[P, R]):
             specialization = compile_trace(
                 captured,
                 executors,
-                self._transforms,
+                (*self._transforms, *self._graphs),
                 autograd=self._autograd,
                 compilation=self.compilation,
                 remat=self._options.remat,
@@ -438,6 +440,13 @@ class JitFunction(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"thunder.jit({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+
+def _graphs(options: Options, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it."""
+    if options.cuda_graphs == "never" or any(isinstance(t, CUDAGraphTransform) for t in transforms):
+        return ()
+    return (CUDAGraphTransform(auto=options.cuda_graphs == "auto"),)
 
 
 def _has_frames_of_extension(error: BaseException) -> bool:

@@ -10,16 +10,21 @@ from thunder.capture.capture import trace_name
 from thunder.extend import Executor, named_executors, resolve_executors
 from thunder.passes.remat import REMAT, Remat
 
-__all__ = ["CACHE_OPTIONS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CacheOption", "Options", "Remat", "SharpEdges"]
+__all__ = [
+    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Options",
+    "Remat", "SharpEdges",
+]  # fmt: skip
 
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
+CUDAGraphs = Literal["auto", "always", "never"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
 
 CACHE_OPTIONS: tuple[CacheOption, ...] = get_args(CacheOption)
 SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
+CUDA_GRAPHS: tuple[CUDAGraphs, ...] = get_args(CUDAGraphs)
 
 
 class Options:
@@ -32,6 +37,7 @@ class Options:
         cache: str = "constant values",
         sharp_edges: str = "warn",
         remat: str = "auto",
+        cuda_graphs: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
         exact: bool = False,
@@ -41,6 +47,7 @@ class Options:
         self.cache = _one_of("cache", cache, CACHE_OPTIONS)
         self.sharp_edges = _one_of("sharp_edges", sharp_edges, SHARP_EDGES)
         self.remat = _one_of("remat", remat, REMAT)
+        self.cuda_graphs = _one_of("cuda_graphs", cuda_graphs, CUDA_GRAPHS)
         self.max_programs = _limit("max_programs", max_programs, type(max_programs) is int and max_programs >= 1)
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
@@ -76,7 +83,7 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
 
 # -- options of torch.compile -----------------------------------------------------------------------------------------
 _MODES = {
-    "reduce-overhead": "transforms=[thunder.transforms.CUDAGraphTransform()] launches programs as CUDA graphs",
+    "reduce-overhead": 'cuda_graphs="always" launches programs as CUDA graphs',
     "max-autotune": "executors that are installed, e.g. thunder-ex-triton, tune their kernels by themselves",
     "max-autotune-no-cudagraphs": "executors that are installed, e.g. thunder-ex-triton, tune their kernels themselves",
 }
@@ -84,7 +91,7 @@ _BACKENDS = {
     "inductor": 'executors=["torch_compile"] compiles regions with Inductor',
     "eager": 'executors=["torch"] runs PyTorch\'s own kernels',
     "aot_eager": 'executors=["torch"] runs PyTorch\'s own kernels',
-    "cudagraphs": "transforms=[thunder.transforms.CUDAGraphTransform()] launches programs as CUDA graphs",
+    "cudagraphs": 'cuda_graphs="always" launches programs as CUDA graphs',
 }
 
 

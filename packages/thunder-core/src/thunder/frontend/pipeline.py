@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 from thunder.capture.capture import Captured
 from thunder.capture.guards.prologue import Guarded
 from thunder.capture.trace_into import trace_into
+from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.events import Event
 from thunder.core.profiling import profiler_started, profiler_stopped
 from thunder.core.proxies import TensorProxy
-from thunder.core.trace import Trace
+from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
@@ -33,6 +35,7 @@ from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.lock import collection_paused, runs
 from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.lent_results import replaced
 
 __all__ = ["Specialization", "compile_trace"]
 
@@ -51,6 +54,7 @@ class Specialization:
         "event",
         "guarded",
         "hits",
+        "leaves",
         "path",
         "prologue",
         "prologue_traces",
@@ -82,6 +86,8 @@ class Specialization:
         self.prologue_traces = prologue_traces
         self.differentiable = differentiable
         self.epilogue_traces = epilogue_traces
+        # The targets whose `.grad` the epilogue replaces, as far as it matters to the program.
+        self.leaves = [*gradients_of(epilogue_traces[0]).values()] if "gradients" in traces[-1].info else []
         self.epoch = implementations_epoch()
 
     @property
@@ -101,7 +107,14 @@ class Specialization:
         if self.epilogue is None:
             return self.run(*accepted)
         inputs, targets = accepted
-        values = self.run(*inputs)
+        if self.leaves:
+            replaced.leaves, replaced.inputs = [targets[i] for i in self.leaves], inputs
+            try:
+                values = self.run(*inputs)
+            finally:
+                replaced.leaves = replaced.inputs = ()
+        else:
+            values = self.run(*inputs)
         with runs.lock:  # a program that another thread traces must not take these assignments for its own
             return self.epilogue(values, targets)
 
@@ -157,6 +170,8 @@ class Passes:
         updated = in_place_updates(traces[-1])
         if updated is not traces[-1]:
             traces.append(verify_if_asked(updated))
+        with compiling(self.compilation):
+            self.run(traces, "final")
         traces.append(verify_if_asked(delete_last_used(traces[-1])))
         if "stages" in trace.info:
             traces.append(verify_if_asked(hand_over_early(traces[-1])))
@@ -175,6 +190,9 @@ def compile_trace(
 ) -> Specialization:
     """Compile a captured trace. `remat` selects what backward recomputes (`passes/remat.py`)."""
     passes = Passes(executors, compilation or Compilation(), transforms)
+    gradients = {} if captured.epilogue is None else gradients_of(captured.epilogue)
+    if gradients:
+        captured.computation.info["gradients"] = frozenset(gradients)
     traces = [verify_if_asked(captured.computation)]
     # A program may enable gradients although the caller disabled them.
     off = not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
@@ -200,6 +218,36 @@ def compile_trace(
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     traces += passes.to_execution(traces[-1])
     return _specialization(captured, passes, _without_gradient(traces[-1]), traces)
+
+
+def gradients_of(epilogue: Trace) -> dict[int, int]:
+    """Return the results that an epilogue only assigns to `.grad`, and the indices of the targets to which it does."""
+    first: dict[str, dict[str, int]] = {}
+    uses = Counter(name for op in epilogue.bound_symbols for name in op.arg_names)
+    found: dict[int, int] = {}
+    for op in epilogue.bound_symbols:
+        if op.sym.id == "python.unpack":
+            first[op.args[0].name] = {p.name: i for i, p in enumerate(op.flat_outs)}
+        elif op.sym.id == "python.set_attribute" and op.args[1] == "grad" and len(first) == 2:
+            target, _, value = op.args
+            i = first["values"].get(getattr(value, "name", ""))
+            if i is not None and uses[value.name] == 1 and target.name in first["targets"]:
+                found[i] = first["targets"][target.name]
+    return found
+
+
+def _without_unread_inputs(prologue: Trace, program: Trace) -> Trace:
+    """Return the prologue with None for inputs that the program does not read.
+
+    Nothing then refers to a gradient that the program replaces, except its leaf (`transforms/lent_results.py`).
+    """
+    unused = (prims.unpack_trivial, prims.python_del)
+    read = {name for op in program.bound_symbols if op.sym not in unused for name in op.arg_names}
+    inputs, targets = prologue.output
+    with construct(prologue, "Release Unread Inputs") as out:
+        out.bound_symbols[:] = prologue.bound_symbols
+        out.output = tuple([x if p.name in read else None for x, p in zip(inputs, program.args)]), targets
+    return out
 
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
@@ -237,6 +285,8 @@ def _specialization(
             prologue.constrain(symbols)
         symbols.closed = True
     prologues = passes.around(None if prologue is None else prologue.trace, "prologue")
+    if prologues and differentiable is None and "gradients" in traces[-1].info:
+        prologues.append(verify_if_asked(_without_unread_inputs(prologues[-1], traces[-1])))
     epilogues = passes.around(captured.epilogue, "epilogue")
     return Specialization(
         prologues[-1].python_callable(decorators=False) if prologues else None,

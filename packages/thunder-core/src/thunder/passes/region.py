@@ -131,7 +131,7 @@ def _without(region: Region, views: list[BoundSymbol]) -> Region:
     read: dict[str, int] = dict.fromkeys(inside, 1)
     operations: list[BoundSymbol] = []
     for op in reversed(region.operations):
-        if not inside.isdisjoint(op.out_names):
+        if op.has_effect or not inside.isdisjoint(op.out_names):
             inside.update(op.arg_names)
             operations.append(op)
             for name in set(op.arg_names):

@@ -7,14 +7,17 @@ The private interfaces that tracing and compilation use are in `torch/private.py
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.utils._device
+import torch.utils.dlpack
 from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
 __all__ = [
     "any_autocast",
@@ -27,13 +30,16 @@ __all__ = [
     "direct_apply",
     "direct_backward",
     "executes",
+    "from_dlpack",
     "function_modes",
     "function_transform_active",
     "functorch_active",
+    "increment_versions",
     "matmul_precision",
     "new_tensor",
     "no_device",
     "on_profiling",
+    "references_to_gradient",
     "suggest_memory_format",
     "tensor_guards",
 ]
@@ -176,6 +182,28 @@ def tensor_guards(
         return check, not twice.check(one, one)
     except Exception:  # the caller compares in Python instead
         return None, False
+
+
+# A tensor with a new storage on the memory of a DLPack capsule. The public function is slower, for more kinds of input.
+from_dlpack: Callable[[Any], torch.Tensor] = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
+
+
+def increment_versions(tensors: Sequence[torch.Tensor]) -> None:
+    """Record a write to tensors by a kernel that torch does not know of, for autograd's checks of saved tensors."""
+    increment_version([x for x in tensors if not x.is_inference()])
+
+
+def references_to_gradient(leaf: torch.Tensor) -> tuple[int, int, int] | None:
+    """Return the numbers of references to a leaf's gradient: to its Python object, to the tensor, and to its storage.
+
+    Return None if torch cannot count them.
+    """
+    gradient: Any = leaf.grad
+    try:
+        count: Any = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+        return sys.getrefcount(gradient), gradient._use_count(), count(gradient.untyped_storage()._cdata)
+    except AttributeError:
+        return None
 
 
 def on_profiling(started: Callable[[], None], stopped: Callable[[], None]) -> None:

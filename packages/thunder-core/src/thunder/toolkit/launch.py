@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launch kernels with minimal overhead on the host, using undocumented functions of torch.
 
-If a version of torch lacks an undocumented function, the documented function is used. All functions are for tensors on
-a GPU.
+If a version of torch lacks an undocumented function, the documented function is used. The first three functions are for
+tensors on a GPU.
 
 - `current_cuda_device()`: the index of the current device; `no_device()` replaces it if there is no GPU;
 - `current_stream(device)`: the address of a device's current stream;
-- `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device.
+- `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device;
+- `increment_versions(tensors)`: tell autograd that a kernel has written to tensors.
 """
 
-from thunder.runtime.torch_private import current_cuda_device, current_stream, new_tensor, no_device
+from thunder.runtime.torch_private import current_cuda_device, current_stream, increment_versions, new_tensor, no_device
 
-__all__ = ["current_cuda_device", "current_stream", "new_tensor", "no_device"]
+__all__ = ["current_cuda_device", "current_stream", "increment_versions", "new_tensor", "no_device"]

@@ -37,7 +37,8 @@ __all__ = ["PHASES", "FunctionTransform", "PassContext", "Transform", "as_transf
 PHASES = {
     "before_grad": "the captured program, before it is differentiated",
     "before_execution": "the forward trace, and the backward trace if there is one, before executors claim operations",
-    "after_execution": "each trace after claiming and fusion, before the deletion of values that are no longer used",
+    "after_execution": "each trace after claiming and fusion, before updates are changed to write in place",
+    "final": "each trace as it runs, before the deletion of values that are no longer used",
     "prologue": "the prologue, which checks the arguments of a call and returns the inputs of the program",
     "epilogue": "the epilogue, which computes the user's result and repeats side effects",
 }
@@ -46,6 +47,7 @@ _METHODS = {
     "before_grad": "transform_computation",
     "before_execution": "transform_execution",
     "after_execution": "transform_claimed",
+    "final": "transform_final",
     "prologue": "transform_prologue",
     "epilogue": "transform_epilogue",
 }
@@ -113,7 +115,11 @@ class Transform:
         return trace
 
     def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        """Change each program after claiming, before values are deleted at their last use."""
+        """Change each program after claiming, before updates are changed to write in place."""
+        return trace
+
+    def transform_final(self, trace: Trace, context: PassContext) -> Trace:
+        """Change each program as it runs, with updates in place, before values are deleted at their last use."""
         return trace
 
     def transform_prologue(self, trace: Trace, context: PassContext) -> Trace:

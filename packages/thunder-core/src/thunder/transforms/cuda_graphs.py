@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`CUDAGraphTransform`: capture parts of a program as CUDA graphs.
 
-A stretch is a sequence of operations that can be captured. It runs uncaptured in the first call, and is captured in the
-second call. Each specialization has its own graphs, one for each of the first combinations of symbolic sizes.
+A stretch is a sequence of operations that can be captured. It runs uncaptured in the first call, and is captured in a
+later one: the second, or with `auto` as soon as it is known to be worth it. Each specialization has its own graphs, one
+for each of the first combinations of symbolic sizes.
 
-Contract: the results stay the same, even if the addresses of parameters and arguments change. Tensors that were passed
-in or returned earlier stay valid. Inputs with a constant address (e.g. parameters, a cache)
-are read in place; other inputs are copied to static memory. Results are copied out of the graphs' memory pool. All
-graphs of a transform share this pool, which is freed with the last graph. Random numbers come from torch's generator:
-each launch advances the generator, and `manual_seed` repeats the numbers. Some operations are not captured: writes to
-memory, operations on the CPU, and operations that synchronize with the device.
+Contract: the pass runs last, on operations that may write to inputs. The results stay the same, even if the addresses
+of parameters and arguments change. Tensors that were passed in or returned earlier stay valid. Inputs with a constant
+address (e.g. parameters, a cache) are read in place; other inputs are copied to static memory. Inputs that a stretch
+writes to are never copied. Some results are read where the graph wrote them (`lent_results.py`): those that only the
+program itself reads, values saved for a backward program, and gradients that the program assigns to `.grad`. Other
+results are copied out of the graphs' memory pool. All graphs of a transform share this pool, which is freed with the
+last graph. Random numbers come from torch's generator: each launch advances the generator, and `manual_seed` repeats
+the numbers. Some operations are not captured: operations on the CPU, with numbers that change between calls, with
+effects, and operations that synchronize with the device.
 
 If nothing can be captured, the program runs unchanged, and a comment in the trace gives the reason. If a capture fails,
 a warning gives the reason, which `thunder.explain` repeats. The stretch then runs uncaptured in all later calls. The
@@ -22,9 +26,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from thunder.core import prims
+from thunder.core.nbytes import bytes_of
+from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.execution.memory import delete_last_used
 from thunder.passes.region import Region, without_views
 from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs
@@ -32,27 +39,38 @@ from thunder.transforms.debugging import runs
 __all__ = ["CUDAGraphTransform"]
 
 _GPU = "cuda"  # tests without a GPU patch this
-_LEFT_OUT = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
+_LEFT_OUT = frozenset({OpTags.SIDE_EFFECT, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
+# The fewest operations of a stretch that `cuda_graphs="auto"` considers.
+_AUTO = 8
 
 
 class CUDAGraphTransform(Transform):
-    """Capture stretches of at least `min_operations` operations on a GPU."""
+    """Capture stretches of at least `min_operations` operations on a GPU.
+
+    With `auto`, a stretch is captured only if the GPU waits for the host in its first calls, and if memory suffices.
+    """
 
     changes_results = False
 
-    def __init__(self, *, min_operations: int = 2):
-        good = type(min_operations) is int and min_operations >= 1
+    def __init__(self, *, min_operations: int | None = None, auto: bool = False):
+        fewest = (_AUTO if auto else 2) if min_operations is None else min_operations
+        good = type(fewest) is int and fewest >= 1
         check_option("CUDAGraphTransform", "min_operations", min_operations, good, "a whole number, at least 1")
-        self.min_operations = min_operations
+        self.min_operations = fewest
+        self.auto = auto
         self.reason: str | None = None  # the reason if no part of the last program was captured
         self._memory: Any = None
 
-    def transform_claimed(self, trace: Trace, context: PassContext) -> Trace:
-        # This module imports torch, which is not needed earlier.
-        from thunder.transforms.graph_capture import CapturedRegion, Memory
+    def transform_final(self, trace: Trace, context: PassContext) -> Trace:
+        if self.auto and not any(map(_is_on_gpu, trace.bound_symbols)):
+            return trace
+        # These modules import torch, which is not needed earlier.
+        from thunder.transforms.captured_region import CapturedRegion
+        from thunder.transforms.graph_capture import Memory
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
+        lent = _lent(trace)
         count = 0
         with construct(trace, "CUDA Graphs") as out:
             for stretch in _stretches(trace, self.min_operations):
@@ -62,7 +80,16 @@ class CUDAGraphTransform(Transform):
                         out.bound_symbols += stretch.operations
                         continue
                     name = f"CUDAGraph{count}"
-                    run = CapturedRegion(name, _program(name, inner), self._memory, **_watched(inner.inputs, fixed))
+                    run = CapturedRegion(
+                        name,
+                        _program(name, inner),
+                        self._memory,
+                        written=_written(inner),
+                        lent=[k for k, p in enumerate(inner.outputs) if p.name in lent],
+                        auto=self.auto,
+                        needs=_most_bytes(inner),
+                        **_watched(inner.inputs, fixed),
+                    )
                     out.bound_symbols += [*before, _operation(run, inner), *after]
                     count += 1
                 else:
@@ -72,7 +99,11 @@ class CUDAGraphTransform(Transform):
                 line = BoundSymbol(prims.comment, (f"CUDA graphs: {self.reason}",), {}, None)
                 first = next((i for i, op in enumerate(out.bound_symbols) if not _is_input(op)), 0)
                 out.bound_symbols.insert(first, line)
-        return out
+        return out if count or not self.auto else trace
+
+
+def _is_on_gpu(bsym: BoundSymbol) -> bool:
+    return any(isinstance(p, TensorProxy) and p.device.type == _GPU for p in bsym.flat_outs)
 
 
 def _is_input(bsym: BoundSymbol) -> bool:
@@ -84,7 +115,9 @@ def _why_not(bsym: BoundSymbol) -> str | None:
     if not runs(bsym) or not bsym.out_names:
         return "is not a computation"
     if _has_tag(bsym):
-        return "writes memory, waits for the device, or is opaque"
+        return "has effects, waits for the device, or is opaque"
+    if _writes(bsym) is None:
+        return "writes to memory that is not known"
     values = (*bsym.flat_args, *bsym.flat_outs)
     if not all(p.device.type == _GPU for p in values if isinstance(p, TensorProxy)):
         return "is not on a GPU"
@@ -167,13 +200,90 @@ def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str,
     return {"sizes": sizes, "strides": strides}
 
 
+def _writes(bsym: BoundSymbol) -> list[str] | None:
+    """Return the tensors that an operation writes to, or None if they are not known."""
+    executor = bsym.sym.executor
+    if not bsym.has_effect or not _may_write(bsym):
+        return []
+    return None if executor is None else executor.memory.written(bsym)
+
+
+def _may_write(bsym: BoundSymbol) -> bool:
+    return OpTags.IN_PLACE_OP in bsym.sym.tags or any(map(_may_write, bsym.subsymbols))
+
+
+def _shared(bsym: BoundSymbol) -> list[str] | None:
+    """Return the arguments whose memory the results of an operation may share. None: all, and it may keep them."""
+    if bsym.sym.is_structural:
+        return []
+    if OpTags.VIEW_OP in bsym.sym.tags and OpTags.OPAQUE_OP not in bsym.sym.tags:
+        return [*bsym.arg_names]
+    if bsym.sym.executor is None:
+        return None
+    found = bsym.sym.executor.memory.may_share(bsym)
+    # An operation that writes returns what it wrote to.
+    written = _writes(bsym)
+    if found is None and written:
+        return written
+    return None if found is None or written is None else [*found, *written]
+
+
+def _written(region: Region) -> list[int]:
+    """Return the indices of the inputs that a region writes to."""
+    names: set[str] = set()
+    for op in reversed(region.operations):
+        names.update(_writes(op) or ())
+        if not names.isdisjoint(op.out_names):
+            shared = _shared(op)
+            names.update(op.arg_names if shared is None else shared)
+    return [i for i, p in enumerate(region.inputs) if p.name in names]
+
+
+def _lent(trace: Trace) -> set[str]:
+    """Return the values that the caller of the program does not read, or only as saved values or as `.grad`."""
+    kept: set[str] = set()
+    output = trace.output
+    if isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Saved):
+        kept.update(p.name for p in proxies_in(output[0]))
+    else:
+        gradients = trace.info.get("gradients", frozenset())
+        results = output if gradients else (output,)
+        kept.update(p.name for i, x in enumerate(results) if i not in gradients for p in proxies_in(x))
+    for op in reversed(trace.bound_symbols):
+        if op.sym.is_return:
+            continue
+        shared = _shared(op)
+        if shared is None:
+            kept.update(op.arg_names)
+        elif not kept.isdisjoint(op.out_names):
+            kept.update(shared)
+    return {name for op in trace.bound_symbols for name in op.out_names} - kept
+
+
+def _most_bytes(region: Region) -> int:
+    """Estimate the most bytes of the values of a region that are alive at a time."""
+    last = {name: i for i, op in enumerate(region.operations) for name in op.arg_names}
+    last.update({p.name: len(region.operations) for p in region.outputs})
+    alive = most = 0
+    ends: dict[int, int] = {}
+    for i, op in enumerate(region.operations):
+        if OpTags.VIEW_OP not in op.sym.tags and not _writes(op):
+            for p in op.flat_outs:
+                alive += bytes_of(p)
+                end = last.get(p.name, i)
+                ends[end] = ends.get(end, 0) + bytes_of(p)
+        most = max(most, alive)
+        alive -= ends.pop(i, 0)
+    return most
+
+
 def _program(name: str, region: Region) -> Any:
     """Return the region as a function of its inputs."""
     inner = Trace(name, args=region.inputs)
     inner.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     inner.bound_symbols += region.operations
     inner.bound_symbols.append(BoundSymbol(prims.python_return, (region.outputs,), {}, None))
-    return inner.python_callable()
+    return delete_last_used(inner).python_callable()
 
 
 def _operation(run: Any, region: Region) -> BoundSymbol:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture functions of tensors as CUDA graphs, for `CUDAGraphTransform`.
+"""Capture functions of tensors as CUDA graphs, for `captured_region.py`.
+
+The function does not run while it is captured: it draws no random numbers and writes nothing. It must have run before,
+because libraries allocate memory and select kernels at their first call.
 
 A failed capture is undone completely. If CUDA invalidates a capture, torch does not clean up. The generator stays in
 capture mode: every draw in the process raises "Offset increment outside graph capture encountered unexpectedly". The
@@ -9,23 +12,18 @@ allocator keeps querying a graph that no longer exists, and the stream remains c
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 
-from thunder.core.events import current_log
 from thunder.runtime.torch_private import current_stream
+from thunder.transforms.lent_results import LentResults
 
-__all__ = ["GRAPHS", "CapturedRegion", "Launch", "Memory", "capture", "is_capturing"]
-
-#: The maximal number of graphs of a stretch: one for each combination of input sizes. Other sizes run uncaptured.
-GRAPHS = 16
-# The maximal number of recaptures because a constant address changed.
-_MOVES = 8
+__all__ = ["Graph", "Memory", "Stopwatch", "capture", "is_capturing"]
 
 
 class Memory:
@@ -39,6 +37,9 @@ class Memory:
         self._pools: dict[torch.device, tuple[Any, weakref.WeakSet[Any]]] = {}
         self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
         self.lock = threading.RLock()  # serializes the launches of all threads
+        # The results that are read where graphs wrote them, in the order of captures, with the launch of each graph.
+        self._lending: list[tuple[int, LentResults, weakref.ref[Any]]] = []
+        self._captures = 0
 
     def pool(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
         """Return the handle of a device's memory pool, and the set of graphs captured into it."""
@@ -46,6 +47,25 @@ class Memory:
         if found is None or not len(found[1]):
             found = self._pools[device] = (torch.cuda.graph_pool_handle(), weakref.WeakSet())
         return found
+
+    def add(self, launch: Any) -> None:
+        """Add the launch of a graph that was captured last."""
+        self._captures += 1
+        launch.number = self._captures
+        self._lending.append((launch.number, launch.lent, weakref.ref(launch)))
+
+    def is_overwritten_by(self, launch: Any) -> bool:
+        """Check whether a launch may overwrite results of another graph that are still read.
+
+        A graph's results stay allocated, so graphs that are captured later use other memory. But the memory of
+        temporary values of a graph is free after its capture, and may hold the results of graphs captured later.
+        """
+        self._lending = [x for x in self._lending if x[2]() is not None or not x[1].are_unused()]
+        return any(number > launch.number and not lent.are_unused() for number, lent, _ in self._lending)
+
+    def lends(self, address: int) -> bool:
+        """Check whether results of a graph that can be launched are read at an address."""
+        return any(address in lent.addresses for _, lent, launch in self._lending if launch() is not None)
 
     def follow(self, device: torch.device) -> None:
         """Make the current stream wait for the last launch's stream, whose memory the next launch overwrites."""
@@ -58,150 +78,32 @@ class Memory:
             self._streams[device] = stream, current
 
 
-class Launch:
-    """A captured function: the function that launches it, its static results, and its static inputs."""
+class Graph(NamedTuple):
+    """A captured function: the function that launches it, and the tensors that hold its results after a launch."""
 
-    __slots__ = ("device", "outputs", "results", "run", "static")
-
-    def __init__(self, run: Callable[[], None], outputs: Sequence[torch.Tensor], device: torch.device):
-        self.run = run
-        self.outputs = outputs
-        self.device = device
-        copied = dict(enumerate(outputs))
-        self.results = _by_kind(copied, {i: torch.empty_like(x, device="meta") for i, x in copied.items()})
-        self.static: list[tuple[list[int], list[torch.Tensor]]] = []
+    launch: Callable[[], None]
+    outputs: Sequence[torch.Tensor]
+    device: torch.device
 
 
-def _by_kind(
-    tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
-) -> list[tuple[list[int], list[torch.Tensor]]]:
-    """Group tensors such that one kernel can copy each group to or from `others`. Return positions and tensors.
+class Stopwatch:
+    """Measures how long the host and a GPU take for what is called between `__init__` and `stop`."""
 
-    For this, all tensors of a group must have equal dtypes and the same strides as their counterparts. Otherwise, torch
-    copies each tensor separately.
-    """
-    found: dict[tuple[torch.dtype, bool], tuple[list[int], list[torch.Tensor]]] = {}
-    for i, x in tensors.items():
-        places, same = found.setdefault((x.dtype, x.stride() == others[i].stride()), ([], []))
-        places.append(i)
-        same.append(x)
-    return list(found.values())
+    def __init__(self, device: torch.device):
+        self.idle = torch.cuda.current_stream(device).query()  # whether the GPU waits for the host
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._start.record(torch.cuda.current_stream(device))
+        self._device = device
+        self._host = perf_counter()
 
+    def stop(self) -> None:
+        """End the measurement."""
+        self._host = (perf_counter() - self._host) * 1e3
+        self._end.record(torch.cuda.current_stream(self._device))
 
-class _Sized:
-    """The state of a stretch for one combination of input sizes."""
-
-    __slots__ = ("launch", "moves", "moving", "seen")
-
-    def __init__(self) -> None:
-        self.launch: Launch | None = None
-        self.seen: list[Any] | None = None  # addresses of the inputs in the last call
-        self.moving: set[int] = set()  # indices of inputs whose addresses change
-        self.moves = 0
-
-
-class CapturedRegion:
-    """A stretch of a program. From the second call with the same sizes on, it is launched as one graph."""
-
-    def __init__(
-        self,
-        name: str,
-        fn: Callable[..., Any],
-        memory: Memory | None = None,
-        *,
-        sizes: Sequence[int] = (),
-        strides: Sequence[int] = (),
-    ):
-        self.name = self.__name__ = name
-        self.fn = fn
-        self.memory = memory or Memory()
-        self.sizes = sizes  # indices of inputs that are sizes or have symbolic sizes
-        self.strides = strides  # indices of inputs whose strides may differ between calls
-        self.captures = 0
-        self._log = current_log()  # of the program that contains the stretch
-        self.failed: str | None = None  # the reason if capturing failed
-        self._sizes: dict[Hashable, _Sized] = {}
-        self._full = False
-
-    @property
-    def report(self) -> str:
-        """A line about the state of the stretch, for `thunder.explain`."""
-        if self.failed is not None:
-            return f"{self.name} runs uncaptured: {self.failed}"
-        graphs = sum(found.launch is not None for found in self._sizes.values())
-        if not graphs:
-            return f"{self.name} is captured at the second call"
-        more = f", and calls of other sizes than its first {GRAPHS} run uncaptured" if self._full else ""
-        return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self.failed is not None or is_capturing():  # user code is capturing a graph
-            return self.fn(*inputs)
-        found = self._of(inputs)
-        if found is None:
-            return self.fn(*inputs)
-        places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
-        for i in self.strides:  # changed strides count as a changed address
-            places[i] = places[i], inputs[i].stride()
-        with self.memory.lock:
-            seen, found.seen = found.seen, places
-            if seen is None:
-                return self.fn(*inputs)
-            moved: set[int] = set()
-            if seen != places:
-                moved = {i for i, (old, new) in enumerate(zip(seen, places)) if old != new} - found.moving
-                found.moving |= moved
-            if (moved or found.launch is None) and not self._capture(found, inputs):
-                return self.fn(*inputs)
-            launch = found.launch
-            assert launch is not None
-            self.memory.follow(launch.device)
-            for which, memory in launch.static:
-                torch._foreach_copy_(memory, [inputs[i] for i in which])
-            launch.run()
-            results = [torch.empty_like(x) for x in launch.outputs]
-            for which, memory in launch.results:
-                torch._foreach_copy_([results[i] for i in which], memory)
-            return tuple(results)
-
-    def _of(self, inputs: Sequence[Any]) -> _Sized | None:
-        """Return the state for calls with the sizes of `inputs`, or None if there are too many combinations."""
-        key = tuple([x if type(x := inputs[i]) is int else x.shape for i in self.sizes])
-        found = self._sizes.get(key)
-        if found is None:
-            self._full = len(self._sizes) >= GRAPHS
-            if not self._full:
-                found = self._sizes[key] = _Sized()
-        return found
-
-    def _capture(self, found: _Sized, inputs: Sequence[Any]) -> bool:
-        found.moves += 1
-        if found.moves > _MOVES:  # inputs change in each call: treat all as moving
-            found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
-        static = {i: inputs[i].detach().clone() for i in found.moving}
-        given = [static.get(i, x) for i, x in enumerate(inputs)]
-        try:
-            found.launch = capture(self.fn, given, self.memory)
-        except Exception as error:
-            self.failed = _summary(error)
-            self._sizes.clear()
-            self._log.add("graph", f"{self.name} runs uncaptured: {self.failed}")
-            warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=4)
-            return False
-        found.launch.static = _by_kind(static, dict(enumerate(inputs)))
-        self.captures += 1
-        self._log.add("graph", f"{self.name} was captured", details={"captures": self.captures})
-        return True
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
-
-
-def _summary(error: BaseException) -> str:
-    """Return the first error of a chain in one line. A failed capture raises further errors after it."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    def read(self) -> tuple[float, float] | None:
+        """Return the milliseconds of the host and of the GPU, or None if the GPU has not finished."""
+        return (self._host, self._start.elapsed_time(self._end)) if self._end.query() else None
 
 
 def is_capturing() -> bool:
@@ -210,44 +112,29 @@ def is_capturing() -> bool:
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------
-def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Launch:
-    """Capture `fn` on `inputs`. Return the launch of the graph with the tensors that hold its results.
-
-    First, `fn` runs on a separate stream, because libraries allocate memory and select kernels at their first call. The
-    generator's state is restored afterwards.
-    """
+def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Graph:
+    """Capture `fn` on `inputs`."""
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
     if device is None or device.type != "cuda":
         names = ", ".join(sorted(map(str, devices))) or device
         raise RuntimeError(f"its inputs are on {names} instead of one GPU")
     with torch.cuda.device(device), torch.no_grad():
-        _run_before(fn, inputs, device)
         return _captured(fn, inputs, memory, device)
-
-
-def _run_before(fn: Callable[..., Any], inputs: Sequence[Any], device: torch.device) -> None:
-    state = torch.cuda.get_rng_state(device)
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    try:
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                fn(*inputs)
-    finally:
-        torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.set_rng_state(state, device)
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, device: torch.device) -> Launch:
+def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, device: torch.device) -> Graph:
     handle, graphs = memory.pool(device)
     graph = torch.cuda.CUDAGraph()
     stream = _streams.get(device)
     if stream is None:
         stream = _streams[device] = torch.cuda.Stream(device)
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(stream):
+        torch.ones(1, 1, device=device).mm(torch.ones(1, 1, device=device))  # creates the thread's handle of cuBLAS
     torch.cuda.synchronize(device)
     _forget_workspaces()
     with torch.cuda.stream(stream):  # restored even if capturing fails
@@ -263,7 +150,7 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
             raise
         finally:
             _forget_workspaces()
-    return Launch(graph.replay, outputs, device)
+    return Graph(graph.replay, outputs, device)
 
 
 def _forget_workspaces() -> None:

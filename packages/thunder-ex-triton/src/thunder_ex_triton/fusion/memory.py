@@ -19,6 +19,9 @@ from thunder_ex_triton.fusion.region import FusedRegion
 __all__ = ["FusionMemory"]
 
 
+_KERNELS = (FusedRegion, MultiTensorUpdate)
+
+
 class FusionMemory(ResultMemory):
     """The memory of the results of fusions with known sizes."""
 
@@ -26,7 +29,11 @@ class FusionMemory(ResultMemory):
         self.executor = executor
 
     def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
-        return () if type(op.sym.fn) in (FusedRegion, MultiTensorUpdate) else None  # kernels write to new memory
+        return () if type(op.sym.fn) in _KERNELS else None  # kernels write to new memory
+
+    def written(self, op: BoundSymbol) -> Sequence[str] | None:
+        region: Any = op.sym.fn
+        return [op.args[i].name for i in region.into.values()] if type(region) in _KERNELS else None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         region = op.sym.fn
@@ -56,7 +63,7 @@ class FusionMemory(ResultMemory):
             fn = region.writing(results)
         return self.executor.register_temporary_operation(
             op.sym.name, fn, inputs=(*op.args, *results.values()), outputs=op.output, bsyms=op.subsymbols,
-            tags=(OpTags.IN_PLACE_OP,),
+            tags=(*op.sym.tags, OpTags.IN_PLACE_OP),
         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from thunder_ex_triton.fusion.op_table import storage_type
 from thunder_ex_triton.fusion.region import load
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.updates import Update
-from thunder_ex_triton.launch import Kernel, current_stream
+from thunder_ex_triton.launch import Kernel, current_stream, increment_versions
 
 __all__ = ["MultiTensorUpdate"]
 
@@ -114,6 +114,7 @@ class MultiTensorUpdate:
         self._launch(tensors, values)
         for x, y in late:
             x.copy_(y)
+        increment_versions([args[i] for i in self.into.values()])
         return tuple(made)
 
     def _results(self, out: Sequence[Any], given: Sequence[torch.Tensor], strides: Any) -> list[torch.Tensor]:

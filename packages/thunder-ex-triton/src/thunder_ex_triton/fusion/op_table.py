@@ -170,6 +170,9 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
         if abs(exponent) == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
             # torch uses (r)sqrt except in its CPU kernel for float16: the power of -inf is inf, but its root is NaN.
             return f"tl.{'sqrt' if exponent > 0 else 'rsqrt'}({a})"
+    if not isinstance(bsym.args[0], Proxy) and bsym.output.dtype is dtypes.float32 and not interpreting():
+        # An optimizer's bias correction is the difference of 1 and a power of a number near 1: each rounding matters.
+        return f"libdevice.pow(tl.full((), {a}, tl.float32).to(tl.float64), {b}.to(tl.float64)).to(tl.float32)"
     return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
 
 

@@ -29,7 +29,7 @@ from thunder_ex_triton.fusion.launcher_codegen import Made, Step, warm_call
 from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
 from thunder_ex_triton.fusion.templates import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.tiles import tilings
-from thunder_ex_triton.launch import Kernel
+from thunder_ex_triton.launch import Kernel, increment_versions
 from thunder_ex_triton.probe import interpreting
 
 __all__ = ["FusedRegion", "Launch", "Program", "launches_of", "load", "processors"]
@@ -74,7 +74,10 @@ class FusedRegion:
         self._run: Callable[..., Any] = self._general
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        return self._run(*inputs)
+        results = self._run(*inputs)
+        if self.into:
+            increment_versions([inputs[i] for i in self.into.values()])
+        return results
 
     def _general(self, *inputs: torch.Tensor) -> Any:
         """Run with inputs of any strides."""

@@ -52,6 +52,11 @@ class TorchMemory(ResultMemory):
             return [p.name for p in op.flat_args if isinstance(p, TensorProxy)]
         return None
 
+    def written(self, op: BoundSymbol) -> Sequence[str] | None:
+        if "out" in op.kwargs:
+            return [op.kwargs["out"].name]
+        return [op.args[1].name] if op.sym is _copy() else None
+
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         if is_fused_update(op):
             operands = {result: operand(op, result).name for result in updates(op)}
@@ -98,7 +103,7 @@ class TorchMemory(ResultMemory):
             return None
         ((target, _),) = targets.values()
         if _is_clone(op):
-            return op.replace(sym=ex.implmap[prims.copy_.id].op, args=(op.args[0], target), kwargs={})
+            return op.replace(sym=_copy(), args=(op.args[0], target), kwargs={})
         if not _accepts_out(fn) or not _is_elementwise(op) or self.may_share(op) != ():
             return None
         if not isinstance(op.args[0], TensorProxy):  # torch has few functions of a number and a tensor with `out=`
@@ -107,6 +112,13 @@ class TorchMemory(ResultMemory):
             return None
         sym = _writing(fn, op.sym.name, op.sym.tags)
         return op.replace(sym=sym, kwargs={**op.kwargs, "out": target})
+
+
+def _copy() -> Symbol:
+    """Return the operator that writes a value to a tensor."""
+    found = ex.implmap[prims.copy_.id].op
+    assert found is not None
+    return found
 
 
 def _is_clone(op: BoundSymbol) -> bool:

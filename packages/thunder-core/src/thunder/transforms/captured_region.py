@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`CapturedRegion`: a stretch of a program that is launched as one CUDA graph where possible.
+
+Each call decides between the graph and the operations themselves, which are always right: the graph must have been
+captured for inputs of these sizes at these addresses, and nobody may read the results of its last launch any more.
+
+With `auto`, the first warm calls are measured. The stretch is captured if the GPU waits for the host: the launches take
+as long as the kernels, or the GPU has finished all earlier work when the stretch begins. The graph is kept if it is not
+slower.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from thunder.core.events import current_log
+from thunder.runtime.torch_private import increment_versions
+from thunder.transforms.graph_capture import Graph, Memory, Stopwatch, capture, is_capturing
+from thunder.transforms.lent_results import LentResults, can_be_lent
+
+__all__ = ["GRAPHS", "CapturedRegion", "Launch"]
+
+#: The maximal number of graphs of a stretch: one for each combination of input sizes. Other sizes run uncaptured.
+GRAPHS = 16
+# The maximal number of recaptures because a constant address changed.
+_MOVES = 8
+# The maximal number of recaptures because graphs that were captured later lend memory that is temporary in this one.
+_CONFLICTS = 4
+# The number of failed captures after which a stretch is not captured again. A thread's first use of a library may fail.
+_FAILURES = 2
+
+# With `auto`: the number of calls to measure, the host's least share of the time of a stretch that is worth capturing,
+# and the maximal number of bytes of inputs that each launch copies.
+_MEASURED = 2
+_LEAST_SHARE = 0.9
+# The graph of a stretch that begins when the GPU is idle may be slower than the stretch by this factor: the host has
+# time for what follows.
+_SLOWER = 1.1
+_MOST_COPIED = 1 << 24
+# The bytes of a graph's memory from which on torch's cached memory is released before the capture.
+_RELEASED = 1 << 26
+
+_Tensors = list[tuple[list[int], list[torch.Tensor]]]
+
+
+class Launch:
+    """A graph, with the static memory of its inputs and what becomes of each of its results.
+
+    A result that is memory of an input is returned as such. Of the others, those at the indices `lent` are read where
+    the graph wrote them, and the rest is copied.
+    """
+
+    __slots__ = (
+        "__weakref__", "_aliases", "_copied", "_launch", "_where_lent", "device", "lent", "number", "results",
+        "static",
+    )  # fmt: skip
+
+    def __init__(self, graph: Graph, given: Sequence[Any] = (), lent: Sequence[int] = (), static: Sequence[int] = ()):
+        self._launch = graph.launch
+        self.device = graph.device
+        self.number = 0  # in the order of captures
+        self.static: _Tensors = []
+        storages = {
+            x.untyped_storage()._cdata: i
+            for i, x in enumerate(given)
+            if isinstance(x, torch.Tensor) and i not in static and x.numel()
+        }
+        outputs = dict(enumerate(graph.outputs))
+        self._aliases = {  # no tensors, which would keep the memory of inputs alive
+            k: (storages[cdata], x.shape, x.stride(), x.storage_offset())
+            for k, x in outputs.items()
+            if x.numel() and (cdata := x.untyped_storage()._cdata) in storages
+        }
+        own = {k: x for k, x in outputs.items() if k not in self._aliases}
+        self._where_lent = [k for k, x in own.items() if k in lent and x.numel() and can_be_lent(x)]
+        self.lent = LentResults([own[k] for k in self._where_lent])
+        self._copied = {k: x for k, x in own.items() if k not in self._where_lent}
+        like = {k: torch.empty_like(x, device="meta") for k, x in self._copied.items()}
+        self.results: _Tensors = by_kind(self._copied, like)
+
+    def is_free(self) -> bool:
+        """Check whether nobody reads the results of the last launch any more."""
+        return self.lent.are_unused()
+
+    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Launch the graph, and return its results."""
+        for which, memory in self.static:
+            torch._foreach_copy_(memory, [inputs[i] for i in which])
+        self._launch()
+        results: dict[int, Any] = {k: torch.empty_like(x) for k, x in self._copied.items()}
+        for which, memory in self.results:
+            torch._foreach_copy_([results[k] for k in which], memory)
+        results.update(zip(self._where_lent, self.lent.hand_out()))
+        for k, (i, *view) in self._aliases.items():
+            x = inputs[i]
+            same = [x.shape, x.stride(), x.storage_offset()] == view
+            results[k] = x if same else x.as_strided(*view)
+        return tuple([results[k] for k in range(len(results))])
+
+
+def by_kind(tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]) -> _Tensors:
+    """Group tensors such that one kernel can copy each group to or from `others`. Return positions and tensors.
+
+    For this, all tensors of a group must have equal dtypes and the same strides as their counterparts. Otherwise, torch
+    copies each tensor separately.
+    """
+    found: dict[tuple[torch.dtype, bool], tuple[list[int], list[torch.Tensor]]] = {}
+    for i, x in tensors.items():
+        places, same = found.setdefault((x.dtype, x.stride() == others[i].stride()), ([], []))
+        places.append(i)
+        same.append(x)
+    return list(found.values())
+
+
+class _Sized:
+    """The state of a stretch for one combination of input sizes."""
+
+    __slots__ = ("conflicts", "fixed", "idle", "launch", "moves", "moving", "refused", "seen", "uncaptured", "watches")
+
+    def __init__(self) -> None:
+        self.launch: Launch | None = None
+        self.seen: list[Any] | None = None  # the addresses of the inputs at the capture, or before it in the last call
+        self.moving: set[int] = set()  # indices of inputs whose addresses change
+        self.fixed: set[int] = set()  # indices of inputs that other graphs lend
+        self.moves = 0
+        self.conflicts = 0  # the number of calls in which the graph would have overwritten results of later graphs
+        self.refused: str | None = None  # the reason not to capture
+        self.watches: list[Stopwatch] = []
+        self.uncaptured: tuple[float, float] | None = None  # milliseconds of the host and the GPU
+        self.idle = False  # whether the GPU had nothing else to do when uncaptured calls began
+
+
+class CapturedRegion:
+    """A stretch of a program. From the second call with the same sizes on, it is launched as one graph."""
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        memory: Memory | None = None,
+        *,
+        sizes: Sequence[int] = (),
+        strides: Sequence[int] = (),
+        written: Sequence[int] = (),
+        lent: Sequence[int] = (),
+        auto: bool = False,
+        needs: int = 0,
+    ):
+        self.name = self.__name__ = name
+        self.fn = fn
+        self.memory = memory or Memory()
+        self.sizes = sizes  # indices of inputs that are sizes or have symbolic sizes
+        self.strides = strides  # indices of inputs whose strides may differ between calls
+        self.written = frozenset(written)  # indices of inputs that the stretch writes to
+        self.lent = lent  # indices of results that are read where the graph wrote them
+        self.auto = auto
+        self.needs = needs  # the estimated bytes of the graph's memory
+        self.captures = 0
+        self.held = 0  # the number of calls that found results of the last launch still in use
+        self._log = current_log()  # of the program that contains the stretch
+        self._failures = 0
+        self.failed: str | None = None  # the reason if capturing failed
+        self._sizes: dict[Hashable, _Sized] = {}
+        self._full = False
+
+    @property
+    def report(self) -> str:
+        """A line about the state of the stretch, for `thunder.explain`."""
+        if self.failed is not None:
+            return f"{self.name} runs uncaptured: {self.failed}"
+        graphs = sum(found.launch is not None for found in self._sizes.values())
+        refused = [found.refused for found in self._sizes.values() if found.refused]
+        if not graphs:
+            if refused:
+                return f"{self.name} runs uncaptured: {refused[-1]}"
+            when = "if the GPU waits for the host" if self.auto else "at the second call"
+            return f"{self.name} is captured {when}"
+        more = f", and calls of other sizes than its first {GRAPHS} run uncaptured" if self._full else ""
+        if self.held:
+            more += f"; {self.held} calls ran uncaptured because results of an earlier call were still in use"
+        return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.failed is not None or is_capturing():  # user code is capturing a graph
+            return self.fn(*inputs)
+        found = self._of(inputs)
+        if found is None or found.refused is not None:
+            return self.fn(*inputs)
+        places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
+        for i in self.strides:  # changed strides count as a changed address
+            places[i] = places[i], inputs[i].stride()
+        with self.memory.lock:
+            launch = self._launch(found, inputs, places)
+            if launch is not None:
+                self.memory.follow(launch.device)
+                watch = Stopwatch(launch.device) if found.uncaptured is not None else None
+                results = launch(inputs)
+                if watch is not None:
+                    watch.stop()
+                    self._compare(found, watch)
+                if self.written:
+                    increment_versions([inputs[i] for i in self.written])
+                return results
+        return self._uncaptured(found, inputs)
+
+    def _of(self, inputs: Sequence[Any]) -> _Sized | None:
+        """Return the state for calls with the sizes of `inputs`, or None if there are too many combinations."""
+        key = tuple([x if type(x := inputs[i]) is int else x.shape for i in self.sizes])
+        found = self._sizes.get(key)
+        if found is None:
+            self._full = len(self._sizes) >= GRAPHS
+            if not self._full:
+                found = self._sizes[key] = _Sized()
+        return found
+
+    def _launch(self, found: _Sized, inputs: Sequence[Any], places: list[Any]) -> Launch | None:
+        """Return the launch for a call, captured if necessary, or None if the call runs uncaptured."""
+        seen = found.seen
+        if seen is None:
+            found.seen = places
+            return None
+        moved = set() if seen == places else {i for i, (old, new) in enumerate(zip(seen, places)) if old != new}
+        moved -= found.moving
+        if found.launch is not None:
+            if moved & found.fixed:  # e.g. saved values of a forward program that ran uncaptured
+                return None
+            if not found.launch.is_free():
+                self.held += 1
+                return None
+            if not moved:
+                if not self.memory.is_overwritten_by(found.launch):
+                    return found.launch
+                found.conflicts += 1
+                if found.conflicts > _CONFLICTS:
+                    self.held += 1
+                    return None
+        found.seen = places
+        lent = {i for i in moved | found.moving if self.memory.lends(_address(places[i]))}
+        found.moving -= lent
+        if found.launch is None and lent & moved:
+            return None  # from now on they have constant addresses
+        if self.auto and found.launch is None and not self._is_worth_it(found, inputs, moved):
+            found.moving |= moved - self.written
+            return None
+        return found.launch if self._capture(found, inputs, places, moved) else None
+
+    def _capture(self, found: _Sized, inputs: Sequence[Any], places: list[Any], moved: set[int]) -> bool:
+        found.moving |= moved - self.written
+        found.moves += 1
+        if found.moves > _MOVES:  # inputs change in each call: treat all as moving
+            if self.written:
+                found.refused, found.launch = "the memory that it writes to moves", None
+                return False
+            found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+        found.launch = None
+        if self.needs >= _RELEASED:  # the memory of earlier calls, which the graph does not use
+            torch.cuda.empty_cache()
+        static = {i: inputs[i].detach().clone() for i in found.moving}
+        given = [static.get(i, x) for i, x in enumerate(inputs)]
+        try:
+            found.launch = Launch(capture(self.fn, given, self.memory), given, self.lent, [*static])
+        except Exception as error:
+            self._fail(error)
+            return False
+        found.fixed = {i for i, x in enumerate(places) if i not in static and self.memory.lends(_address(x))}
+        self.memory.add(found.launch)
+        found.launch.static = by_kind(static, dict(enumerate(inputs)))
+        self.captures += 1
+        self._log.add("graph", f"{self.name} was captured", details={"captures": self.captures})
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        """Count a failed capture, which has run and changed nothing."""
+        self._failures += 1
+        if self._failures < _FAILURES:
+            return
+        self.failed = _summary(error)
+        self._sizes.clear()
+        self._log.add("graph", f"{self.name} runs uncaptured: {self.failed}")
+        if not self.auto:
+            warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=5)
+
+    # -- the choice of `auto` -----------------------------------------------------------------------------------------
+    def _uncaptured(self, found: _Sized, inputs: Sequence[Any]) -> Any:
+        """Run the stretch without a graph, and measure it if a choice depends on it."""
+        device = _device_of(inputs) if self.auto and found.launch is None and found.uncaptured is None else None
+        if device is None or len(found.watches) > _MEASURED:
+            return self.fn(*inputs)
+        watch = Stopwatch(device)
+        results = self.fn(*inputs)
+        watch.stop()
+        found.watches.append(watch)
+        return results
+
+    def _is_worth_it(self, found: _Sized, inputs: Sequence[Any], moved: set[int]) -> bool:
+        """Check whether to capture a stretch. If the answer is final, `found.refused` has the reason."""
+        copied = sum(inputs[i].nbytes for i in found.moving | moved if isinstance(inputs[i], torch.Tensor))
+        warm = found.watches[1:]  # the first call also loads libraries and allocates
+        if len(warm) < _MEASURED:
+            return False
+        if found.uncaptured is None:
+            times = [watch.read() for watch in warm]
+            if None in times:
+                return False
+            host, gpu = (min(t[i] for t in times if t is not None) for i in range(2))
+            found.uncaptured, found.watches = (host, gpu), []
+            found.idle = all(watch.idle for watch in warm)
+        host, gpu = found.uncaptured
+        if host < _LEAST_SHARE * gpu and not found.idle:
+            found.refused = f"the host needs {host:.2f} ms to launch what takes the GPU {gpu:.2f} ms"
+        elif copied > _MOST_COPIED:
+            found.refused = f"{copied / 2**20:.0f} MiB of inputs at changing addresses would be copied"
+        elif self.needs > (free := _free_memory(_device_of(inputs))):
+            found.refused = f"it needs about {self.needs / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
+        if found.refused is not None:
+            self._log.add("graph", f"{self.name} runs uncaptured: {found.refused}")
+        return found.refused is None
+
+    def _compare(self, found: _Sized, watch: Stopwatch) -> None:
+        """Keep the graph if it is faster than its operations were."""
+        found.watches.append(watch)
+        times = [t[1] for w in found.watches if (t := w.read()) is not None]
+        if len(times) < _MEASURED:
+            return
+        assert found.uncaptured is not None
+        before, now = found.uncaptured[1], min(times)
+        found.watches, found.uncaptured = [], None
+        if now > before * (_SLOWER if found.idle else 1):
+            found.launch, found.refused = None, f"the graph takes {now:.2f} ms, and its operations take {before:.2f} ms"
+
+
+def _address(place: Any) -> int:
+    """Return the address of an input without its strides."""
+    return place[0] if isinstance(place, tuple) else place  # type: ignore[no-any-return]
+
+
+def _device_of(inputs: Sequence[Any]) -> torch.device | None:
+    return next((x.device for x in inputs if isinstance(x, torch.Tensor)), None)
+
+
+def _free_memory(device: torch.device | None) -> int:
+    """Return the bytes that a graph can allocate: what is free, and what torch's allocator can give back."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _summary(error: BaseException) -> str:
+    """Return the first error of a chain in one line. A failed capture raises further errors after it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

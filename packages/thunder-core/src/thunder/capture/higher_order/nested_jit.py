@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from thunder.capture.base.new_objects import collect_garbage
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.higher_order.subtrace import Subtrace, tracer_here
 from thunder.core import prims, pytree
 from thunder.core.errors import UnsupportedError
@@ -42,7 +43,8 @@ def call_transformed(
     inner_args, inner_kwargs = pytree.tree_unflatten(inner, structure)
     with contextlib.ExitStack() as around:
         for transform in transforms:
-            around.enter_context(transform.tracing())
+            with TracerPhase():  # contexts of transforms are no code of the program
+                around.enter_context(transform.tracing())
         result = part.run(fn, *inner_args, **inner_kwargs)
     if part.written() or part.written_outside():
         raise UnsupportedError(

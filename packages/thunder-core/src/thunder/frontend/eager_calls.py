@@ -21,6 +21,7 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly, stays_an_error
 from thunder.capture.base.modes import mode_around
+from thunder.capture.base.phase import TracerPhase
 from thunder.capture.reads.hooks import PROFILED, is_profiled
 from thunder.core.errors import FallbackWarning, OnlyInTracesError, TracingError
 from thunder.core.locations import is_ours
@@ -108,8 +109,10 @@ class EagerCalls:
         if not self._transforms:
             return fn(*args, **kwargs)
         with contextlib.ExitStack() as around:
-            for transform in self._transforms:
-                around.enter_context(transform.tracing())
+            # In a program that is being traced, the contexts of transforms are no code of this program.
+            with contextlib.nullcontext() if state.frontend is None else TracerPhase():
+                for transform in self._transforms:
+                    around.enter_context(transform.tracing())
             return fn(*args, **kwargs)
 
     def _run_by_modules(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -67,6 +67,9 @@ def partition(
     `may_join(first, second)` may veto the union of two lists of operations. `horizontal` also joins independent regions
     that read the same tensor. `max_size` limits the operations of a region.
     """
+    backward: list[frozenset[str]] = trace.info.get("backward", [])
+    if backward:
+        can_fuse = _apart(can_fuse, backward)
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
         for name in set(bsym.arg_names):
@@ -89,6 +92,18 @@ def partition(
             segment.append(bsym)
     close()
     return parts
+
+
+def _apart(can_fuse: CanFuse, backward: Sequence[frozenset[str]]) -> CanFuse:
+    """Return a `can_fuse` that keeps backward operations apart: they compute values again to use less memory."""
+
+    def key(bsym: BoundSymbol) -> Hashable:
+        found = can_fuse(bsym)
+        if found is None or found is False:
+            return found
+        return found, next((k for k, names in enumerate(backward) if not names.isdisjoint(bsym.out_names)), None)
+
+    return key
 
 
 def fused(

@@ -29,6 +29,7 @@ from thunder.frontend.paths import Path
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.detaching import without_detaching
+from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.autograd.requires_grad import switching_requires_grad
@@ -130,8 +131,15 @@ def clean(trace: Trace) -> list[Trace]:
 class Passes:
     """The configuration of a compilation: executors, transforms and the user's options for plugins."""
 
-    def __init__(self, executors: Sequence[Executor], compilation: Compilation, transforms: Sequence[Transform]):
+    def __init__(
+        self,
+        executors: Sequence[Executor],
+        compilation: Compilation,
+        transforms: Sequence[Transform],
+        remat: str = "auto",
+    ):
         self.executors = executors
+        self.remat = remat
         self.compilation = compilation
         self.transforms = transforms
 
@@ -161,6 +169,9 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
+        again = recompute_in_backward(traces[-1], self.executors, self.remat)
+        if again is not traces[-1]:
+            traces.append(verify_if_asked(again))
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
@@ -189,7 +200,7 @@ def compile_trace(
     remat: str = "auto",
 ) -> Specialization:
     """Compile a captured trace. `remat` selects what backward recomputes (`passes/remat.py`)."""
-    passes = Passes(executors, compilation or Compilation(), transforms)
+    passes = Passes(executors, compilation or Compilation(), transforms, remat)
     gradients = {} if captured.epilogue is None else gradients_of(captured.epilogue)
     if gradients:
         captured.computation.info["gradients"] = frozenset(gradients)

@@ -33,7 +33,7 @@ from thunder.passes.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.passes.dce import dce, has_effect
 from thunder.passes.remat import choose_saved, small_parts
 
-__all__ = ["Split"]
+__all__ = ["Split", "leading_to", "producers_of"]
 
 
 class Split:
@@ -58,7 +58,7 @@ class Split:
             self.outputs: list[TensorProxy] = outputs
             self.returned = len(outputs)
             self.saved: list[Proxy] = []
-            self._producers = _producers(joint.trace.bound_symbols)
+            self._producers = producers_of(joint.trace.bound_symbols)
             # This backward program shows which values backward reads. It is also the one that is used in most cases.
             self._whole = self._record(joint, [True] * len(outputs), None)
             self._leave_out_what_nothing_flows_to()
@@ -111,7 +111,7 @@ class Split:
             else:
                 trace, cotangents = self._record(joint, present, wanted)
             available = {p.name for p in self.saved} | {p.name for p in cotangents}
-            producers = self._producers if joint is self._joint else _producers(joint.trace.bound_symbols)
+            producers = self._producers if joint is self._joint else producers_of(joint.trace.bound_symbols)
             body = _with_what_is_missing(trace.bound_symbols, available, producers)
             if self._copies:
                 body = [op.substitute(self._copies) for op in body]
@@ -235,7 +235,7 @@ def _input(p: Proxy) -> BoundSymbol:
     return BoundSymbol(prims.unpack_trivial, (p,), {}, p)
 
 
-def _producers(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymbol]]:
+def producers_of(program: Sequence[BoundSymbol]) -> dict[str, tuple[int, BoundSymbol]]:
     """Return the producer of each value: the operation that computes it, with its position."""
     found: dict[str, tuple[int, BoundSymbol]] = {}
     for i, op in enumerate(program):
@@ -293,7 +293,7 @@ def _with_what_is_missing(
     for op in program:
         missing = [name for name in op.arg_names if name not in known]
         if missing:
-            for again in _leading_to(missing, known, producers):
+            for again in leading_to(missing, known, producers):
                 out.append(again)
                 known.update(again.out_names)
         out.append(op)
@@ -301,7 +301,7 @@ def _with_what_is_missing(
     return out
 
 
-def _leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int, BoundSymbol]]) -> list[BoundSymbol]:
+def leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int, BoundSymbol]]) -> list[BoundSymbol]:
     """Return the operations that compute the values `names` from available values, in order."""
     found: dict[int, BoundSymbol] = {}
     stack = list(names)

@@ -140,7 +140,11 @@ def differentiated(
             joint = JointTrace(part(operations[first:]), wrt, executors, into=tracer.trace, path=path.values)
         operations[first:] = [*recorded, *_aliases(joint)]
         tracer.forget_producers()
-        return pulled_back(joint, flowing, wrt)
+        count = len(operations)
+        found = pulled_back(joint, flowing, wrt)
+    made = frozenset(name for op in operations[count:] for name in op.out_names)
+    tracer.trace.info.setdefault("backward", []).append(made)
+    return found
 
 
 def _rewritten_by_plugins(tracer: Tracer, operations: list[BoundSymbol]) -> list[BoundSymbol]:

@@ -123,7 +123,7 @@ def _copied(x: torch.Tensor, memory: dict[int, torch.UntypedStorage]) -> torch.T
     storage = x.untyped_storage()
     if (address := storage.data_ptr()) not in memory or not address:
         memory[address] = storage.clone()
-    made = torch.empty(0, dtype=x.dtype)
+    made = torch.empty(0, dtype=x.dtype, device=x.device)
     return made.set_(memory[address], x.storage_offset(), x.shape, x.stride())
 
 

@@ -426,15 +426,22 @@ def _(make: MakeTensor) -> Any:
 
 
 def _best_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Return where to split each part of a chain of matrices with the given sizes, for the fewest multiplications."""
+    """Return where to split each part of a chain of matrices with the given sizes, for the fewest multiplications.
+
+    Of orders with the same number, choose torch's, so that results are rounded alike: the product of three matrices
+    starts on the left, and a longer chain is split as early as possible.
+    """
     n = len(sizes) - 1
+    preferred = -1 if n == 3 else 1
     cost = {(i, i): 0 for i in range(n)}
     split: dict[tuple[int, int], int] = {}
     for length in range(1, n):
         for i in range(n - length):
             j = i + length
-            costs = [(cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)]
-            cost[i, j], split[i, j] = min(costs)
+            splits = range(i, j)[::preferred]
+            costs = [cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in splits]
+            cost[i, j] = min(costs)
+            split[i, j] = splits[costs.index(cost[i, j])]
     return split
 
 

@@ -192,7 +192,7 @@ def _in_place_gradients(op: Any, dtype: torch.dtype) -> Source:
 
 
 def _autocast(op: Any, dtype: torch.dtype) -> Source:
-    if dtype is not torch.float32:
+    if dtype not in (torch.float32, torch.bfloat16):
         return
 
     def under_autocast(*args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -55,7 +56,7 @@ def test_gradients(as_eager: Any, randn: Any, dtype: torch.dtype) -> None:
 def test_the_order_of_a_chain(sizes: tuple[int, ...]) -> None:
     """Of orders that need the same number of multiplications it is torch's, because the order affects rounding."""
     generator = torch.Generator().manual_seed(0)
-    given = [torch.randn(m, n, generator=generator).bfloat16() for m, n in zip(sizes, sizes[1:])]
+    given = [torch.randn(m, n, generator=generator).bfloat16() for m, n in itertools.pairwise(sizes)]
     results = []
     for run in (thunder.jit(lambda *xs: torch.linalg.multi_dot(xs)), lambda *xs: torch.linalg.multi_dot(xs)):
         matrices = [x.clone().requires_grad_() for x in given]

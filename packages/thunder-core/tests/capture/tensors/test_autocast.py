@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autocast: each operation's policy, and the casts inside of operations that torch composes of others or runs itself."""
+"""Autocast: the policies of operations, and casts inside of composed and of opaque operations."""
 
 from __future__ import annotations
 

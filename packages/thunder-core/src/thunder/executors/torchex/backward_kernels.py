@@ -164,9 +164,9 @@ _register_convolution()
 def _register_broadcast(sym: Symbol, gradients: Callable[..., tuple[Any, Any]]) -> None:
     """Register the gradients of a product or quotient with a broadcast operand.
 
-    Their formulas are torch's, because two things depend on them: how a sum over broadcast dimensions is rounded depends
-    on the layout of what it sums, which is that of the first operand, the cotangent; and torch's kernels do not round an
-    operand without dimensions to the lower precision of the other operand.
+    The formulas are torch's, which affects rounding in two ways. A sum over broadcast dimensions depends on the layout
+    of its input, which is that of the first operand, the cotangent. And torch's kernels do not round an operand without
+    dimensions to the lower precision of the other operand.
     """
 
     def rule(input: Any, other: Any) -> Any:

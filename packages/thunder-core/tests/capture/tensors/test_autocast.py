@@ -63,6 +63,7 @@ OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
     "circular": lambda x: nn.functional.pad(x, (1, 1), "circular"),
     "constant": lambda x: nn.functional.pad(x, (1, 1)),
     "reflect in 3d": lambda x: nn.functional.pad(x.expand(1, 2, 3, 3), (1,) * 4 + (0, 1), "reflect"),
+    "istft": lambda x: torch.istft(torch.complex(x.float(), x.float()), 4, window=torch.ones(4)),
     "pdist": lambda x: nn.functional.pdist(x.float()),
 }
 

@@ -98,7 +98,7 @@ def _autocast_symbol(func: Any, casts: tuple[tuple[str, torch.dtype], ...]) -> S
         finally:
             torch.clear_autocast_cache()  # the caller may be in an autocast region, which would keep the casts
 
-    autocast.caching = caching  # type: ignore[attr-defined]
+    autocast.runs, autocast.caching = func, caching  # type: ignore[attr-defined]
     return _derived(func, "autocast", autocast, None, casts)
 
 

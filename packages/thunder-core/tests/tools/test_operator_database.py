@@ -166,6 +166,8 @@ def test_copies_of_arguments() -> None:
         assert torch.equal(a, b) and a.stride() == b.stride() and a is not b
         assert (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
     assert copies[0][0] is copies[0][-1] is kwargs["x"]
+    (meta,), _ = Call("error", 0, torch.add, (torch.ones(2, 3, device="meta").t(),), {}).arguments()
+    assert (meta.device.type, meta.stride()) == ("meta", (1, 3))
     copies[0][0].zero_()
     assert not copies[0][1].any() and not copies[0][6].any() and copies[0][3].any() and x.any()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ def test_gradients(as_eager: Any, randn: Any, dtype: torch.dtype) -> None:
     as_eager(lambda *xs: torch.linalg.multi_dot(xs), make(3), make(3, 4), make(4, 2))
     as_eager(lambda a, b: torch.kron(a, b), make(2, 3), make(2))
     as_eager(lambda a, b: torch.tensordot(a, b, ([0, 2], [1, 0])), make(2, 3, 4), make(4, 2, 5))
+
+
+@pytest.mark.parametrize("sizes", [(2,) * 4, (2,) * 5, (4, 2, 3, 5)], ids=str)
+def test_the_order_of_a_chain(sizes: tuple[int, ...]) -> None:
+    """Of orders that need the same number of multiplications it is torch's, because the order affects rounding."""
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(m, n, generator=generator).bfloat16() for m, n in itertools.pairwise(sizes)]
+    results = []
+    for run in (thunder.jit(lambda *xs: torch.linalg.multi_dot(xs)), lambda *xs: torch.linalg.multi_dot(xs)):
+        matrices = [x.clone().requires_grad_() for x in given]
+        out = run(*matrices)
+        results.append([out.detach(), *torch.autograd.grad(out.float().square().sum(), matrices)])
+    assert all(map(torch.equal, *results))
 
 
 def test_a_batched_product_with_one_matrix_is_one_product(randn: Any) -> None:

@@ -123,7 +123,7 @@ def _copied(x: torch.Tensor, memory: dict[int, torch.UntypedStorage]) -> torch.T
     storage = x.untyped_storage()
     if (address := storage.data_ptr()) not in memory or not address:
         memory[address] = storage.clone()
-    made = torch.empty(0, dtype=x.dtype)
+    made = torch.empty(0, dtype=x.dtype, device=x.device)
     return made.set_(memory[address], x.storage_offset(), x.shape, x.stride())
 
 
@@ -192,7 +192,7 @@ def _in_place_gradients(op: Any, dtype: torch.dtype) -> Source:
 
 
 def _autocast(op: Any, dtype: torch.dtype) -> Source:
-    if dtype is not torch.float32:
+    if dtype not in (torch.float32, torch.bfloat16):
         return
 
     def under_autocast(*args: Any, **kwargs: Any) -> Any:

@@ -245,7 +245,7 @@ def view_as_real(input: TensorProxy) -> TensorProxy:
     return clang.stack([prims.real(input), prims.imag(input)], -1)
 
 
-@torchsymbol(torch.view_as_complex, is_method=False, tags=VIEW)
+@torchsymbol(torch.view_as_complex, is_method=False, tags=VIEW, autocast={"cpu": "float32"})
 def view_as_complex(input: TensorProxy) -> TensorProxy:
     """Return pairs of real numbers in the last dimension as complex numbers."""
     check(

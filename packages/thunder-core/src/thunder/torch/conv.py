@@ -163,7 +163,7 @@ def _(spatial: int, make: MakeTensor) -> Any:
     yield SampleInput(x, w, make((3,))), RuntimeError, "expected bias to be 1-dimensional with 4 elements"
 
 
-@torchsymbol(torch.convolution, is_method=False, tags=_TAGS, autocast="lower")
+@torchsymbol(torch.convolution, is_method=False, tags=_TAGS, autocast={"cuda": "lower"})
 def convolution(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,

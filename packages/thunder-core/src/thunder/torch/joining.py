@@ -38,7 +38,7 @@ def _cat(tensors: Sequence[TensorProxy], dim: int) -> TensorProxy:
     return prims.cat([clang.maybe_convert_to_dtype(t, dtype) for t in kept], canonicalize_dim(kept[0].ndim, dim))
 
 
-@torchsymbol(torch.cat, is_method=False, tags=_SHAPE, autocast="widest")
+@torchsymbol(torch.cat, is_method=False, tags=_SHAPE, autocast={"cpu": "widest"})
 def cat(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
     """Concatenate tensors along `dim`."""
     return _cat(tensors, dim)
@@ -79,7 +79,7 @@ for _sym in (cat, concat, concatenate):
     _sym.errors(_cat_errors)
 
 
-@torchsymbol(torch.stack, is_method=False, tags=_SHAPE, autocast="widest")
+@torchsymbol(torch.stack, is_method=False, tags=_SHAPE, autocast={"cpu": "widest"})
 def stack(tensors: Sequence[TensorProxy], dim: int = 0) -> TensorProxy:
     """Join tensors of the same shape along a new dimension."""
     check(len(tensors) > 0, lambda: "stack expects a non-empty TensorList")

@@ -82,7 +82,7 @@ def _backward_samples(*options: Any) -> Any:
 
 
 # -- squares -----------------------------------------------------------------------------------------------------------
-@torchsymbol(torch._C._nn.mse_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch._C._nn.mse_loss, is_method=False, tags=_TAGS, autocast="float32")
 def mse_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
     """Compute (self - target) ** 2, reduced."""
     _check_float("mse", self)
@@ -105,7 +105,7 @@ def _(g: Any, out: Any, self: Any, target: Any, reduction: int) -> Any:
 
 
 # -- absolute values ---------------------------------------------------------------------------------------------------
-@torchsymbol(torch._C._nn.l1_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch._C._nn.l1_loss, is_method=False, tags=_TAGS, autocast="float32")
 def l1_loss_kernel(self: Any, target: Any, reduction: int) -> Any:
     """Compute |self - target|, reduced."""
     a, b, kind = pair(self, target)
@@ -120,7 +120,7 @@ def _(g: Any, out: Any, self: Any, target: Any, reduction: int) -> Any:
 
 
 # -- squares near zero, absolute values elsewhere ----------------------------------------------------------------------
-@torchsymbol(torch._C._nn.smooth_l1_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch._C._nn.smooth_l1_loss, is_method=False, tags=_TAGS, autocast="float32")
 def smooth_l1_loss_kernel(self: Any, target: Any, reduction: int, beta: float) -> Any:
     """Compute a squared difference where it is below `beta`, and an absolute difference elsewhere, reduced."""
     check(beta >= 0, lambda: "smooth_l1_loss does not support negative values for beta.")
@@ -147,7 +147,7 @@ def _(g: Any, out: Any, self: Any, target: Any, reduction: int, beta: float) -> 
     return _both(smooth_l1_loss_backward(g, self, target, reduction, beta), self, target)
 
 
-@torchsymbol(torch._C._nn.huber_loss, is_method=False, tags=_TAGS)
+@torchsymbol(torch._C._nn.huber_loss, is_method=False, tags=_TAGS, autocast="float32")
 def huber_loss_kernel(self: Any, target: Any, reduction: int, delta: float) -> Any:
     """Compute a squared difference where it is at most `delta`, and a scaled absolute difference elsewhere, reduced."""
     check(delta > 0, lambda: "huber_loss does not support non-positive values for delta.")

@@ -321,7 +321,6 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
         lambda: f"bilinear(): bias size does not match weight size: got {bias.shape[0]} but expected {weight.shape[0]}",
     )
     out = ltorch.einsum("...i,kij,...j->...k", input1, weight, input2)
-    out = ltorch.to(out, input1.dtype)  # under autocast, torch adds the products into a tensor of this dtype
     return out if bias is None else out + bias
 
 
@@ -426,15 +425,22 @@ def _(make: MakeTensor) -> Any:
 
 
 def _best_order(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Return where to split each part of a chain of matrices with the given sizes, for the fewest multiplications."""
+    """Return where to split each part of a chain of matrices with the given sizes, for the fewest multiplications.
+
+    Of orders with the same number, choose torch's, so that results are rounded alike: the product of three matrices
+    starts on the left, and a longer chain is split as early as possible.
+    """
     n = len(sizes) - 1
+    preferred = -1 if n == 3 else 1
     cost = {(i, i): 0 for i in range(n)}
     split: dict[tuple[int, int], int] = {}
     for length in range(1, n):
         for i in range(n - length):
             j = i + length
-            costs = [(cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)]
-            cost[i, j], split[i, j] = min(costs)
+            splits = range(i, j)[::preferred]
+            costs = [cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in splits]
+            cost[i, j] = min(costs)
+            split[i, j] = splits[costs.index(cost[i, j])]
     return split
 
 
@@ -460,14 +466,14 @@ def _chain(name: str, tensors: Sequence[Any]) -> Any:
     split = _best_order([m.shape[0] for m in matrices] + [matrices[-1].shape[1]])
 
     def product(i: int, j: int) -> Any:
-        return matrices[i] if i == j else clang.matmul(product(i, split[i, j]), product(split[i, j] + 1, j))
+        return matrices[i] if i == j else ltorch.matmul(product(i, split[i, j]), product(split[i, j] + 1, j))
 
     out = product(0, len(matrices) - 1)
     shape = (*first.shape[:-1], *last.shape[1:])
     return ltorch.reshape(out, shape) if not same_shape(out.shape, tuple(shape)) else out
 
 
-@torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS, autocast="lower")
+@torchsymbol(torch.linalg.multi_dot, is_method=False, tags=_TAGS, autocast={"cuda": "lower"})
 def multi_dot(tensors: Any) -> Any:
     """Multiply a chain of matrices in the order that needs the fewest multiplications."""
     return _chain("multi_dot", tensors)
@@ -485,7 +491,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput([make((2, 3)), make((2, 3))]), RuntimeError, "cannot be multiplied"
 
 
-@torchsymbol(torch.chain_matmul, tags=_TAGS, autocast="lower")
+@torchsymbol(torch.chain_matmul, tags=_TAGS, autocast={"cuda": "lower"})
 def chain_matmul(*matrices: Any) -> Any:
     """Multiply a chain of matrices: the deprecated name of `torch.linalg.multi_dot`."""
     return matrices[0] if len(matrices) == 1 else _chain("chain_matmul", matrices)

@@ -19,10 +19,11 @@ from thunder.core.proxies import TensorProxy, number_type, number_value
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.core.symint.numbers import converted, index, is_unbacked
-from thunder.torch.base import torchsymbol
+from thunder.torch.base import for_dims, torchsymbol
 from thunder.torch.shape import own_memory
 
 _SHAPE = (OpTags.SHAPE_OP,)
+_TAGS = (*_SHAPE, OpTags.LAYOUT_OF_KERNEL)
 
 
 def _widths(a: TensorProxy, pad: Sequence[Any]) -> list[tuple[int, int, int]]:
@@ -154,7 +155,44 @@ def _by_mode(a: TensorProxy, pad: Sequence[Any], mode: str) -> TensorProxy:
     return a
 
 
-@torchsymbol(torch.nn.functional.pad, is_method=False, tags=(*_SHAPE, OpTags.LAYOUT_OF_KERNEL))
+# Functions of their own because autocast casts their input, and not that of the other modes.
+@for_dims(1, 2, 3, name="reflection_pad{}d", torch="torch._C._nn.reflection_pad{}d", tags=_TAGS)
+def _reflection_pad(spatial: int, input: TensorProxy, padding: Sequence[int]) -> TensorProxy:
+    """Pad the dimensions {sizes} with their reflected elements."""
+    return own_memory(_by_mode(input, padding, "reflect"), input)
+
+
+@for_dims(
+    1,
+    2,
+    3,
+    name="replication_pad{}d",
+    torch="torch._C._nn.replication_pad{}d",
+    tags=_TAGS,
+    autocast={"cpu": "float32"},
+)
+def _replication_pad(spatial: int, input: TensorProxy, padding: Sequence[int]) -> TensorProxy:
+    """Pad the dimensions {sizes} with their first and last elements."""
+    return own_memory(_by_mode(input, padding, "replicate"), input)
+
+
+reflection_pad1d, reflection_pad2d, reflection_pad3d = _reflection_pad
+reflection_pad1d.declare(autocast={"cpu": "float32"})
+reflection_pad2d.declare(autocast={"cpu": "float32"})
+replication_pad1d, replication_pad2d, replication_pad3d = _replication_pad
+
+_KERNELS: dict[str, Any] = {"reflect": tuple(_reflection_pad), "replicate": tuple(_replication_pad)}
+
+
+@_reflection_pad.samples
+@_replication_pad.samples
+def _(spatial: int, make: MakeTensor) -> Any:
+    size = (5, 4, 3)[:spatial]
+    yield SampleInput(make((2, *size)), (1, 2) * spatial)
+    yield SampleInput(make((2, 3, *size)), (1, -1) * spatial)
+
+
+@torchsymbol(torch.nn.functional.pad, is_method=False, tags=_TAGS)
 def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: Any = None) -> TensorProxy:
     """Pad `input` with a constant, or with its own elements: reflected, replicated or from the opposite end."""
     if mode == "constant":
@@ -164,6 +202,9 @@ def pad(input: TensorProxy, pad: Sequence[int], mode: str = "constant", value: A
         lambda: f'Padding mode "{mode}" doesn\'t take in value argument',
     )
     check(mode in _MODES, lambda: f"Unrecognised padding mode {mode}", NotImplementedError)
+    kernels = _KERNELS.get(mode)
+    if kernels is not None and len(pad) in (2, 4, 6):
+        return kernels[len(pad) // 2 - 1](input, pad)  # type: ignore[no-any-return]
     return own_memory(_by_mode(input, pad, mode), input)
 
 

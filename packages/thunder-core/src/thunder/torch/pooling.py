@@ -72,6 +72,7 @@ def _max_pool(
 
 
 max_pool1d, max_pool2d, max_pool3d = _max_pool
+max_pool3d.declare(autocast={"cpu": "float32"})
 
 
 def _shapes(spatial: int) -> tuple[tuple[int, ...], ...]:
@@ -198,6 +199,7 @@ def _adaptive_avg_pool(spatial: int, input: Any, output_size: Any) -> Any:
 
 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = _adaptive_avg_pool
+adaptive_avg_pool3d.declare(autocast={"cpu": "float32"})
 
 
 def _adaptive_maxima(spatial: int, input: Any, output_size: Any) -> tuple[Any, Any]:
@@ -223,6 +225,7 @@ def _adaptive_max_pool_with_indices(spatial: int, input: Any, output_size: Any, 
 adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices, adaptive_max_pool3d_with_indices = (
     _adaptive_max_pool_with_indices
 )
+adaptive_max_pool3d_with_indices.declare(autocast={"cpu": "float32"})
 
 
 @for_dims(1, 2, 3, name="adaptive_max_pool{}d", torch="torch.nn.functional.adaptive_max_pool{}d")
@@ -233,6 +236,7 @@ def _adaptive_max_pool(spatial: int, input: Any, output_size: Any, return_indice
 
 
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = _adaptive_max_pool
+adaptive_max_pool3d.declare(autocast={"cpu": "float32"})
 
 
 @_adaptive_avg_pool.samples

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autocast inside of operations that torch composes of others, and inside of opaque operations."""
+"""Autocast: the policies of operations, and casts inside of composed and of opaque operations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 import thunder
+from thunder.capture.tensors.autocast import is_composite
+from thunder.core.symbol import Symbol
+from thunder.torch.base import all_torchsymbols
 
 A, B, C = (torch.randn(3, 3, generator=torch.Generator().manual_seed(i)) for i in range(3))
 torch.manual_seed(0)
@@ -31,8 +34,60 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "matrix_power": lambda x: torch.linalg.matrix_power(x, 3),
     "bilinear": lambda x: nn.functional.bilinear(x, A, torch.stack([A, B]), None),
     "multi_dot": lambda x: torch.linalg.multi_dot([x, A, B]),
+    "chain_matmul": lambda x: torch.chain_matmul(x, A, B),
+    "svd_lowrank": lambda x: torch.svd_lowrank(x @ A, q=2)[1],
     **{f"{type(m).__name__}": lambda x, m=m: m(x) for m in (*CELLS, *NETWORKS)},
 }
+
+# Functions that autocast computes in float32 on the CPU.
+IN_FLOAT32: dict[str, Callable[[torch.Tensor], Any]] = {
+    "reflect": lambda x: nn.functional.pad(x, (1, 1), "reflect"),
+    "replicate": lambda x: nn.functional.pad(x, (1, 1), "replicate"),
+    "max_pool3d": lambda x: nn.functional.max_pool3d(x.expand(1, 2, 3, 3), 2),
+    "adaptive_avg_pool3d": lambda x: nn.functional.adaptive_avg_pool3d(x.expand(1, 2, 3, 3), 2),
+    "adaptive_max_pool3d": lambda x: nn.functional.adaptive_max_pool3d(x.expand(1, 2, 3, 3), 2, True),
+    "area": lambda x: nn.functional.interpolate(x.expand(1, 1, 2, 3, 3), 2, mode="area"),
+    "fractional_max_pool2d": lambda x: nn.functional.fractional_max_pool2d(
+        x[None], 2, 2, _random_samples=torch.zeros(1, 1, 2)
+    ),
+    "max_unpool1d": lambda x: nn.functional.max_unpool1d(x, torch.tensor([[0, 2, 4]] * 3), 2),
+    "grid_sampler": lambda x: torch.grid_sampler_2d(x[None, None], x[None, :, :2, None].expand(1, 3, 2, 2), 0, 0, True),
+    "qr": lambda x: torch.linalg.qr(x)[1],
+    "cholesky_ex": lambda x: torch.linalg.cholesky_ex(x @ x.mT + 4 * torch.eye(3))[0],
+    "ctc_loss": lambda x: nn.functional.ctc_loss(
+        x[:, None].log_softmax(-1), torch.tensor([[1]]), torch.tensor([3]), torch.tensor([1])
+    ),
+    "view_as_complex": lambda x: torch.view_as_complex(x[:, :2].contiguous()).abs(),
+}
+OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "circular": lambda x: nn.functional.pad(x, (1, 1), "circular"),
+    "constant": lambda x: nn.functional.pad(x, (1, 1)),
+    "reflect in 3d": lambda x: nn.functional.pad(x.expand(1, 2, 3, 3), (1,) * 4 + (0, 1), "reflect"),
+    "istft": lambda x: torch.istft(torch.complex(x.float(), x.float()), 4, window=torch.ones(4)),
+    "pdist": lambda x: nn.functional.pdist(x.float()),
+}
+
+
+def _names_in_aten(sym: Symbol) -> list[str]:
+    path = str(sym.id).split(".")
+    return [getattr(sym.reference, "__name__", ""), "_".join(path[1:]), path[-1]]
+
+
+@pytest.mark.parametrize(("device", "key"), [("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")])
+def test_torch_casts_for_the_operations_that_have_a_policy(device: str, key: str) -> None:
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    casting = {name.removeprefix("aten::").partition(".")[0] for name in registered}
+    wrong = []
+    for sym in all_torchsymbols().values():
+        operator = next((name for name in _names_in_aten(sym) if hasattr(torch.ops.aten, name)), None)
+        if operator is None or sym.id is None or not str(sym.id).startswith("torch."):
+            continue
+        declared = device in sym.facts.autocast
+        # The policy of an operation that torch composes of others may be that of its parts.
+        if declared != (operator in casting) and not (declared and is_composite(str(sym.id))):
+            wrong.append(operator)
+    # On GPUs, torch refuses to run this function under autocast.
+    assert set(wrong) <= ({"binary_cross_entropy"} if device == "cuda" else set())
 
 
 def _tensors(x: Any) -> list[torch.Tensor]:
@@ -81,3 +136,46 @@ def test_a_disabled_region_inside() -> None:
         out, expected = thunder.jit(f, sharp_edges="error")(x), f(x)
     assert out.dtype is expected.dtype is torch.float32
     torch.testing.assert_close(*[torch.autograd.grad(y.sum(), x)[0] for y in (out, expected)])
+
+
+@pytest.mark.parametrize("name", [*IN_FLOAT32, *OTHERS])
+def test_inputs_in_low_precision(name: str) -> None:
+    def under(x: torch.Tensor) -> Any:
+        with torch.autocast("cpu"):
+            return {**IN_FLOAT32, **OTHERS}[name](x)
+
+    results = []
+    for run in (thunder.jit(under, sharp_edges="error"), under):
+        x = C.bfloat16().requires_grad_()
+        out = [y for y in _tensors(run(x)) if y.is_floating_point()]
+        results.append((out, torch.autograd.grad([y.float().sum() for y in out], x)))
+    (found, gradients), (wanted, expected) = results
+    assert [y.dtype for y in found] == [y.dtype for y in wanted]
+    assert name in OTHERS or wanted[0].dtype is torch.float32
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(gradients, expected)
+
+
+@pytest.mark.parametrize("leaf", [True, False], ids=["leaf", "intermediate"])
+@pytest.mark.parametrize("name", ["matrix_power", "bilinear"])
+def test_gradients_are_cast_back_where_torch_does(name: str, leaf: bool) -> None:
+    """A leaf is cast once, an intermediate for each use; the backward of `bilinear` is not cast at all."""
+
+    def f(x: torch.Tensor) -> Any:
+        with torch.autocast("cpu"):
+            return CALLS[name](x if leaf else x * 1)
+
+    results = []
+    for run in (thunder.jit(f, sharp_edges="error"), f):
+        x = (C * 3).requires_grad_()
+        results.append(torch.autograd.grad(run(x).float().sum(), x)[0])
+    torch.testing.assert_close(*results, rtol=1e-6, atol=1e-6)
+
+
+def test_casts_of_a_program_are_not_kept_for_the_caller() -> None:
+    """A cast without gradients in torch's cache would hide the gradient of a later operation of the caller."""
+    x = C.clone().requires_grad_()
+    with torch.autocast("cpu"):
+        out = thunder.jit(lambda x: torch.linalg.matrix_power(x, 3), sharp_edges="error")(x)
+        out.float().sum().backward()
+        assert (x @ A).requires_grad

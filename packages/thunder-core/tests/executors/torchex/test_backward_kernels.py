@@ -129,6 +129,14 @@ def test_functions_of_several_tensors(name: str) -> None:
     assert _is_equal(function, _made(*sizes))
 
 
+@pytest.mark.parametrize("operation", [torch.mul, torch.true_divide, torch.div])
+def test_a_scalar_tensor_of_another_precision(operation: Callable[..., Any]) -> None:
+    """torch's kernels do not round it to the precision of the other operand."""
+    for x, y in (((24, 12), ()), ((1, 1), ())):
+        a, b = _made(x, dtype=torch.bfloat16) + _made(y)
+        assert _is_equal(operation, [a, b + 3])
+
+
 def test_sums_of_several_gradients() -> None:
     """The gradients that flow into one value are added in eager's order."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of `torch.nn.functional` that write to an argument (e.g. running statistics), and losses."""
+"""Functions of `torch.nn.functional` that write to an argument (e.g. running statistics), `bilinear`, and losses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles
 from thunder.capture.dispatch.writing import assign
 from thunder.capture.tensors.tracer import Tracer, needs_grad
@@ -98,6 +99,16 @@ def _shorten(tracer: Tracer, weight: Any, indices: Any, max_norm: float, norm_ty
 def _embedding_renorm_(tracer: Tracer, weight: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
     _shorten(tracer, weight, indices, max_norm, norm_type)
     return weight
+
+
+# -- products of three tensors ----------------------------------------------------------------------------------------
+@handles(torch.nn.functional.bilinear, torch.bilinear)
+def _bilinear(tracer: Tracer, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    # torch differentiates the product as one operation. Autocast casts inside of it, so that backward is not cast.
+    device = input1.device.type
+    if torch.is_autocast_enabled(device) and device not in ltorch.bilinear.facts.autocast:
+        return call_opaque(tracer, torch.bilinear, (input1, input2, weight, bias), {})
+    return NotImplemented
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------

@@ -19,13 +19,11 @@ import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.tracing_mode import TracingMode
-from thunder.capture.dispatch.opaque_operations import autocast_symbol, enabled_autocast, opaque_symbol
+from thunder.capture.dispatch.opaque_operations import opaque_call
 from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
-from thunder.capture.tensors.autocast import is_composite
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.pytree import flat_items
-from thunder.executors.torchex.base import qualified_name
 from thunder.torch.private import SCRIPTED, FakeTensorMode, HigherOrderOperator
 
 __all__ = ["call_opaque", "call_python_source", "leave_loop"]
@@ -130,19 +128,11 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     out = kwargs.pop("out", None)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):
         return func(*args, **kwargs if out is None else {**kwargs, "out": out})
-    symbol = opaque_symbol(func)
-    if (casts := enabled_autocast()) and not symbol.facts.autocast and _is_composite(func):
-        symbol = autocast_symbol(func, casts)
-    result = _without_gradients(tracer, tracer.call_symbol(symbol, args, kwargs))
+    result = _without_gradients(tracer, tracer.call_symbol(opaque_call(func), args, kwargs))
     if out is not None:
         written = assign_out(tracer, out, result, (func, args, kwargs))
         return None if func in _SILENT else written
     return result
-
-
-def _is_composite(func: Any) -> bool:
-    module, name = qualified_name(func)
-    return is_composite(f"{module}.{name}")
 
 
 # These functions return None if they are called with out=.

@@ -51,7 +51,7 @@ def result_in_torch(func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
         with attempt():
             return _on_fakes(func, args, kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        if func not in _CHECK_VALUES:
+        if not _checks_values(func):
             raise _no_shape(func, isinstance(error, DynamicOutputShapeException)) from error
         return _on_ones(func, args, kwargs), False
     except Exception:  # torch has no derivative by some of the arguments, or the call is invalid
@@ -94,6 +94,10 @@ def _empty(p: TensorProxy, device: Any) -> torch.Tensor:
 _CHECK_VALUES = frozenset({torch.istft, torch.Tensor.istft, torch.combinations, torch._VF.istft})  # type: ignore[attr-defined]
 
 
+def _checks_values(func: Any) -> bool:
+    return getattr(func, "runs", func) in _CHECK_VALUES
+
+
 @no_autocast
 def _on_ones(func: Any, args: Any, kwargs: Any) -> Any:
     devices = {p.device for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)}
@@ -132,7 +136,7 @@ def differentiated(args: Any, kwargs: Any) -> list[TensorProxy]:
 def differentiable_places(func: Any, args: Any, kwargs: Any) -> list[int]:
     """Return the positions, among floating point and complex arguments, of those that torch can differentiate by."""
     places = list(range(len(differentiated(args, kwargs))))
-    if result_of(func) is not None or func in _CHECK_VALUES or _is_run(func, args, kwargs, places):
+    if result_of(func) is not None or _checks_values(func) or _is_run(func, args, kwargs, places):
         return places
     return _places_that_run(func, args, kwargs)
 

@@ -19,7 +19,8 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.dispatch.opaque_metadata import differentiable_places, differentiated, result_in_torch
-from thunder.capture.dispatch.registry import formula_of, gives
+from thunder.capture.dispatch.registry import formula_of, gives, result_of
+from thunder.capture.tensors.autocast import is_composite
 from thunder.core import prims
 from thunder.core.devices import Device, cpu, to_torch_device
 from thunder.core.dtypes import is_inexact_dtype
@@ -34,18 +35,12 @@ from thunder.executors.torchex.base import qualified_name
 from thunder.runtime.torch_private import functorch_active
 from thunder.torch.private import OpOverload, OpOverloadPacket
 
-__all__ = ["autocast_symbol", "enabled_autocast", "is_collective", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
+__all__ = ["is_collective", "opaque_call", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
 
 
-# Autocast rules, as torch documents them, of functions that have no symbol in the torch language.
-_FACTS: dict[str, FactOptions] = {
-    **dict.fromkeys(
-        ("cholesky", "ctc_loss", "inverse", "nanquantile", "quantile", "stft"), FactOptions(autocast={"cpu": "float32"})
-    ),
-    **dict.fromkeys(("cdist", "multilabel_margin_loss", "pdist"), FactOptions(autocast="float32")),
-    **dict.fromkeys(("nuclear_norm", "renorm"), FactOptions(autocast={"cuda": "float32"})),
-    "grid_sample": FactOptions(autocast={"cpu": "float32", "cuda": "widest"}),
-}
+# Autocast's policies of the functions whose metadata torch cannot compute on fake tensors: a rule computes it from
+# arguments that are already cast. All other functions run under autocast.
+_FACTS: dict[str, FactOptions] = dict.fromkeys(("ctc_loss", "linalg_lstsq"), FactOptions(autocast={"cpu": "float32"}))
 
 
 # -- the operation ----------------------------------------------------------------------------------------------------
@@ -60,21 +55,50 @@ def opaque_symbol(func: Any) -> Symbol:
     return _symbol(func, name, module, ("opaque", func))
 
 
-def enabled_autocast() -> tuple[tuple[str, torch.dtype], ...]:
+def _enabled_autocast() -> tuple[tuple[str, torch.dtype], ...]:
     """Return the device types for which autocast is enabled, with its dtypes."""
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 
-@functools.cache
-def autocast_symbol(func: Any, casts: tuple[tuple[str, torch.dtype], ...]) -> Symbol:
-    """Return the operation that runs `func`, which is composed of other functions of torch, under autocast."""
+def opaque_call(func: Any) -> Symbol:
+    """Return the operation that a call of `func` records: `func`, or `func` under the current autocast."""
+    symbol = opaque_symbol(func)
+    casts = _enabled_autocast()
+    cast_before = symbol.facts.autocast or (result_of(func) is not None and not _is_composite(func))
+    if not casts or cast_before or not {OpTags.VIEW_OP, OpTags.SIDE_EFFECT}.isdisjoint(symbol.tags):
+        return symbol
+    return _autocast_symbol(func, casts)
 
-    def autocast(*args: Any, **kwargs: Any) -> Any:
+
+def _is_composite(func: Any) -> bool:
+    module, name = qualified_name(func)
+    return is_composite(f"{module}.{name}")
+
+
+@functools.cache
+def _autocast_symbol(func: Any, casts: tuple[tuple[str, torch.dtype], ...]) -> Symbol:
+    """Return the operation that runs `func` under autocast. It casts what torch casts, and functions inside `func` too.
+
+    A compiled program does not use autocast's cache of casts: it runs without gradients, and the caller's later
+    operations would use casts through which no gradient flows.
+    """
+
+    def under(cache: bool, args: Any, kwargs: Any) -> Any:
         with contextlib.ExitStack() as contexts:
             for kind, dtype in casts:
-                contexts.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
+                contexts.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=cache))
             return func(*args, **kwargs)
 
+    def autocast(*args: Any, **kwargs: Any) -> Any:
+        return under(False, args, kwargs)
+
+    def caching(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return under(torch.is_autocast_cache_enabled(), args, kwargs)
+        finally:
+            torch.clear_autocast_cache()  # the caller may be in an autocast region, which would keep the casts
+
+    autocast.runs, autocast.caching = func, caching  # type: ignore[attr-defined]
     return _derived(func, "autocast", autocast, None, casts)
 
 
@@ -183,6 +207,7 @@ def _vjp_symbol(func: Any) -> Symbol:
                 return [gradients[i] for i in places]
         leaves: list[torch.Tensor] = []
         number = itertools.count()
+        run = getattr(func, "caching", func)
 
         def leaf(x: torch.Tensor) -> torch.Tensor:
             if not (x.is_floating_point() or x.is_complex()):
@@ -191,10 +216,11 @@ def _vjp_symbol(func: Any) -> Symbol:
                 return x.detach()
             # If a tensor is passed twice, each occurrence has its own gradient.
             leaves.append(x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_())
-            return leaves[-1]
+            # Autocast casts a leaf once, and adds the gradients of all its uses before they are cast back.
+            return leaves[-1] if run is func or (x.is_leaf and x.requires_grad) else leaves[-1].view_as(x)
 
         with torch.enable_grad(), _random_numbers(states):
-            out = func(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
+            out = run(*_map_tensors(args, leaf), **_map_tensors(kwargs, leaf))
             pairs = [(o, g) for o, g in zip(_tensors_in(out), cotangents) if g is not None and o.requires_grad]
             found: Sequence[Any] = [None] * len(leaves)
             if not pairs and getattr(func, "is_gradient", False):

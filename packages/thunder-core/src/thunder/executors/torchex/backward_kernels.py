@@ -161,27 +161,30 @@ def _register_convolution() -> None:
 _register_convolution()
 
 
-def _register_mul() -> None:
-    """Register the gradients of a product with a broadcast operand, whose sum depends on the layout of what it sums.
+def _register_broadcast(sym: Symbol, gradients: Callable[..., tuple[Any, Any]]) -> None:
+    """Register the gradients of a product or quotient with a broadcast operand.
 
-    The layout is that of the first operand, which is the cotangent in torch.
+    The formulas are torch's, which affects rounding in two ways. A sum over broadcast dimensions depends on the layout
+    of its input, which is that of the first operand, the cotangent. And torch's kernels do not round an operand without
+    dimensions to the lower precision of the other operand.
     """
 
     def rule(input: Any, other: Any) -> Any:
-        out = ltorch.mul(input, other)
-        g = get_grad(out)
-        put_grads((input, other), (sum_to(g * other, input), sum_to(g * input, other)))
+        out = sym(input, other)
+        by_input, by_other = gradients(get_grad(out), input, other)
+        put_grads((input, other), (sum_to(by_input, input), sum_to(by_other, other)))
         return out
 
     def is_broadcast(input: Any, other: Any) -> bool:
         tensors = isinstance(input, TensorProxy) and isinstance(other, TensorProxy)
-        alike = tensors and input.dtype is other.dtype and is_float_dtype(input.dtype)
-        return alike and not same_shape(input.shape, other.shape)
+        real = tensors and is_float_dtype(input.dtype) and is_float_dtype(other.dtype)
+        return real and not same_shape(input.shape, other.shape)
 
-    ex.register_implementation(ltorch.mul, checker=is_broadcast, grad_transform=rule)
+    ex.register_implementation(sym, checker=is_broadcast, grad_transform=rule)
 
 
-_register_mul()
+_register_broadcast(ltorch.mul, lambda g, input, other: (g * other, g * input))
+_register_broadcast(ltorch.true_divide, lambda g, input, other: (g / other, -g * ((input / other) / other)))
 
 
 # -- gradients whose formulas are in torch's autograd alone ------------------------------------------------------------

@@ -44,7 +44,7 @@ SURFACE = {
         Region by_device draw_from_seeds flattened partition reject_values replace_regions torch_program without_data
         without_views
     """,
-    "thunder.toolkit.launch": "current_cuda_device current_stream new_tensor no_device",
+    "thunder.toolkit.launch": "current_cuda_device current_stream increment_versions new_tensor no_device",
     "thunder.toolkit.testing": "FakeEnv fallbacks_raise gpu is_ready registered",
 }
 # The languages are public too: what they have is what torch, or the set of primitives, has.

@@ -52,16 +52,18 @@ def test_phases(calls: list[Any]) -> None:
     f = thunder.jit(lambda a: torch.sin(a) * a, acme_level=2)
     a = torch.randn(3, dtype=torch.float64)
     assert torch.equal(f(a), torch.sin(a) * a)
-    assert [phase for phase, *_ in calls] == ["before_grad", "before_execution", "after_execution", "prologue"]
+    assert [phase for phase, *_ in calls] == [
+        "before_grad", "before_execution", "after_execution", "final", "prologue",
+    ]  # fmt: skip
     for _, options, executors, _ in calls:
         assert options == {"acme_level": 2}
         assert executors[-2:] == ["torch", "python"]
-    before, _, after, prologue = (trace for *_, trace in calls)
+    before, _, after, _, prologue = (trace for *_, trace in calls)
     assert "ltorch.sin" in before and "= torch.sin(" not in before
     assert "= torch.sin(" in after and "del " not in after
     assert "def prologue(" in prologue
     f(a)
-    assert len(calls) == 4, "passes run when a program is compiled, not when it is called"
+    assert len(calls) == 5, "passes run when a program is compiled, not when it is called"
 
 
 def test_both_directions(calls: list[Any]) -> None:
@@ -75,6 +77,8 @@ def test_both_directions(calls: list[Any]) -> None:
         "before_execution",
         "before_execution",
         "before_grad",
+        "final",
+        "final",
         "prologue",
     ]
     assert all(options == {} for _, options, *_ in calls)

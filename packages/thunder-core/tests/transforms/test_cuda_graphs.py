@@ -400,8 +400,9 @@ def test_gradients_that_nobody_holds(pretended: Played) -> None:
     net = training.network()
     step = always(adamw(net))
     addresses = set()
-    for k in range(8):
-        step(*training.batch(k))
+    batches = [training.batch(k) for k in range(8)]  # at addresses of their own
+    for k, batch in enumerate(batches):
+        step(*batch)
         if k > 2:
             addresses.add(tuple(p.grad.data_ptr() for p in net.parameters()))  # type: ignore[union-attr]
     assert len(addresses) == 1 and "uncaptured" not in thunder.explain(step)

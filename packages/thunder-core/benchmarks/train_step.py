@@ -101,9 +101,7 @@ class Measured:
             self.step()
         self.wait()
         self.first = time.perf_counter() - start
-        for _ in range(8):
-            self.step()
-        self.wait()
+        self.warm = False
 
     def wait(self) -> None:
         """Wait for the GPU."""
@@ -112,6 +110,10 @@ class Measured:
 
     def round(self, steps: int) -> dict[str, float]:
         """Return a round of times, in milliseconds."""
+        if not self.warm:  # now, because no other candidate runs
+            for _ in range(12):
+                self.step()
+            self.warm = True
         self.wait()
         start = time.perf_counter()
         for _ in range(steps):
@@ -140,6 +142,10 @@ class Measured:
             events = [e for e in profiled.events() if e.device_type == torch.autograd.DeviceType.CUDA]
             found["GPU"] = sum(e.device_time_total for e in events) / 3e3
             found["kernels"] = len(events) / 3
+        if hasattr(self.step, "_stats"):
+            import thunder
+
+            print(thunder.explain(self.step), file=sys.stderr)
         return found
 
 

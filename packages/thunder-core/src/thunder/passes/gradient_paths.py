@@ -10,7 +10,7 @@ from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.symbol import BoundSymbol
 
-__all__ = ["GradientPath", "gradient_path"]
+__all__ = ["GradientPath", "depending_on", "gradient_path"]
 
 
 class GradientPath(NamedTuple):
@@ -37,3 +37,12 @@ def gradient_path(operations: Sequence[BoundSymbol], start: Iterable[str]) -> Gr
             read.update(p.name for p in tensors)
         values.update(p.name for p in tensors if is_inexact_dtype(p.dtype))
     return GradientPath(values, results, read)
+
+
+def depending_on(operations: Sequence[BoundSymbol], leaves: Iterable[str]) -> set[str]:
+    """Return the values that require grad because they are computed from `leaves`."""
+    found = set(leaves)
+    for op in operations:
+        if op.sym.differentiable and any(p.name in found for p in op.tensors()):
+            found.update(op.out_names)
+    return found

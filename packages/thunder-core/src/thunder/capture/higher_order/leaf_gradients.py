@@ -30,7 +30,7 @@ from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
-from thunder.passes.gradient_paths import GradientPath, gradient_path
+from thunder.passes.gradient_paths import GradientPath, depending_on, gradient_path
 from thunder.runtime.autograd import leaf_gradients
 from thunder.torch import private
 
@@ -110,8 +110,9 @@ def _accumulate(
         fall_back("the program calls backward() in a function that is transformed, or in a part of the program")
     flowing = flowing_gradients(tracer, outputs, cotangents)
     path = gradient_path(tracer.trace.bound_symbols, [value.name for value, _ in flowing])
-    _refuse_freed(tracer, path.results)
     leaves = [leaf for leaf in _leaves(tracer) if leaf[1].name in path.values]
+    graph = path.results & depending_on(tracer.trace.bound_symbols, [value.name for _, value in leaves])
+    _refuse_freed(tracer, graph)
     if inputs is not None:
         wanted = [tracer.handle_of(x) for x in ([inputs] if isinstance(inputs, torch.Tensor) else inputs)]
         known = [handle for handle, _ in leaves]
@@ -128,7 +129,7 @@ def _accumulate(
     values = [value for _, value in leaves]
     gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
-        tracer.freed.update(path.results)
+        tracer.freed.update(graph)
     with tracer.recording(), set_langctx("torch"):
         for (handle, value), gradient in zip(leaves, gradients):
             found = zeros_of(value) if gradient is None else prims.detach(gradient)

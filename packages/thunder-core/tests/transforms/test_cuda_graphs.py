@@ -523,6 +523,14 @@ def test_auto_leaves_short_programs_and_the_cpu_alone(
     assert "CUDA" not in str(thunder.last_traces(fast)[-1])
 
 
+def test_auto_leaves_separate_backward_programs_alone(measured: dict[str, Any]) -> None:
+    fast, w = thunder.jit(chain), torch.randn(4, 4, requires_grad=True)
+    for _ in range(6):
+        fast(torch.randn(4, 4), w).sum().backward()
+    for traces in (thunder.last_traces(fast), thunder.last_backward_traces(fast)):
+        assert "CUDAGraph" not in str(traces[-1])
+
+
 def test_never(measured: dict[str, Any]) -> None:
     fast = thunder.jit(chain, cuda_graphs="never")
     for _ in range(8):

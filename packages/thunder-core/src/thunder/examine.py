@@ -20,7 +20,6 @@ from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.execution.fusions import Fusion, fusions_of
-from thunder.execution.memory import delete_last_used
 from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
@@ -29,6 +28,7 @@ from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.passes.dce import dce
+from thunder.passes.deletion import delete_last_used
 
 __all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
 

@@ -23,11 +23,11 @@ from thunder.core.pytree import tree_flatten
 from thunder.core.symbol import OpTags, proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
-from thunder.execution.memory import delete_last_used
 from thunder.extend import get_always_executors
 from thunder.frontend.progress import progress
 from thunder.frontend.record import record_program
 from thunder.passes.dce import dce
+from thunder.passes.deletion import delete_last_used
 from thunder.passes.split import Split
 from thunder.runtime.autocast import no_autocast
 from thunder.runtime.autograd.node import Key, NodeLayout, autograd_function

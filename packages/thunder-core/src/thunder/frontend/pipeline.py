@@ -21,13 +21,13 @@ from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
-from thunder.execution.memory import delete_last_used, hand_over_early
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.paths import Path
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
+from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split

@@ -31,7 +31,7 @@ from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.execution.memory import delete_last_used
+from thunder.passes.deletion import delete_last_used
 from thunder.passes.region import Region, without_views
 from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs

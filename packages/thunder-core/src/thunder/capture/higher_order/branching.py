@@ -34,13 +34,13 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxie
 from thunder.core.symint.numbers import same_shape
 from thunder.core.trace import Trace
 from thunder.execution.claim import transform_for_execution
-from thunder.execution.memory import delete_last_used
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.passes.autodiff import JointTrace
 from thunder.passes.batching import Batch
 from thunder.passes.checkpoint import Source, exchanged, random_sources, states_of
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce, has_effect
+from thunder.passes.deletion import delete_last_used
 from thunder.passes.forward import Forward
 
 __all__ = ["cond_traced", "refuse_control_flow"]

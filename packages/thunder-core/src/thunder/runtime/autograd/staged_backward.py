@@ -4,7 +4,7 @@
 A program that runs as one node of torch's graph returns all gradients at its end. Before that, torch cannot accumulate
 a gradient, send it to other processes or pass it to an optimizer, and all gradients are in memory together. A large
 program therefore runs as a chain of nodes. The first node starts the backward program, which is a generator that yields
-the gradients of some inputs as soon as they are computed (`execution/memory.py`). Each further node resumes this
+the gradients of some inputs as soon as they are computed (`passes/deletion.py`). Each further node resumes this
 generator. Between two nodes torch accumulates the gradients.
 
 The inputs of each stage are chosen when the forward program is compiled. Backward first computes the gradients of the

@@ -11,7 +11,6 @@ from thunder.core import prims
 from thunder.core.proxies import NumberProxy, Proxy
 from thunder.core.symbol import BoundSymbol, OpTags, map_proxies
 from thunder.core.trace import Trace, construct
-from thunder.execution.claim import is_structural
 
 __all__ = ["delete_last_used", "hand_over_early"]
 
@@ -28,7 +27,7 @@ def delete_last_used(trace: Trace) -> Trace:
             if bsym.sym in _NUMBERS:
                 if kept.isdisjoint(bsym.out_names):
                     continue  # the number is unused
-            elif is_structural(bsym):
+            elif bsym.sym.is_structural:
                 kept.update(bsym.arg_names if bsym.sym in (prims.python_return, prims.check_number) else ())
                 lines.append(bsym)
                 continue

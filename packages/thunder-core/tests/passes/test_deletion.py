@@ -20,7 +20,7 @@ from thunder.core import devices, dtypes, prims
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
-from thunder.execution.memory import delete_last_used, hand_over_early
+from thunder.passes.deletion import delete_last_used, hand_over_early
 
 traced = functools.partial(traced_unpacking, unpack=True)
 

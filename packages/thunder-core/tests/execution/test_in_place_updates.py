@@ -434,6 +434,6 @@ def test_that_a_check_is_needed(what: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_that_decisions_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tested, "_may_fail", lambda op: False)
+    monkeypatch.setattr(tested, "may_fail", lambda op: False)
     with pytest.raises(AssertionError):
         test_nothing_is_written_before_a_decision(decides)

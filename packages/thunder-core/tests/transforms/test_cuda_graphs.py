@@ -393,6 +393,11 @@ def test_gradients_that_are_held(pretended: Played, holder: Callable[[nn.Module]
                     assert torch.equal(saved, y)
             held.clear()
     assert "calls ran uncaptured because results of an earlier call were still in use" in thunder.explain(ours)
+    for k in range(9, 12):
+        ours(*training.batch(k))
+        reports = ours._stats.last.reports
+    ours(*training.batch(12))
+    assert ours._stats.last.reports == reports  # graphs are launched again
 
 
 def test_gradients_that_nobody_holds(pretended: Played) -> None:
@@ -406,6 +411,28 @@ def test_gradients_that_nobody_holds(pretended: Played) -> None:
         if k > 2:
             addresses.add(tuple(p.grad.data_ptr() for p in net.parameters()))  # type: ignore[union-attr]
     assert len(addresses) == 1 and "uncaptured" not in thunder.explain(step)
+
+
+def test_gradients_that_another_path_reads(pretended: Played) -> None:
+    """A path that replaces gradients may be left, after its graph was launched, for one that adds to them."""
+    nets = training.network(), training.network()
+
+    def make(net: nn.Module) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = F.mse_loss(net(x), y)
+            if loss.item() > 2.0:
+                net.zero_grad()
+            loss.backward()
+            return loss
+
+        return step
+
+    steps = always(make(nets[0])), make(nets[1])
+    for k in range(12):
+        x, y = training.batch(k)
+        for step in steps:
+            step(x, y if k % 5 == 4 else y + 3)
+        assert training.same(*[training.copied(hold(net)) for net in nets]), k
 
 
 def test_errors(pretended: Played) -> None:

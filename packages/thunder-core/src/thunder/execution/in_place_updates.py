@@ -40,7 +40,7 @@ from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
 from thunder.passes.postponing import cannot_fail, innermost
 
-__all__ = ["in_place_updates"]
+__all__ = ["in_place_updates", "may_fail"]
 
 _NUMBERS = frozenset({prims.item, prims.items})
 _HARMLESS = frozenset({prims.clone, prims.full, prims.size, prims.item, prims.items})
@@ -68,12 +68,14 @@ def _writes(op: BoundSymbol) -> bool:
 
 
 # -- operations that may fail -----------------------------------------------------------------------------------------
-def _may_fail(op: BoundSymbol) -> bool:
+def may_fail(op: BoundSymbol) -> bool:
     """Check whether an operation may end the run because of values, apart from arithmetic on numbers."""
     if op.sym.is_return or op.sym is prims.unpack_trivial or op.sym is prims.number or _is_copy(op):
         return False
     if op.sym.is_structural and op.sym not in _HARMLESS:
         return True
+    if not op.arg_names and not op.has_effect:  # e.g. `torch.tensor(1.0)`: it depends on no value
+        return False
     return not all(_is_harmless(part) for part in innermost(op))
 
 
@@ -124,7 +126,7 @@ def _numbers_first(trace: Trace, out: Trace) -> tuple[list[BoundSymbol], int, di
     are the positions of the operations that followed.
     """
     operations = trace.bound_symbols
-    last = max((i for i, op in enumerate(operations) if _may_fail(op)), default=-1)
+    last = max((i for i, op in enumerate(operations) if may_fail(op)), default=-1)
     made = {name: i for i, op in enumerate(operations) for name in op.out_names}
     early: set[int] = set()
     for i in range(last + 1, len(operations)):

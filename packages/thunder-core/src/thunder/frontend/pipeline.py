@@ -20,7 +20,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
-from thunder.execution.in_place_updates import in_place_updates
+from thunder.execution.in_place_updates import in_place_updates, may_fail
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
@@ -36,6 +36,7 @@ from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.lock import collection_paused, runs
 from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
+from thunder.transforms.captured_region import CapturedRegion
 from thunder.transforms.lent_results import replaced
 
 __all__ = ["Specialization", "compile_trace"]
@@ -87,8 +88,9 @@ class Specialization:
         self.prologue_traces = prologue_traces
         self.differentiable = differentiable
         self.epilogue_traces = epilogue_traces
-        # The targets whose `.grad` the epilogue replaces, as far as it matters to the program.
-        self.leaves = [*gradients_of(epilogue_traces[0]).values()] if "gradients" in traces[-1].info else []
+        # The targets whose `.grad` the program replaces for certain, once a CUDA graph has been launched.
+        certain = path is None and "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
+        self.leaves = [*gradients_of(epilogue_traces[0]).values()] if certain else []
         self.epoch = implementations_epoch()
 
     @property
@@ -245,6 +247,14 @@ def gradients_of(epilogue: Trace) -> dict[int, int]:
             if i is not None and uses[value.name] == 1 and target.name in first["targets"]:
                 found[i] = first["targets"][target.name]
     return found
+
+
+def _ends_once_launched(program: Trace) -> bool:
+    """Check whether no operation after the first CUDA graph can end the run because of values."""
+    is_graph = [isinstance(op.sym.fn, CapturedRegion) for op in program.bound_symbols]
+    first = is_graph.index(True) if any(is_graph) else len(is_graph)
+    after = zip(program.bound_symbols[first:], is_graph[first:])
+    return not any(may_fail(op) for op, is_it in after if not is_it and op.sym is not prims.python_del)
 
 
 def _without_unread_inputs(prologue: Trace, program: Trace) -> Trace:

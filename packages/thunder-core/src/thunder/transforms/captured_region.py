@@ -226,8 +226,8 @@ class CapturedRegion:
         moved = set() if seen == places else {i for i, (old, new) in enumerate(zip(seen, places)) if old != new}
         moved -= found.moving
         if found.launch is not None:
-            if moved & found.fixed:  # e.g. saved values of a forward program that ran uncaptured
-                return None
+            if not all(self.memory.lends(_address(places[i])) for i in moved & found.fixed):
+                return None  # e.g. saved values of a forward program that ran uncaptured
             if not found.launch.is_free():
                 self.held += 1
                 return None
@@ -246,7 +246,7 @@ class CapturedRegion:
         if self.auto and found.launch is None and not self._is_worth_it(found, inputs, moved):
             found.moving |= moved - self.written
             return None
-        return found.launch if self._capture(found, inputs, places, moved) else None
+        return found.launch if self._capture(found, inputs, places, moved - lent) else None
 
     def _capture(self, found: _Sized, inputs: Sequence[Any], places: list[Any], moved: set[int]) -> bool:
         found.moving |= moved - self.written

@@ -14,6 +14,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.modes import attempt
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
@@ -217,7 +218,7 @@ def _trace_backward(
                 "derivatives of such a function"
             )
         outs = output if isinstance(output, tuple) else (output,)
-        with tracer.scope_of_backward(forward, needed=needed) as operations, tracer.without_gradients():
+        with attempt(), tracer.scope_of_backward(forward, needed=needed) as operations, tracer.without_gradients():
             with tracer.proxies():
                 result.cotangents = [
                     TensorProxy(like=p)

@@ -100,6 +100,32 @@ def test_memory() -> None:
     assert peaks["all"] <= peaks["none"] - activation
 
 
+@torch.library.custom_op("recompute_tests::double", mutates_args={"x"})
+def double(x: torch.Tensor) -> None:
+    """Write to the argument, as a program's custom operation may do."""
+    x.mul_(2)
+
+
+def test_values_are_not_computed_again_from_memory_that_has_changed() -> None:
+    """An operation that writes between forward and backward is followed by the old values that were kept."""
+
+    def step(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        w.grad = None
+        loss = ((x @ w).sin() * scale.exp()).sum()
+        double(scale)
+        loss.backward()
+        return loss
+
+    results = []
+    for run in (thunder.jit(step, remat="all", executors=["torch"], sharp_edges="allow"), step):
+        torch.manual_seed(0)
+        x, w, scale = torch.randn(64, 64), torch.randn(64, 512, requires_grad=True), torch.randn(64, 512)
+        for _ in range(3):
+            loss = run(x, w, scale)
+        results.append((loss.detach(), w.grad, scale))
+    assert all(torch.equal(a, b) for a, b in zip(*results))  # type: ignore[arg-type]
+
+
 def test_programs_without_backward_stay_as_they_are() -> None:
     jitted = thunder.jit(lambda x: x.sin() * x.cos())
     jitted(torch.ones(3, requires_grad=True)).sum().backward()

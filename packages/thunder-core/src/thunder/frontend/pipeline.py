@@ -250,9 +250,11 @@ def gradients_of(epilogue: Trace) -> dict[int, int]:
 
 
 def _ends_once_launched(program: Trace) -> bool:
-    """Check whether no operation after the first CUDA graph can end the run because of values."""
+    """Check whether a program has CUDA graphs, and no operation after the first can end the run because of values."""
     is_graph = [isinstance(op.sym.fn, CapturedRegion) for op in program.bound_symbols]
-    first = is_graph.index(True) if any(is_graph) else len(is_graph)
+    if not any(is_graph):
+        return False
+    first = is_graph.index(True)
     after = zip(program.bound_symbols[first:], is_graph[first:])
     return not any(may_fail(op) for op, is_it in after if not is_it and op.sym is not prims.python_del)
 

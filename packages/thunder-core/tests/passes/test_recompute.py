@@ -107,7 +107,7 @@ def double(x: torch.Tensor) -> None:
 
 
 def test_values_are_not_computed_again_from_memory_that_has_changed() -> None:
-    """An operation that writes between forward and backward is followed by the old values that were kept."""
+    """A write between forward and backward moves behind what is computed again."""
 
     def step(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         w.grad = None

@@ -7,8 +7,8 @@ compute values again where that saves memory, by the rules for separate backward
 Contract: results, random numbers and writes are unchanged, to the bit. `info["backward"]` contains, for each
 `backward()`, the names of values that its operations compute; the pass adds the values that are computed again. Fusion
 executors do not fuse these operations with others (`execution/regions.py`), or the values would live as long as before.
-No later pass may merge equal operations. Nothing is computed again behind an operation that may write to memory, e.g. a
-custom operation that changes its argument: it could read the new value.
+No later pass may merge equal operations. Writes to inputs are copies at the end of the trace, behind all readers, so
+values are computed again from the same memory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from typing import Any
 
 from thunder.core.executor import ExecutorLike
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
+from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.remat import choose_saved
 from thunder.passes.split import leading_to, producers_of
 
 __all__ = ["recompute_in_backward"]
-
-_WRITING = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
 
 
 def recompute_in_backward(trace: Trace, executors: Sequence[ExecutorLike], remat: str = "auto") -> Trace:
@@ -56,8 +54,7 @@ def _recomputed(
         found = read if is_it else kept
         arguments = proxies_in(op.args) if op.sym.is_return else op.flat_args
         found.update((p.name, p) for p in arguments if p.name in producers or p.name not in names)
-    last = max((i for i, is_it in enumerate(is_backward) if is_it), default=0)
-    if not read or any(map(_may_write, operations[:last])):
+    if not read:
         return operations, set()
     results = [p for p in kept.values() if isinstance(p, TensorProxy)]
     saved = choose_saved(list(read.values()), producers, executors, remat, results, backward)
@@ -72,10 +69,6 @@ def _recomputed(
             op = op.substitute(renamed) if renamed else op
         lines.append(op)
     return lines, {p.name for p in renamed.values()}
-
-
-def _may_write(op: BoundSymbol) -> bool:
-    return op.has_effect and (not _WRITING.isdisjoint(op.sym.tags) or any(map(_may_write, op.subsymbols)))
 
 
 def _renamed(op: BoundSymbol, renamed: dict[str, Proxy], out: Trace) -> BoundSymbol:

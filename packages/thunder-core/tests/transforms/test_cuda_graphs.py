@@ -78,6 +78,27 @@ def test_stretches() -> None:
     assert not {"sin", "cos", "copy_", "exp", "neg"} & set(names) and "squeeze" in names
 
 
+def test_operations_on_the_host_move_aside() -> None:
+    """They do not end a stretch if they can run before it or behind it, and do not depend on the order."""
+
+    def counted(a: Any, step: Any) -> Any:
+        x = prims.sin(prims.cos(a))
+        prims.copy_(prims.neg(step), step)
+        number = prims.full((), 2.0, device=devices.to_device("cpu"), dtype=dtypes.float32)
+        return prims.exp(prims.sin(x)), number
+
+    names, _ = graphs(claimed(counted, "cuda:0", "cpu"))
+    assert names == ["full", "CUDAGraph0", "neg", "copy_", "python_return"]
+
+    def waiting(a: Any, step: Any) -> Any:
+        x = prims.sin(prims.cos(a))
+        number = prims.item(step)
+        return prims.exp(prims.mul(x, number)), prims.neg(step)
+
+    names, _ = graphs(claimed(waiting, "cuda:0", "cpu"))
+    assert names[:2] == ["CUDAGraph0", "item"]
+
+
 def test_a_seed_on_the_cpu() -> None:
     """Attention whose seed is elsewhere when it is captured stays outside."""
     shape, device = (1, 2, 8, 16), devices.to_device("cuda:0")
@@ -118,7 +139,7 @@ class Played:
         self.captures: list[Sequence[Any]] = []
         self.results: list[list[weakref.ref[torch.Tensor]]] = []
 
-        def capture(fn: Any, inputs: Sequence[Any], memory: Any) -> Any:
+        def capture(fn: Any, inputs: Sequence[Any], memory: Any, tables: Sequence[int]) -> Any:
             if fail:
                 raise RuntimeError("operation not permitted when stream is capturing")
             self.captures.append([weakref.ref(x) if isinstance(x, torch.Tensor) else None for x in inputs])

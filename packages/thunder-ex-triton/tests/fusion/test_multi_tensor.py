@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thunder
-from thunder.extend import OpTags
+from thunder.extend import OpTags, TensorProxy
+from thunder.runtime.device_tables import GraphTables
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, _Table
 from thunder_ex_triton.probe import interpreting
 
@@ -64,9 +65,59 @@ def test_one_kernel_for_all_shapes() -> None:
     assert len(update.into) == 2 * len(SHAPES)  # nothing is copied
     assert all(op.sym.name != "copy_" for op in thunder.last_traces(jitted)[-1].bound_symbols)
     assert repr(update) == f"<{update.name}>"
-    # A CUDA graph would not repeat the copies of addresses and numbers from the host.
-    made = [op for trace in thunder.last_traces(jitted) for op in trace.bound_symbols if op.sym.name == update.name]
-    assert all(op.sym.tags & {OpTags.DEVICE_SYNC_OP, OpTags.IN_PLACE_OP} for op in made)
+    with GraphTables(torch.device(DEVICE), update.table_sizes):  # the declared sizes suffice
+        lengths = [torch.Size(shape).numel() for shape in SHAPES]
+        _Table(torch.device(DEVICE), lengths).of([*range(3, 3 + update.table_sizes[0])])
+
+
+def test_numbers_are_copied_outside_the_update() -> None:
+    """So that a CUDA graph can contain the update."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)).to(DEVICE)
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=True)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    jitted = thunder.jit(step)
+    for _ in range(2):
+        jitted(torch.randn(3, 4, device=DEVICE))
+    (update,) = [op for op in thunder.last_traces(jitted)[-1].bound_symbols if isinstance(op.sym.fn, MultiTensorUpdate)]
+    assert all(isinstance(a, TensorProxy) for a in update.args)
+    assert OpTags.DEVICE_SYNC_OP not in update.sym.tags
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.NAdam, torch.optim.SGD])
+def test_a_step_is_one_graph(optimizer: Any) -> None:
+    """The graph contains the update, and takes the numbers of each call."""
+
+    def trained(graphs: Any) -> tuple[Any, Tensors]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(*[torch.nn.Linear(40, 40) for _ in range(4)]).cuda()
+        updates = optimizer(net.parameters(), lr=0.01, foreach=True)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(updates, 0.9)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            updates.zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            updates.step()
+            schedule.step()
+            return loss.detach()
+
+        jitted = thunder.jit(step, cuda_graphs=graphs)
+        kept = [jitted(torch.randn(8, 40, generator=torch.Generator().manual_seed(k)).cuda()) for k in range(12)]
+        return jitted, [*kept, *net.parameters(), *[p.grad for p in net.parameters()]]
+
+    jitted, found = trained("always")
+    _, expected = trained("never")
+    assert all(map(torch.equal, found, expected))
+    names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    assert sum(name.startswith("CUDAGraph") for name in names) == 1
+    assert not any(name.startswith("TritonUpdate") and "numbers" not in name for name in names)
+    assert "is captured, 1 time" in thunder.explain(jitted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

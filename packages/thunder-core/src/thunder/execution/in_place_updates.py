@@ -38,20 +38,19 @@ from thunder.core.strides import Strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
-from thunder.passes.postponing import cannot_fail, innermost
+from thunder.passes.postponing import innermost, is_copy, may_fail
 
-__all__ = ["in_place_updates", "may_fail"]
+__all__ = ["in_place_updates"]
 
 _NUMBERS = frozenset({prims.item, prims.items})
-_HARMLESS = frozenset({prims.clone, prims.full, prims.size, prims.item, prims.items})
 
 
 def in_place_updates(trace: Trace) -> Trace:
     """Return the trace with updates of inputs in place, or the trace itself if there is nothing to do."""
     operations = trace.bound_symbols
-    if not any(map(_is_copy, operations)) or "stages" in trace.info:
+    if not any(map(is_copy, operations)) or "stages" in trace.info:
         return trace
-    if any(_writes(op) for op in operations if not _is_copy(op)):
+    if any(_writes(op) for op in operations if not is_copy(op)):
         return trace
     with construct(trace, "In-place Updates") as out:
         operations, first, places = _numbers_first(trace, out)
@@ -59,31 +58,8 @@ def in_place_updates(trace: Trace) -> Trace:
     return out
 
 
-def _is_copy(op: BoundSymbol) -> bool:
-    return op.sym is prims.copy_ or (len(op.subsymbols) == 1 and op.subsymbols[0].sym is prims.copy_)
-
-
 def _writes(op: BoundSymbol) -> bool:
     return op.has_effect and any(OpTags.IN_PLACE_OP in part.sym.tags for part in (op, *innermost(op)))
-
-
-# -- operations that may fail -----------------------------------------------------------------------------------------
-def may_fail(op: BoundSymbol) -> bool:
-    """Check whether an operation may end the run because of values, apart from arithmetic on numbers."""
-    if op.sym.is_return or op.sym is prims.unpack_trivial or op.sym is prims.number or _is_copy(op):
-        return False
-    if op.sym.is_structural and op.sym not in _HARMLESS:
-        return True
-    if not op.arg_names and not op.has_effect:  # e.g. `torch.tensor(1.0)`: it depends on no value
-        return False
-    return not all(_is_harmless(part) for part in innermost(op))
-
-
-def _is_harmless(op: BoundSymbol) -> bool:
-    sym = op.sym
-    if sym in _HARMLESS or (OpTags.VIEW_OP in sym.tags and OpTags.OPAQUE_OP not in sym.tags):
-        return True
-    return not sym.must_stay and cannot_fail(op)
 
 
 def _computes_numbers(op: BoundSymbol) -> bool:
@@ -171,7 +147,7 @@ def _needed(operations: list[BoundSymbol], made: Mapping[str, int], names: Any, 
         if i in needed:
             continue
         op = operations[i]
-        if _is_copy(op) or not all(map(_is_small, (*op.flat_args, *op.flat_outs))):
+        if is_copy(op) or not all(map(_is_small, (*op.flat_args, *op.flat_outs))):
             return None
         needed.add(i)
         stack += [made[name] for name in op.arg_names if made.get(name, -1) > last]
@@ -207,7 +183,7 @@ class _Updates:
     def _add(self, i: int, op: BoundSymbol) -> None:
         executor = op.sym.executor
         shared: Any = None
-        if _is_copy(op):
+        if is_copy(op):
             shared = op.arg_names[1:2]
         elif op.sym.is_structural:
             shared = ()
@@ -234,7 +210,7 @@ class _Updates:
 
     def run(self) -> list[BoundSymbol]:
         """Return the operations with updates in place."""
-        copies = [i for i, op in enumerate(self.operations) if _is_copy(op)]
+        copies = [i for i, op in enumerate(self.operations) if is_copy(op)]
         targets = [self.operations[i].arg_names[1] for i in copies]
         read: dict[str, int] = {}  # the position of the last operation so far that reads memory
         written: dict[str, int] = {}
@@ -242,7 +218,7 @@ class _Updates:
         dropped: dict[str, Any] = {}  # the results of copies that are dropped
         gone: set[int] = set()
         for i, op in enumerate(self.operations):
-            if not _is_copy(op):
+            if not is_copy(op):
                 for name in op.arg_names:
                     read.update(dict.fromkeys(self.memory.get(name, ()), 2 * i))
                 continue
@@ -361,7 +337,7 @@ class _Updates:
         """Write results to the memory of operands that nothing reads afterwards."""
         for i in range(self.first, len(self.operations)):
             op = self.operations[i]
-            if i in self.targets or _is_copy(op):
+            if i in self.targets or is_copy(op):
                 continue
             for p in op.flat_outs:
                 if p.name not in self.strides or self.memory.get(p.name) != frozenset({p.name}):

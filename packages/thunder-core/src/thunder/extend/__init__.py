@@ -44,6 +44,7 @@ from thunder.extend.registry import (
     set_default_executors,
 )
 from thunder.extend.rewriting import recording, rewrite
+from thunder.runtime.device_tables import device_table, is_capturing_tables
 
 __all__ = [
     "BoundSymbol",
@@ -76,6 +77,7 @@ __all__ = [
     "current_trace",
     "dense_strides",
     "deregister_executor",
+    "device_table",
     "devices",
     "dtypes",
     "get_all_executors",
@@ -85,6 +87,7 @@ __all__ = [
     "get_grad",
     "implementations_epoch",
     "in_bytes",
+    "is_capturing_tables",
     "known_shape",
     "map_proxies",
     "named_executors",

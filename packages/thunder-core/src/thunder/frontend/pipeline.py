@@ -20,7 +20,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
-from thunder.execution.in_place_updates import in_place_updates, may_fail
+from thunder.execution.in_place_updates import in_place_updates
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
@@ -29,6 +29,7 @@ from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
+from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
 from thunder.plugins import transformed

@@ -19,9 +19,10 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 
-__all__ = ["cannot_fail", "innermost", "postponed_past_decisions"]
+__all__ = ["cannot_fail", "innermost", "is_copy", "may_fail", "postponed_past_decisions"]
 
 _PURE = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.SHAPE_OP})
+_HARMLESS = frozenset({prims.clone, prims.full, prims.size, prims.item, prims.items})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
 
 
@@ -80,8 +81,32 @@ def innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
 
 
 def cannot_fail(op: BoundSymbol) -> bool:
+    """Check whether a pure operation without decomposition never fails because of values."""
     tags = op.sym.tags
     if OpTags.OPAQUE_OP in tags or _PURE.isdisjoint(tags):
         return False
     read = [x for x in op.flat_args if isinstance(x, TensorProxy)]
     return OpTags.SHAPE_OP not in tags or all(is_inexact_dtype(x.dtype) for x in read[1:])
+
+
+def is_copy(op: BoundSymbol) -> bool:
+    """Check whether an operation copies a value to an input."""
+    return op.sym is prims.copy_ or (len(op.subsymbols) == 1 and op.subsymbols[0].sym is prims.copy_)
+
+
+def may_fail(op: BoundSymbol) -> bool:
+    """Check whether an operation may end the run because of values, apart from arithmetic on numbers."""
+    if op.sym.is_return or op.sym is prims.unpack_trivial or op.sym is prims.number or is_copy(op):
+        return False
+    if op.sym.is_structural and op.sym not in _HARMLESS:
+        return True
+    if not op.arg_names and not op.has_effect:  # e.g. `torch.tensor(1.0)`: it depends on no value
+        return False
+    return not all(_is_harmless(part) for part in innermost(op))
+
+
+def _is_harmless(op: BoundSymbol) -> bool:
+    sym = op.sym
+    if sym in _HARMLESS or (OpTags.VIEW_OP in sym.tags and OpTags.OPAQUE_OP not in sym.tags):
+        return True
+    return not sym.must_stay and cannot_fail(op)

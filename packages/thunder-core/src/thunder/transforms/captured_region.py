@@ -55,12 +55,12 @@ class Launch:
     """
 
     __slots__ = (
-        "__weakref__", "_aliases", "_copied", "_launch", "_where_lent", "device", "lent", "number", "results",
-        "static",
+        "__weakref__", "_aliases", "_copied", "_launch", "_tables", "_where_lent", "device", "lent", "number",
+        "results", "static",
     )  # fmt: skip
 
     def __init__(self, graph: Graph, given: Sequence[Any] = (), lent: Sequence[int] = (), static: Sequence[int] = ()):
-        self._launch = graph.launch
+        self._launch, self._tables = graph.launch, graph.tables
         self.device = graph.device
         self.number = 0  # in the order of captures
         self.static: _Tensors = []
@@ -121,10 +121,10 @@ class _Sized:
 
     __slots__ = ("conflicts", "fixed", "idle", "launch", "moves", "moving", "refused", "seen", "uncaptured", "watches")
 
-    def __init__(self) -> None:
+    def __init__(self, moving: Sequence[int]) -> None:
         self.launch: Launch | None = None
         self.seen: list[Any] | None = None  # the addresses of the inputs at the capture, or before it in the last call
-        self.moving: set[int] = set()  # indices of inputs whose addresses change
+        self.moving = set(moving)  # indices of inputs whose addresses change
         self.fixed: set[int] = set()  # indices of inputs that other graphs lend
         self.moves = 0
         self.conflicts = 0  # the number of calls in which the graph would have overwritten results of later graphs
@@ -147,6 +147,8 @@ class CapturedRegion:
         strides: Sequence[int] = (),
         written: Sequence[int] = (),
         lent: Sequence[int] = (),
+        moving: Sequence[int] = (),
+        tables: Sequence[int] = (),
         auto: bool = False,
         needs: int = 0,
     ):
@@ -157,6 +159,8 @@ class CapturedRegion:
         self.strides = strides  # indices of inputs whose strides may differ between calls
         self.written = frozenset(written)  # indices of inputs that the stretch writes to
         self.lent = lent  # indices of results that are read where the graph wrote them
+        self.moving = moving  # indices of inputs that are new in each call
+        self.tables = tables  # the sizes of the tables that its operations make
         self.auto = auto
         self.needs = needs  # the estimated bytes of the graph's memory
         self.captures = 0
@@ -214,7 +218,7 @@ class CapturedRegion:
         if found is None:
             self._full = len(self._sizes) >= GRAPHS
             if not self._full:
-                found = self._sizes[key] = _Sized()
+                found = self._sizes[key] = _Sized(self.moving)
         return found
 
     def _launch(self, found: _Sized, inputs: Sequence[Any], places: list[Any]) -> Launch | None:
@@ -262,7 +266,7 @@ class CapturedRegion:
         static = {i: inputs[i].detach().clone() for i in found.moving}
         given = [static.get(i, x) for i, x in enumerate(inputs)]
         try:
-            found.launch = Launch(capture(self.fn, given, self.memory), given, self.lent, [*static])
+            found.launch = Launch(capture(self.fn, given, self.memory, self.tables), given, self.lent, [*static])
         except Exception as error:
             self._fail(error)
             return False

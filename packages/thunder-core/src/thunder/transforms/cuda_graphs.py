@@ -32,6 +32,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.deletion import delete_last_used
+from thunder.passes.postponing import may_fail
 from thunder.passes.region import Region, without_views
 from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs
@@ -72,6 +73,7 @@ class CUDAGraphTransform(Transform):
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
         lent = _lent(trace)
+        made = {name for op in trace.bound_symbols if _creates(op) for name in op.out_names}
         count = 0
         with construct(trace, "CUDA Graphs") as out:
             for stretch in _stretches(trace, self.min_operations):
@@ -87,6 +89,8 @@ class CUDAGraphTransform(Transform):
                         self._memory,
                         written=_written(inner),
                         lent=[k for k, p in enumerate(inner.outputs) if p.name in lent],
+                        moving=[k for k, p in enumerate(inner.inputs) if p.name in made],
+                        tables=[n for op in inner.operations for n in getattr(op.sym.fn, "table_sizes", ())],
                         auto=self.auto,
                         needs=_most_bytes(inner),
                         **_watched(inner.inputs, fixed),
@@ -173,28 +177,63 @@ def _why_nothing(trace: Trace, min_operations: int) -> str:
 
 
 def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
+    """Return the program as stretches that can be captured, and the operations between them.
+
+    An operation on the host does not end a stretch if it can be moved before or behind it.
+    """
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
         for name in set(bsym.arg_names):
             read[name] = read.get(name, 0) + 1
     parts: list[BoundSymbol | Region] = []
     stretch: list[BoundSymbol] = []
+    behind: list[BoundSymbol] = []  # operations on the host that were moved behind the stretch
+    made: set[str] = set()  # the values of both
+    made_behind: set[str] = set()
 
     def close() -> None:
         if len(stretch) >= min_operations:
             parts.append(Region(stretch, None, read))
         else:
             parts.extend(stretch)
-        stretch.clear()
+        parts.extend(behind)
+        for found in (stretch, behind, made, made_behind):
+            found.clear()
 
     for bsym in trace.bound_symbols:
         if _why_not(bsym) is None:
+            if not made_behind.isdisjoint(bsym.arg_names):
+                close()
             stretch.append(bsym)
+            made.update(bsym.out_names)
+        elif stretch and _creates(bsym) and made.isdisjoint(bsym.arg_names):
+            parts.append(bsym)
+        elif stretch and _is_on_host(bsym):
+            behind.append(bsym)
+            made.update(bsym.out_names)
+            made_behind.update(bsym.out_names)
         else:
             close()
             parts.append(bsym)
     close()
     return parts
+
+
+def _creates(bsym: BoundSymbol) -> bool:
+    """Check whether an operation only computes tensors and numbers from numbers."""
+    if not runs(bsym) or bsym.has_effect or may_fail(bsym) or _has_tag(bsym):
+        return False
+    return bool(bsym.out_names) and not any(isinstance(p, TensorProxy) for p in bsym.flat_args)
+
+
+def _is_on_host(bsym: BoundSymbol) -> bool:
+    """Check whether an operation has to do only with the host's memory, and does nothing else, e.g. end the run."""
+    values = (*bsym.flat_args, *bsym.flat_outs)
+    if not runs(bsym) or may_fail(bsym) or _has_tag(bsym) or _writes(bsym) is None:
+        return False
+    if not all(map(_is_known, _numbers(values))):  # arithmetic on numbers may fail, too
+        return False
+    return all(p.device.type == "cpu" for p in values if isinstance(p, TensorProxy))
 
 
 def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from thunder.runtime.device_tables import GraphTables
 from thunder.runtime.torch_private import current_stream
 from thunder.transforms.lent_results import LentResults
 
@@ -84,6 +85,7 @@ class Graph(NamedTuple):
     launch: Callable[[], None]
     outputs: Sequence[torch.Tensor]
     device: torch.device
+    tables: GraphTables | None = None  # which the kernels read
 
 
 class Stopwatch:
@@ -112,21 +114,25 @@ def is_capturing() -> bool:
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------
-def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory) -> Graph:
-    """Capture `fn` on `inputs`."""
+def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, tables: Sequence[int] = ()) -> Graph:
+    """Capture `fn` on `inputs`. `tables` are the sizes of the tables that it makes (`runtime/device_tables.py`)."""
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
     if device is None or device.type != "cuda":
         names = ", ".join(sorted(map(str, devices))) or device
         raise RuntimeError(f"its inputs are on {names} instead of one GPU")
     with torch.cuda.device(device), torch.no_grad():
-        return _captured(fn, inputs, memory, device)
+        made = GraphTables(device, tables)
+        graph = _captured(fn, inputs, memory, made)
+        made.write()
+        return graph
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, device: torch.device) -> Graph:
+def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, tables: GraphTables) -> Graph:
+    device = tables.memory.device
     handle, graphs = memory.pool(device)
     graph = torch.cuda.CUDAGraph()
     stream = _streams.get(device)
@@ -141,7 +147,8 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
         try:
             graph.capture_begin(pool=handle, capture_error_mode="thread_local")
             graphs.add(graph)
-            outputs = fn(*inputs)
+            with tables:
+                outputs = fn(*inputs)
             graph.capture_end()
         except BaseException:
             _streams.pop(device)
@@ -150,7 +157,7 @@ def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, dev
             raise
         finally:
             _forget_workspaces()
-    return Graph(graph.replay, outputs, device)
+    return Graph(graph.replay, outputs, device, tables)
 
 
 def _forget_workspaces() -> None:

@@ -22,6 +22,7 @@ from thunder.extend import (
     compilation,
     construct,
     dtypes,
+    to_torch_device,
 )
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
 from thunder_ex_triton.fusion.autotune import OPTION
@@ -29,7 +30,7 @@ from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.iteration_space import Unfit, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.memory import FusionMemory
-from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
+from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
 from thunder_ex_triton.fusion.op_table import POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
@@ -103,17 +104,27 @@ class TritonFusion(FusionExecutor):
             parts = region.operations[:middle], region.operations[middle:]
             return [op for part in parts for op in run(Region(part, region.key, read)) or part]
 
-        def update(updates: Sequence[Update]) -> BoundSymbol:
+        def update(updates: Sequence[Update]) -> list[BoundSymbol]:
             nonlocal count
-            name = f"TritonUpdate{count}"
+            name, found = f"TritonUpdate{count}", []
             count += 1
-            args = [x for u in updates for x in (*u.inputs, *u.numbers)]
+            args: list[Any] = [p for u in updates for p in u.inputs]
+            values = [x for u in updates for x in u.numbers]
+            if values:
+                device, dtype = updates[0].outputs[0].device, dtypes.float32
+                p = TensorProxy(trace.make_name(), shape=(len(values),), device=device, dtype=dtype)
+                found.append(
+                    self.register_temporary_operation(
+                        f"{name}_numbers", numbers_on(to_torch_device(device)), inputs=values, outputs=p, bsyms=(),
+                        tags=(OpTags.SHAPE_OP,),
+                    )
+                )  # fmt: skip
+                args.append(p)
             results = tuple([p for u in updates for p in u.outputs])
             operations = [op for u in updates for op in u.operations]
             fn = MultiTensorUpdate(name, updates)
-            return self.register_temporary_operation(
-                name, fn, inputs=args, outputs=results, bsyms=operations, tags=(OpTags.DEVICE_SYNC_OP,)
-            )  # not in CUDA graphs: addresses and numbers are copied from the host
+            found.append(self.register_temporary_operation(name, fn, inputs=args, outputs=results, bsyms=operations))
+            return found
 
         grouped = with_groups(trace, _unfit, update) if self.get_fuel() else trace
         own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)

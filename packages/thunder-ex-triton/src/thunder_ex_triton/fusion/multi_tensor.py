@@ -3,23 +3,26 @@
 
 The kernel reads the addresses and the lengths of an update's tensors from a table on the device. A program computes
 some thousand elements of one update. The table is written when an address has changed. Numbers of the program, e.g.
-bias corrections, are copied to the device at each launch.
+bias corrections, are copied to the device by an operation of their own (`numbers_on`), so that a CUDA graph can contain
+the update.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
+import itertools
+import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from thunder import prims
-from thunder.extend import BoundSymbol, Strides, TensorProxy, to_torch_dtype
+from thunder.extend import BoundSymbol, Strides, TensorProxy, device_table, is_capturing_tables, to_torch_dtype
 from thunder_ex_triton.fusion.codegen import Writer, pointer
 from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.iteration_space import Space
@@ -30,19 +33,21 @@ from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.updates import Update
 from thunder_ex_triton.launch import Kernel, current_stream, increment_versions
 
-__all__ = ["MultiTensorUpdate"]
+__all__ = ["MultiTensorUpdate", "numbers_on"]
 
 _BLOCK, _TURNS, _WARPS = 1024, 8, 4  # the elements that a program computes at once, how often, and on how many warps
 _VECTOR = 16  # lengths that are multiples of it, and addresses, let the kernel load and store whole vectors
 
 
 _Pieces = tuple[torch.Tensor, bool, bool]  # each program's work, and how the kernel is compiled
+_KINDS = 4
 
 
 class MultiTensorUpdate:
-    """A group of updates. Its arguments are each update's tensors and numbers, and its results each update's results.
+    """A group of updates. Its arguments are each update's tensors, and then all their numbers in one tensor, if any.
 
-    `into` maps the places of results to the place of the argument whose memory the result is written to.
+    Its results are each update's results. `into` maps the places of results to the place of the argument whose memory
+    the result is written to.
     """
 
     def __init__(self, name: str, updates: Sequence[Update]):
@@ -57,6 +62,11 @@ class MultiTensorUpdate:
         self._places = {p.name: i for i, p in enumerate(p for update in updates for p in update.outputs)}
         self._readers = Counter(p.name for update in updates for p in update.inputs)
         self._tables: dict[Any, _Table] = {}
+        lengths = [math.prod(update.outputs[0].shape) for update in self.updates]
+        pieces = sum(-(-n // (_BLOCK * _TURNS)) for n in lengths)
+        # The most numbers of the tables of a launch: addresses, lengths, and the work of each kind of `_Pieces`.
+        width = self.sizes[0] + self.sizes[2]
+        self.table_sizes = [width * len(lengths), len(lengths), *[2 * pieces] * min(len(lengths), _KINDS)]
 
     def writing(self, targets: Mapping[str, TensorProxy], first: int) -> MultiTensorUpdate:
         """Return the operation that writes these results to further arguments, from the place `first` on."""
@@ -89,15 +99,12 @@ class MultiTensorUpdate:
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
         count, numbers, results = self.sizes
-        step = count + numbers
         tensors: list[torch.Tensor] = []  # each update's inputs and results
-        values: list[float] = []
         made: list[torch.Tensor] = []
         late: list[tuple[torch.Tensor, torch.Tensor]] = []  # results that are copied to their memory afterwards
         alike = all(x.is_contiguous() for x in args if isinstance(x, torch.Tensor))
         for i, update in enumerate(self.updates):
-            given: Any = args[i * step : i * step + count]
-            values += args[i * step + count : (i + 1) * step]
+            given: Any = args[i * count : (i + 1) * count]
             places = range(i * results, (i + 1) * results)
             out: Any = [args[self.into[place]] if place in self.into else None for place in places]
             if not alike and not _are_alike([*[given[j] for j in self.whole], *[x for x in out if x is not None]]):
@@ -111,7 +118,7 @@ class MultiTensorUpdate:
                 made += out
             tensors += given
             tensors += out
-        self._launch(tensors, values)
+        self._launch(tensors, args[len(self.updates) * count] if numbers else None)
         for x, y in late:
             x.copy_(y)
         increment_versions([args[i] for i in self.into.values()])
@@ -125,20 +132,37 @@ class MultiTensorUpdate:
         new = [torch.empty_strided(like.shape, s, dtype=d, device=like.device) for s, d in zip(strides, self.dtypes)]
         return [y if x is None else x for x, y in zip(out, new)]
 
-    def _launch(self, tensors: Sequence[torch.Tensor], values: Sequence[float]) -> None:
+    def _launch(self, tensors: Sequence[torch.Tensor], numbers: torch.Tensor | None) -> None:
+        table = self._table(tensors)
+        addresses, launches = table.of([x.data_ptr() for x in tensors])
+        given = addresses, table.lengths
+        for pieces, whole, wide in launches:
+            options = (whole, wide, _BLOCK, _TURNS)
+            self.kernel(len(pieces), (*given, pieces, addresses if numbers is None else numbers), options, _WARPS)
+
+    def _table(self, tensors: Sequence[torch.Tensor]) -> _Table:
         device = tensors[0].device
         # Another stream could read a table before it is written, or after its memory has been used again.
         key = device, current_stream(device.index) if device.type == "cuda" else None
-        table = self._tables.get(key)
+        belongs_to_graph = is_capturing_tables()
+        table = None if belongs_to_graph else self._tables.get(key)
         if table is None:
-            width = self.sizes[0] + self.sizes[2]
-            lengths = [x.numel() for x in tensors[self.whole[0] :: width]]
-            table = self._tables[key] = _Table(device, lengths)
-        addresses, launches = table.of([x.data_ptr() for x in tensors])
-        numbers = _on(device, values, torch.float32)
-        for pieces, whole, wide in launches:
-            given = (whole, wide, _BLOCK, _TURNS)
-            self.kernel(len(pieces), (addresses, table.lengths, pieces, numbers), given, _WARPS)
+            lengths = [x.numel() for x in tensors[self.whole[0] :: self.sizes[0] + self.sizes[2]]]
+            table = _Table(device, lengths)
+            if not belongs_to_graph:
+                self._tables[key] = table
+        return table
+
+
+def numbers_on(device: torch.device) -> Callable[..., torch.Tensor]:
+    """Return the function that copies numbers to a device, without waiting for it."""
+
+    def numbers(*values: float) -> torch.Tensor:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("numbers are copied from the host, which a CUDA graph would not repeat")
+        return torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+    return numbers
 
 
 class _Table:
@@ -147,7 +171,7 @@ class _Table:
     def __init__(self, device: torch.device, lengths: list[int]):
         self.device = device
         self._lengths = lengths
-        self.lengths = _on(device, lengths, torch.int64)
+        self.lengths = device_table(device, lengths)
         self._last: tuple[list[int], torch.Tensor, list[_Pieces]] | None = None  # replaced as a whole, for threads
         self._launches: dict[tuple[bool, ...], list[_Pieces]] = {}
 
@@ -163,7 +187,7 @@ class _Table:
                 aligned = tuple([all(a % _VECTOR == 0 for a in addresses[i : i + width]) for i in starts])
             if aligned not in self._launches:
                 self._launches[aligned] = self._launches_for(aligned)
-            last = self._last = addresses, _on(self.device, addresses, torch.int64), self._launches[aligned]
+            last = self._last = addresses, device_table(self.device, addresses), self._launches[aligned]
         return last[1:]
 
     def _launches_for(self, aligned: Sequence[bool]) -> list[_Pieces]:
@@ -172,14 +196,10 @@ class _Table:
         for i, n in enumerate(self._lengths):
             kind = aligned[i] and n % _VECTOR == 0, n >= 1 << 31
             found.setdefault(kind, []).extend([(i, first) for first in range(0, n, _BLOCK * _TURNS)])
-        return [(_on(self.device, pieces, torch.int64), *kind) for kind, pieces in found.items()]
-
-
-def _on(device: torch.device, values: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Return values on a device, without waiting for it."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("a multi-tensor update copies from the host, which a CUDA graph would not repeat")
-    return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+        return [
+            (device_table(self.device, itertools.chain.from_iterable(pieces)).view(-1, 2), *kind)
+            for kind, pieces in found.items()
+        ]
 
 
 def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:

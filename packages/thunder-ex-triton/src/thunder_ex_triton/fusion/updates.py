@@ -55,14 +55,16 @@ class Update(NamedTuple):
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
 
-def with_groups(trace: Trace, unfit: Callable[[BoundSymbol], str | None], make: Callable[..., BoundSymbol]) -> Trace:
-    """Return the trace with groups of updates as single operations, which `make` returns for a list of updates."""
+def with_groups(
+    trace: Trace, unfit: Callable[[BoundSymbol], str | None], make: Callable[..., list[BoundSymbol]]
+) -> Trace:
+    """Return the trace with groups of updates as the operations that `make` returns for a list of updates."""
     groups: dict[Any, list[Update]] = {}
     for update in find_updates(trace, unfit):
         groups.setdefault(update.key, []).append(update)
     effects = [i for i, op in enumerate(trace.bound_symbols) if op.has_effect and _writes(op)]
     gone: set[int] = set()
-    placed: dict[int, BoundSymbol] = {}
+    placed: dict[int, list[BoundSymbol]] = {}
     for updates in groups.values():
         there = _in_one_place(updates, effects)
         if len(there) > 1:  # a single one may be part of a larger kernel
@@ -75,7 +77,7 @@ def with_groups(trace: Trace, unfit: Callable[[BoundSymbol], str | None], make: 
             if id(op) not in gone:
                 out.record(op)
             if i in placed:
-                out.bound_symbols.append(placed[i])
+                out.bound_symbols += placed[i]
     return out
 
 

@@ -7,6 +7,9 @@ the new value can write to the old value's memory then, the copy is dropped. Int
 this memory, too (`p.mul_(…)`, `p.addcdiv_(…)`), and other intermediate values reuse the memory of an operand that
 nothing reads afterwards.
 
+An update of a part of a tensor (`x[2:] = y`) is done in place, too, if nothing reads the old tensor afterwards, even in
+a program that writes no input.
+
 Contract: the input is a claimed trace, without `del`, whose inputs do not overlap in memory if they are written
 (`runtime.guards.check_distinct`). Results and written memory are the same to the bit, and no operation is added to a
 program that writes no input. In detail:
@@ -42,20 +45,27 @@ from thunder.passes.postponing import innermost, is_copy, may_fail
 
 __all__ = ["in_place_updates"]
 
+_PARTS = frozenset({prims.slice_scatter, prims.index_put, prims.index_add, prims.scatter, prims.scatter_add})
 _NUMBERS = frozenset({prims.item, prims.items})
 
 
 def in_place_updates(trace: Trace) -> Trace:
     """Return the trace with updates of inputs in place, or the trace itself if there is nothing to do."""
     operations = trace.bound_symbols
-    if not any(map(is_copy, operations)) or "stages" in trace.info:
+    copies = any(map(is_copy, operations))
+    if (not copies and not any(map(_updates_part, operations))) or "stages" in trace.info:
         return trace
     if any(_writes(op) for op in operations if not is_copy(op)):
         return trace
     with construct(trace, "In-place Updates") as out:
         operations, first, places = _numbers_first(trace, out)
-        out.bound_symbols[:] = _Updates(trace, operations, first, places).run()
+        out.bound_symbols[:] = _Updates(trace, operations, first, places, parts_only=not copies).run()
     return out
+
+
+def _updates_part(op: BoundSymbol) -> bool:
+    """Check whether an operation computes a tensor that differs from its operand in a part."""
+    return any(part.sym in _PARTS for part in innermost(op))
 
 
 def _writes(op: BoundSymbol) -> bool:
@@ -162,8 +172,11 @@ def _is_small(p: Any) -> bool:
 class _Updates:
     """The state of the pass. A position is twice an operation's index; a copy that moves behind it is at the next."""
 
-    def __init__(self, trace: Trace, operations: list[BoundSymbol], first: int, places: Mapping[str, int]):
+    def __init__(
+        self, trace: Trace, operations: list[BoundSymbol], first: int, places: Mapping[str, int], *, parts_only: bool
+    ):
         self.operations = operations
+        self.parts_only = parts_only
         self.places = places
         self.first = first  # the first operation that may write
         self.made: dict[str, int] = {}
@@ -256,37 +269,55 @@ class _Updates:
     def _moves(self, x: TensorProxy, target: TensorProxy, free: int) -> bool:
         """Move a value to the memory of an input whose old value is last read at position `free`, if possible.
 
-        Values from which it is computed move there, too.
+        Values from which it is computed move there, too: those that must, so that the value can, and then those that
+        can, one operand of each operation.
         """
         if not self._may_move(x.name, target, free):
             return False
-        i = self.made[x.name]
-        if not self._write(i, x.name, target, self._whole(i, target)):
-            return False
-        self.moved.add(x.name)
+        name, i = x.name, self.made[x.name]
+        needed: list[tuple[int, str, Any]] = []
+        while not self._write(i, name, target, self._whole(i, target)):  # e.g. an update of a part of its operand
+            before = self._state(i)
+            operand = next((a for a in self._movable(i, target, free) if self._write_over(i, name, target, a)), None)
+            if operand is None:
+                for i, _, before in needed:
+                    self._restore(i, before)
+                return False
+            needed.append((i, name, before))
+            name, i = operand, self.made[operand]
+        self.moved.update([name, *[other for _, other, _ in needed]])
         found = True
         while found:
             found = False
-            for name in dict.fromkeys(self.operations[i].arg_names):
-                if not self._dies_at(name, i) or not self._may_move(name, target, free):
+            for operand in self._movable(i, target, free):
+                before, j = self._state(i), self.made[operand]
+                if not self._write_over(i, name, target, operand):
                     continue
-                j = self.made[name]
-                before = self.targets.get(i, {}), self.changed.get(i)
-                result = self._result_in(i, target)
-                there = self.targets[i][result][1] | {name}
-                if not self._write(i, result, target, there):
-                    continue
-                if self._write(j, name, target, self._whole(j, target)):
-                    self.moved.add(name)
-                    i, found = j, True
+                if self._write(j, operand, target, self._whole(j, target)):
+                    self.moved.add(operand)
+                    name, i, found = operand, j, True
                     break
-                self.targets[i] = before[0]
-                if before[1] is not None:
-                    self.changed[i] = before[1]
+                self._restore(i, before)
         return True
 
-    def _result_in(self, i: int, target: TensorProxy) -> str:
-        return next(name for name, (t, _) in self.targets[i].items() if t.name == target.name)
+    def _movable(self, i: int, target: TensorProxy, free: int) -> list[str]:
+        """Return the operands of an operation that can be in the memory of `target`, as far as others are concerned."""
+        names = dict.fromkeys(self.operations[i].arg_names)
+        return [name for name in names if self._dies_at(name, i) and self._may_move(name, target, free)]
+
+    def _write_over(self, i: int, name: str, target: TensorProxy, operand: str) -> bool:
+        """Let an operation write a result to the memory of `target`, in which one of its operands is."""
+        return self._write(i, name, target, self._whole(i, target) | {operand})
+
+    def _state(self, i: int) -> tuple[Any, Any]:
+        return self.targets.get(i), self.changed.get(i)
+
+    def _restore(self, i: int, state: tuple[Any, Any]) -> None:
+        for kept, value in zip((self.targets, self.changed), state):
+            if value is None:
+                kept.pop(i, None)  # type: ignore[attr-defined]
+            else:
+                kept[i] = value  # type: ignore[index]
 
     def _whole(self, i: int, target: TensorProxy) -> frozenset[str]:
         """Return the arguments of an operation that are the target itself."""
@@ -337,7 +368,7 @@ class _Updates:
         """Write results to the memory of operands that nothing reads afterwards."""
         for i in range(self.first, len(self.operations)):
             op = self.operations[i]
-            if i in self.targets or is_copy(op):
+            if i in self.targets or is_copy(op) or (self.parts_only and not _updates_part(op)):
                 continue
             for p in op.flat_outs:
                 if p.name not in self.strides or self.memory.get(p.name) != frozenset({p.name}):

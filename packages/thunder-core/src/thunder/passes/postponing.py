@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from thunder.core import prims
-from thunder.core.dtypes import is_inexact_dtype
+from thunder.core.dtypes import bool8, is_inexact_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
@@ -22,6 +22,7 @@ from thunder.core.trace import Trace, construct
 __all__ = ["cannot_fail", "innermost", "is_copy", "may_fail", "postponed_past_decisions"]
 
 _PURE = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.SHAPE_OP})
+_WITHOUT_POSITIONS = frozenset({prims.cat, prims.pad, prims.slice_scatter})
 _HARMLESS = frozenset({prims.clone, prims.full, prims.size, prims.item, prims.items})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
 
@@ -85,8 +86,15 @@ def cannot_fail(op: BoundSymbol) -> bool:
     tags = op.sym.tags
     if OpTags.OPAQUE_OP in tags or _PURE.isdisjoint(tags):
         return False
+    if OpTags.SHAPE_OP not in tags or op.sym in _WITHOUT_POSITIONS:
+        return True
     read = [x for x in op.flat_args if isinstance(x, TensorProxy)]
-    return OpTags.SHAPE_OP not in tags or all(is_inexact_dtype(x.dtype) for x in read[1:])
+    return all(is_inexact_dtype(x.dtype) or _fails_late(x) for x in read[1:])
+
+
+def _fails_late(positions: TensorProxy) -> bool:
+    """Check whether positions outside of a tensor raise no error: on a GPU, they end its use by the process, later."""
+    return positions.device.type == "cuda" and positions.dtype is not bool8
 
 
 def is_copy(op: BoundSymbol) -> bool:

@@ -20,10 +20,11 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.dtypes import is_complex_dtype
 from thunder.core.proxies import TensorProxy
-from thunder.core.strides import Strides, contiguous_strides
+from thunder.core.strides import Strides, contiguous_strides, dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex, qualified_name
 from thunder.executors.torchex.fused_updates import is_fused_update, operand, updated_in_place, updates
+from thunder.executors.torchex.part_updates import is_part_update, part_in_place, strides_of_part_update, writes_part
 from thunder.extend.memory import ResultMemory
 from thunder.passes.postponing import innermost
 from thunder.runtime.autograd.leaf_gradients import new_gradient
@@ -35,6 +36,8 @@ _COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL
 _UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
 _CREATE = frozenset({prims.clone, prims.full})
 _DETACH = frozenset({prims.detach, ltorch.detach})
+_CONTIGUOUS = frozenset({ltorch.zeros, ltorch.ones, ltorch.full, prims.full})
+_LIKE = frozenset({ltorch.zeros_like, ltorch.ones_like, ltorch.full_like})
 
 
 class TorchMemory(ResultMemory):
@@ -45,6 +48,8 @@ class TorchMemory(ResultMemory):
             return None
         if op.sym.fn is new_gradient:
             return op.arg_names[:1]
+        if is_part_update(op):
+            return ()
         made = {name: part for part in innermost(op) for name in part.out_names}
         if OpTags.VIEW_OP not in op.sym.tags and all(name in made and _is_new(made[name]) for name in op.out_names):
             return ()
@@ -55,7 +60,9 @@ class TorchMemory(ResultMemory):
     def written(self, op: BoundSymbol) -> Sequence[str] | None:
         if "out" in op.kwargs:
             return [op.kwargs["out"].name]
-        return [op.args[1].name] if op.sym is _copy() else None
+        if op.sym is _copy():
+            return [op.args[1].name]
+        return [op.args[0].name] if writes_part(op) else None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         if is_fused_update(op):
@@ -72,10 +79,15 @@ class TorchMemory(ResultMemory):
         contiguous = contiguous_strides(shape)
         if op.sym.fn is new_gradient:  # a gradient has the strides of its leaf
             return known.get(op.args[1].name)
+        if is_part_update(op):
+            return strides_of_part_update(op, known)
         whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
         if whole in _DETACH or _is_clone(op):
             return known.get(op.arg_names[0])
-        if whole.facts.layout == "contiguous" and "memory_format" not in op.kwargs:
+        if whole in _LIKE and not op.kwargs:
+            x, strides = op.args[0], known.get(op.arg_names[0])
+            return strides if strides is not None and dense_strides(x.shape, strides) == strides else None
+        if (whole.facts.layout == "contiguous" or whole in _CONTIGUOUS) and "memory_format" not in op.kwargs:
             return contiguous
         if op.sym.fn is torch.matmul and all(a.ndim == 2 for a in op.args):
             return contiguous
@@ -101,7 +113,9 @@ class TorchMemory(ResultMemory):
         fn = op.sym.fn
         if not isinstance(op.output, TensorProxy) or [*targets] != [op.output.name] or "out" in op.kwargs:
             return None
-        ((target, _),) = targets.values()
+        ((target, whole),) = targets.values()
+        if is_part_update(op):
+            return part_in_place(op, target, whole)
         if _is_clone(op):
             return op.replace(sym=_copy(), args=(op.args[0], target), kwargs={})
         if not _accepts_out(fn) or not _is_elementwise(op) or self.may_share(op) != ():

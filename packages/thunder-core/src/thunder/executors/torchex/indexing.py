@@ -40,9 +40,19 @@ def slice_scatter(
     strides: Sequence[int] | None = None,
 ) -> torch.Tensor:
     """Return a copy of `a` with `src` in the slice between the indices."""
-    out = a.clone()
-    out[_window(start_indices, end_indices, strides)] = src
-    return out
+    return slice_scatter_(a.clone(), src, start_indices, end_indices, strides)
+
+
+def slice_scatter_(
+    a: torch.Tensor,
+    src: torch.Tensor,
+    start_indices: Sequence[int],
+    end_indices: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """Return `a` with `src` written to the slice between the indices."""
+    a[_window(start_indices, end_indices, strides)] = src
+    return a
 
 
 @torch_impl(prims.index)
@@ -59,9 +69,20 @@ def index_put(
     return torch.ops.aten.index_put.default(a, indices, values, accumulate)
 
 
+def index_put_(
+    a: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """Return `a` with `values` written or accumulated at index tensors."""
+    return torch.ops.aten.index_put_.default(a, indices, values, accumulate)
+
+
 @torch_impl(ltorch.setitem)
 def setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
     """Return a copy of `a` after `a[key] = value`."""
-    out = a.clone()
-    out[key] = value
-    return out
+    return setitem_(a.clone(), key, value)
+
+
+def setitem_(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
+    """Return `a` after `a[key] = value`."""
+    a[key] = value
+    return a

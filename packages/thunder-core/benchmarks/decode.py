@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decode one token at a time with a static cache of keys and values: 16 layers of a 1B Llama in bfloat16, on a GPU.
+
+    python packages/thunder-core/benchmarks/decode.py [--markdown FILE] [--json FILE]
+
+Each call takes a token and its position, writes to the cache in place, and returns the next token. The exit status says
+whether the target is met: `thunder.jit(decode)` at most as slow as torch.compile's `mode="reduce-overhead"`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import measuring
+import torch
+from llama import RMSNorm, rotate
+from measuring import Report, Row, alternate, best, milliseconds, ratio
+from torch import nn
+from torch.nn import functional as F
+
+OURS, PEER = "thunder", "torch.compile, reduce-overhead"
+NAMES = [OURS, 'thunder, cuda_graphs="never"', PEER, "torch.compile", "eager"]
+HEADS, KV_HEADS, SIZE, TOKENS = 32, 8, 64, 64
+
+
+class Layer(nn.Module):
+    """A layer with grouped queries, and its cache."""
+
+    def __init__(self, width: int, hidden: int, length: int):
+        super().__init__()
+        self.norm_1, self.norm_2 = RMSNorm(width), RMSNorm(width)
+        self.qkv = nn.Linear(width, (HEADS + 2 * KV_HEADS) * SIZE, bias=False)
+        self.out = nn.Linear(HEADS * SIZE, width, bias=False)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+        self.register_buffer("keys", torch.zeros(1, KV_HEADS, length, SIZE), persistent=False)
+        self.register_buffer("values", torch.zeros(1, KV_HEADS, length, SIZE), persistent=False)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor):
+        qkv = self.qkv(self.norm_1(x)).view(1, 1, -1, SIZE).transpose(1, 2)
+        q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        self.keys.index_copy_(2, at, rotate(k, cos, sin))
+        self.values.index_copy_(2, at, v)
+        y = F.scaled_dot_product_attention(rotate(q, cos, sin), self.keys, self.values, mask, enable_gqa=True)
+        x = x + self.out(y.transpose(1, 2).reshape(1, 1, -1))
+        normed = self.norm_2(x)
+        return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+
+
+class Decoder(nn.Module):
+    """The model."""
+
+    def __init__(self, layers: int, width: int, hidden: int, vocabulary: int, length: int):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Layer(width, hidden, length) for _ in range(layers))
+        self.norm, self.head = RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+        angles = torch.outer(torch.arange(length).float(), 500000.0 ** (-torch.arange(0, SIZE, 2).float() / SIZE))
+        self.register_buffer("cos", angles.repeat(1, 2).cos(), persistent=False)
+        self.register_buffer("sin", angles.repeat(1, 2).sin(), persistent=False)
+        self.register_buffer("positions", torch.arange(length), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, token: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """Return the most likely next token."""
+        x = self.embedding(token)
+        cos, sin, mask = self.cos[at], self.sin[at], (self.positions <= at)[None, None, None]
+        for layer in self.layers:
+            x = layer(x, at, cos, sin, mask)
+        return self.head(self.norm(x)).argmax(-1)
+
+
+class Candidate:
+    """A model that generates tokens."""
+
+    def __init__(self, name: str, given: Any):
+        torch.manual_seed(0)
+        sizes = (2, 64, 128, 97) if given.tiny else (16, 2048, 8192, 128256)
+        with torch.device(given.device):
+            self.model = Decoder(*sizes, given.length).to(torch.bfloat16)
+        self.run: Callable[..., torch.Tensor] = self.model
+        self.mark = name == PEER
+        if name.startswith("torch.compile"):
+            self.run = torch.compile(self.model, mode="reduce-overhead" if self.mark else None)
+        elif name.startswith("thunder"):
+            import thunder
+
+            self.run = thunder.jit(self.model, cuda_graphs="auto" if name == OURS else "never")
+        self.positions = [torch.tensor([i], device=given.device) for i in range(TOKENS)]
+
+    def tokens(self) -> list[int]:
+        """Return tokens that the model generates."""
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.positions[0].device)
+        found = []
+        for at in self.positions:
+            if self.mark:
+                torch.compiler.cudagraph_mark_step_begin()
+            token = self.run(token, at)
+            found.append(token.clone())
+        return torch.cat(found).flatten().tolist()
+
+    def seconds(self) -> float:
+        """Return the seconds of a token."""
+        start = time.perf_counter()
+        self.tokens()
+        return (time.perf_counter() - start) / TOKENS
+
+
+def main() -> None:
+    """Measure all candidates, after comparing their tokens."""
+    parser = measuring.parser((__doc__ or "").partition("\n")[0])
+    parser.add_argument("--length", type=int, default=1024, help="the length of the cache")
+    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument("--tiny", action="store_true", help="a model of a tiny size")
+    given = parser.parse_args()
+    candidates = {name: Candidate(name, given) for name in NAMES}
+    expected = candidates["eager"].tokens()
+    equal = {name: sum(a == b for a, b in zip(c.tokens(), expected)) for name, c in candidates.items()}
+    print(f"of {TOKENS} tokens, equal to eager mode's: {equal}")
+    report = Report("Decode", __file__, NAMES)
+    times = alternate({name: c.seconds for name, c in candidates.items()}, given.repetitions)
+    cells = {name: milliseconds(best(found)) for name, found in times.items()}
+    what = f"a token, cache of {given.length}"
+    report.add(Row(what, cells, (ratio(PEER, 1.0, times[OURS], times[PEER]),), dict(times)))
+    report.finish(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -97,8 +97,8 @@ class Candidate:
         for at in self.positions:
             if self.mark:
                 torch.compiler.cudagraph_mark_step_begin()
-            token = self.run(token, at)
-            found.append(token.clone())
+            token = self.run(token, at).clone()  # torch.compile's next call overwrites its result
+            found.append(token)
         return torch.cat(found).flatten().tolist()
 
     def seconds(self) -> float:

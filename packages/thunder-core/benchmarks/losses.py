@@ -125,12 +125,16 @@ def main() -> None:
         print(json.dumps([losses(names[0], given.candidate, seed, given) for seed in range(given.seeds)]))
         return
     names.sort(key=lambda name: -steps_of(name, given))
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in names}
     rows = {}
     with concurrent.futures.ThreadPoolExecutor(given.workers) as pool:
-        runs = {name: {c: pool.submit(in_process, name, c, given) for c in CANDIDATES} for name in names}
-        for name, found in runs.items():
-            rows[name] = row(name, {c: run.result() for c, run in found.items()}, given)
-            print(rows[name], flush=True)
+        runs = {pool.submit(in_process, name, c, given): (name, c) for name in names for c in CANDIDATES}
+        for run in concurrent.futures.as_completed(runs):
+            name, candidate = runs[run]
+            found[name][candidate] = run.result()
+            if len(found[name]) == len(CANDIDATES):
+                rows[name] = row(name, found[name], given)
+                print(rows[name], flush=True)
     titles = "| model | steps | float32 loss | bfloat16 eager | thunder.jit(step) | ratio | two runs equal to the bit |"
     text = "\n".join([f"On a {machine()}.", "", titles, "|" + "---|" * 7, *(rows[n] for n in MODELS if n in rows)])
     print(text)

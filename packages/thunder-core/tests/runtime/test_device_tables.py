@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tables that kernels read from a device, alone and in a CUDA graph."""
+
 from __future__ import annotations
 
 import pytest

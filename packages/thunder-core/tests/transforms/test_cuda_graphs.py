@@ -88,15 +88,18 @@ def test_operations_on_the_host_move_aside() -> None:
         return prims.exp(prims.sin(x)), number
 
     names, _ = graphs(claimed(counted, "cuda:0", "cpu"))
-    assert names == ["full", "CUDAGraph0", "neg", "copy_", "python_return"]
+    assert names == ["neg", "full", "CUDAGraph0", "copy_", "python_return"]
 
-    def waiting(a: Any, step: Any) -> Any:
+    def read(a: Any, step: Any) -> Any:
         x = prims.sin(prims.cos(a))
-        number = prims.item(step)
-        return prims.exp(prims.mul(x, number)), prims.neg(step)
+        last = prims.item(prims.sum(step, (0,)))
+        prims.copy_(prims.neg(step), step)
+        new = prims.item(prims.sum(step, (0,)))
+        return prims.exp(prims.sin(x)), last, new
 
-    names, _ = graphs(claimed(waiting, "cuda:0", "cpu"))
-    assert names[:2] == ["CUDAGraph0", "item"]
+    names, _ = graphs(claimed(read, "cuda:0", "cpu"))
+    assert names[:4] == ["sum", "item", "neg", "CUDAGraph0"]
+    assert names.index("copy_") < names.index("sum", 1)
 
 
 def test_a_seed_on_the_cpu() -> None:

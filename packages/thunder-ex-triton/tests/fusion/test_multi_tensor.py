@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thunder
-from thunder.extend import OpTags, TensorProxy
-from thunder.runtime.device_tables import GraphTables
+from thunder.extend import OpTags, TensorProxy, device_table
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, _Table
 from thunder_ex_triton.probe import interpreting
 
@@ -37,7 +36,7 @@ def check(
 ) -> Any:
     """Compare calls with eager mode's: results, and the values and strides of all arguments."""
     mine, eagers = ([[x.clone() for x in xs] for xs in lists] for _ in range(2))
-    jitted = thunder.jit(fn)
+    jitted = thunder.jit(fn, cuda_graphs="never")
     for _ in range(3):
         found, expected = jitted(*mine), fn(*eagers)
         torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
@@ -65,9 +64,22 @@ def test_one_kernel_for_all_shapes() -> None:
     assert len(update.into) == 2 * len(SHAPES)  # nothing is copied
     assert all(op.sym.name != "copy_" for op in thunder.last_traces(jitted)[-1].bound_symbols)
     assert repr(update) == f"<{update.name}>"
-    with GraphTables(torch.device(DEVICE), update.table_sizes):  # the declared sizes suffice
-        lengths = [torch.Size(shape).numel() for shape in SHAPES]
-        _Table(torch.device(DEVICE), lengths).of([*range(3, 3 + update.table_sizes[0])])
+
+
+def test_declared_sizes_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def table(device: torch.device, values: Iterable[int]) -> torch.Tensor:
+        found = device_table(device, values)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr("thunder_ex_triton.fusion.multi_tensor.device_table", table)
+    (update,) = updates(check(momentum, tensors(SHAPES), tensors(SHAPES, seed=1), tensors(SHAPES, seed=2)))
+    lengths, *pieces, addresses = made
+    assert update.table_sizes[:2] == [addresses, lengths]
+    assert len(pieces) <= len(update.table_sizes[2:])
+    assert max(pieces) <= update.table_sizes[2]
 
 
 def test_numbers_are_copied_outside_the_update() -> None:
@@ -80,7 +92,7 @@ def test_numbers_are_copied_outside_the_update() -> None:
         net(x).square().mean().backward()
         optimizer.step()
 
-    jitted = thunder.jit(step)
+    jitted = thunder.jit(step, cuda_graphs="never")
     for _ in range(2):
         jitted(torch.randn(3, 4, device=DEVICE))
     (update,) = [op for op in thunder.last_traces(jitted)[-1].bound_symbols if isinstance(op.sym.fn, MultiTensorUpdate)]

@@ -184,7 +184,7 @@ class _Updates:
         # The names of all memory that a value may be in. An input is in memory of its own.
         self.memory: dict[str, frozenset[str]] = {name: frozenset({name}) for name in self.values}
         known: Mapping[str, Strides] = trace.info.get("strides", {})
-        self.strides = {name: known[name] for name, p in self.values.items() if len(known.get(name, ())) == p.ndim}
+        self.strides = {n: strides for n, p in self.values.items() if len(strides := known.get(n, ())) == p.ndim}
         self.last_read: dict[str, int] = {}  # by memory
         self.kept: set[str] = set()  # memory that may be read after the program, or outside of it
         self.targets: dict[int, dict[str, tuple[TensorProxy, frozenset[str]]]] = {}  # results in other memory

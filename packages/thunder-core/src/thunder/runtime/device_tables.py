@@ -4,6 +4,8 @@
 A CUDA graph cannot contain their copies from the host, which would read the host's memory again at each launch. The
 tables of a graph are therefore parts of memory that was allocated before the capture. They are written after it, once,
 and are kept as long as the graph. A function that makes tables declares their sizes (attribute `table_sizes`).
+
+The functions import torch when they are called: `thunder.extend` exports them, and does not load torch.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["GraphTables", "device_table", "is_capturing_tables"]
 
@@ -32,6 +36,8 @@ class GraphTables:
     """The tables of a graph. In this context, `device_table` makes them."""
 
     def __init__(self, device: torch.device, sizes: Sequence[int]):
+        import torch
+
         self.memory = torch.empty(sum(map(_room, sizes)), dtype=torch.int64, device=device)
         self._values: list[int] = []
 
@@ -52,6 +58,8 @@ class GraphTables:
 
     def write(self) -> None:
         """Copy the values to the device."""
+        import torch
+
         if self._values:
             self.memory[: len(self._values)] = torch.tensor(self._values)
 
@@ -69,6 +77,8 @@ def device_table(device: torch.device, values: Iterable[int]) -> torch.Tensor:
     """Return whole numbers on a device, without waiting for it."""
     if _capturing.tables is not None:
         return _capturing.tables.make([*values])
+    import torch
+
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a table is copied from the host, which a CUDA graph would not repeat")
     return torch.tensor([*values], dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)

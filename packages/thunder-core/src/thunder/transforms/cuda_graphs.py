@@ -32,7 +32,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.deletion import delete_last_used
-from thunder.passes.postponing import may_fail
+from thunder.passes.postponing import innermost, may_fail
 from thunder.passes.region import Region, without_views
 from thunder.transforms.base import PassContext, Transform, check_option
 from thunder.transforms.debugging import runs
@@ -41,6 +41,12 @@ __all__ = ["CUDAGraphTransform"]
 
 _GPU = "cuda"  # tests without a GPU patch this
 _LEFT_OUT = frozenset({OpTags.SIDE_EFFECT, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
+_NUMBERS = frozenset({prims.item, prims.items, prims.number})
+# Operations that keep their place among others.
+_ORDERED = frozenset(
+    {OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.OPAQUE_OP,
+     OpTags.CHECK_OP}
+)  # fmt: skip
 # The fewest operations of a stretch that `cuda_graphs="auto"` considers.
 _AUTO = 8
 
@@ -137,6 +143,8 @@ def _why_not(bsym: BoundSymbol) -> str | None:
         return "has effects, waits for the device, or is opaque"
     if _writes(bsym) is None:
         return "writes to memory that is not known"
+    if any(part.sym is prims.tensor_from_sequence for part in innermost(bsym)):
+        return "copies from the host"
     values = (*bsym.flat_args, *bsym.flat_outs)
     if not all(p.device.type == _GPU for p in values if isinstance(p, TensorProxy)):
         return "is not on a GPU"
@@ -206,7 +214,7 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
                 close()
             stretch.append(bsym)
             made.update(bsym.out_names)
-        elif stretch and _creates(bsym) and made.isdisjoint(bsym.arg_names):
+        elif stretch and _may_come_first(bsym, bool(behind)) and made.isdisjoint(bsym.arg_names):
             parts.append(bsym)
         elif stretch and _is_on_host(bsym):
             behind.append(bsym)
@@ -226,6 +234,27 @@ def _creates(bsym: BoundSymbol) -> bool:
     return bool(bsym.out_names) and not any(isinstance(p, TensorProxy) for p in bsym.flat_args)
 
 
+def _may_come_first(bsym: BoundSymbol, after_writes: bool) -> bool:
+    """Check whether an operation may run before a stretch: one that reads and computes on the host only.
+
+    If it fails, the stretch has not run. It reads no memory that operations before it may have written.
+    """
+    if _creates(bsym):
+        return True
+    if not (runs(bsym) or bsym.sym in _NUMBERS) or not bsym.out_names or _is_ordered(bsym):
+        return False
+    read = [p for p in bsym.flat_args if isinstance(p, TensorProxy)]
+    return _is_on_cpu([*read, *bsym.flat_outs]) and not (read and after_writes)
+
+
+def _is_ordered(bsym: BoundSymbol) -> bool:
+    return not _ORDERED.isdisjoint(bsym.sym.tags) or any(map(_is_ordered, bsym.subsymbols))
+
+
+def _is_on_cpu(values: Iterable[Any]) -> bool:
+    return all(p.device.type == "cpu" for p in values if isinstance(p, TensorProxy))
+
+
 def _is_on_host(bsym: BoundSymbol) -> bool:
     """Check whether an operation has to do only with the host's memory, and does nothing else, e.g. end the run."""
     values = (*bsym.flat_args, *bsym.flat_outs)
@@ -233,7 +262,7 @@ def _is_on_host(bsym: BoundSymbol) -> bool:
         return False
     if not all(map(_is_known, _numbers(values))):  # arithmetic on numbers may fail, too
         return False
-    return all(p.device.type == "cpu" for p in values if isinstance(p, TensorProxy))
+    return _is_on_cpu(values)
 
 
 def _laid_out_as_guarded(trace: Trace) -> frozenset[str] | None:

@@ -50,6 +50,8 @@ def _asarray(
 def _tensor(
     tracer: Tracer, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Any:
+    if type(data) in (bool, int, float) and not requires_grad and not options:
+        return NotImplemented  # the operation of `thunder.torch`
     if is_array(data):
         data = tensor_of_array(tracer, data) if is_array_handle(data) else constant_array(tracer, data)
         device = device or torch.get_default_device()

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 SURFACE = {
     "thunder.extend": """
-        BoundSymbol Compilation Executor ExecutorList FusionExecutor Implementation NumberProxy OpTags
+        BoundSymbol Compilation Executor ExecutorList FusionExecutor Implementation NewResults NumberProxy OpTags
         OperatorExecutor Proxy ResultMemory Saved Strides Symbol SymbolicNumber TensorProxy ThunderError Trace
         UnsupportedError add_always_executor add_default_executor are_named argument_key bytes_of compilation
         compiling construct current_trace dense_strides deregister_executor device_table devices dtypes

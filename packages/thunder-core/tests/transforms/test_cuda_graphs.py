@@ -562,6 +562,30 @@ def test_auto(measured: dict[str, Any], times: dict[str, Any], reason: str) -> N
     assert reason in thunder.explain(fast)
 
 
+def test_auto_waits_for_the_stretches_before(measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs that move, and would be copied, have constant addresses as soon as a graph computes them."""
+    monkeypatch.setattr("thunder.transforms.captured_region._MOST_COPIED", 8)
+
+    def two(x: Any, w: Any) -> Any:
+        x = chain(x, w)
+        if x.sum() > 1e6:
+            x = x + 1
+        return chain(x, w)
+
+    fast, x, w = thunder.jit(two, executors=["torch"]), torch.randn(4, 4), torch.randn(4, 4)
+    kept = [fast(x, w) for _ in range(12)]
+    assert all(torch.equal(y, two(x, w)) for y in kept)
+    report = thunder.explain(fast)
+    assert "CUDAGraph0 is captured, 1 time" in report
+    assert "CUDAGraph1 is captured, 1 time" in report
+
+    moving = thunder.jit(chain, executors=["torch"])
+    kept = [torch.randn(4, 4) for _ in range(45)]
+    for x in kept:
+        moving(x, w)
+    assert "would be copied" in thunder.explain(moving)
+
+
 def test_auto_leaves_short_programs_and_the_cpu_alone(
     measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,9 +26,10 @@ def thunder_probe(env: Env) -> Availability:
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
     """Register the executor as a default, before fusion executors."""
-    from thunder.extend import OperatorExecutor
+    from thunder.extend import NewResults, OperatorExecutor
 
-    registry.register_executor(OperatorExecutor(EXECUTOR, version=__version__), default=True, priority=40)
+    executor = OperatorExecutor(EXECUTOR, version=__version__, memory=NewResults())
+    registry.register_executor(executor, default=True, priority=40)
 
 
 @hookimpl

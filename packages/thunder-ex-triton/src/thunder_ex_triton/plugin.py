@@ -30,10 +30,11 @@ def thunder_probe(env: Env) -> Availability:
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
     """Register both executors as defaults."""
-    from thunder.extend import OperatorExecutor
+    from thunder.extend import NewResults, OperatorExecutor
     from thunder_ex_triton.fusion.executor import TritonFusion
 
-    registry.register_executor(OperatorExecutor(CROSS_ENTROPY, version=__version__), default=True, priority=30)
+    losses = OperatorExecutor(CROSS_ENTROPY, version=__version__, memory=NewResults())
+    registry.register_executor(losses, default=True, priority=30)
     registry.register_executor(TritonFusion(FUSION, version=__version__), default=True, priority=20)
 
 

@@ -2,7 +2,8 @@
 """Checks of what executors really return, for programs that are compiled while `THUNDER_VERIFY` is set.
 
 - `THUNDER_VERIFY=1`: each result of an executor other than torch has the dtype, shape and device that the meta function
-  returned. It is contiguous if the operation declares contiguous results (`Facts.layout`).
+  returned. It is contiguous if the operation declares contiguous results (`Facts.layout`), and shares memory only with
+  the arguments that the executor named (`Executor.memory`).
 - `THUNDER_VERIFY=2`: the same for torch's own results. In addition, the values that an executor returns are compared
   with those that torch computes from the same inputs.
 
@@ -49,6 +50,9 @@ def with_checks(trace: Trace, level: int) -> Trace:
         if level >= 2 and not executor.is_fallback:
             check.find_reference()
         inputs = [p for p in _distinct(bsym.flat_args) if isinstance(p, TensorProxy)]
+        hidden = [p for p in inputs if p.name in check.hidden]
+        if hidden:
+            lines.append(_call(check.remember, hidden))
         if check.reference is not None:
             lines.append(_call(check.before, inputs))
         lines += [bsym, _call(check.after, [p for p in _distinct(bsym.flat_outs) if p.name in bsym.out_names])]
@@ -58,6 +62,11 @@ def with_checks(trace: Trace, level: int) -> Trace:
     out.provenance = trace.provenance
     out.bound_symbols[:] = lines
     return out
+
+
+def _memory_of(x: torch.Tensor) -> int:
+    """Return the address of a tensor's memory; 0 if it has none."""
+    return x.untyped_storage().data_ptr() if x.layout is torch.strided and x.numel() else 0
 
 
 def _distinct(proxies: Sequence[Proxy]) -> list[Proxy]:
@@ -80,10 +89,13 @@ class _Check:
         self.bsym = bsym
         self.outputs = [p for p in _distinct(bsym.flat_outs) if p.name in bsym.out_names]
         self.contiguous = {p.name for p in self.outputs if _is_promised_contiguous(bsym, p)}
+        shared = None if bsym.has_effect else bsym.sym.executor.memory.may_share(bsym)  # type: ignore[union-attr]
+        self.hidden = set() if shared is None else {*bsym.arg_names} - {*shared}  # share no memory with results
+        self.memory: set[int] = set()
         self.reference: Any = None
         self.inputs: list[Any] = []
         # Bound methods are made anew at each access, and traces name objects by identity.
-        self.before, self.after = self._before, self._after
+        self.remember, self.before, self.after = self._remember, self._before, self._after
 
     def find_reference(self) -> None:
         """Compile torch's implementation of the operation, if its values can be compared."""
@@ -100,6 +112,9 @@ class _Check:
             python_return(tuple(self.outputs))
         self.reference = transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)
 
+    def _remember(self, *hidden: Any) -> None:
+        self.memory = {_memory_of(x) for x in hidden} - {0}
+
     def _before(self, *inputs: Any) -> None:
         self.inputs = [x.detach().clone() for x in inputs]
 
@@ -108,6 +123,9 @@ class _Check:
             problem = self._difference(p, x)
             if problem is not None:
                 raise ResultVerificationError(self._message(f"{p.name} is {problem}"))
+            if isinstance(x, torch.Tensor) and _memory_of(x) in self.memory:
+                why = "has the memory of an argument, which the executor rules out (`Executor.memory`)"
+                raise ResultVerificationError(self._message(f"{p.name} {why}"))
         inputs, self.inputs = self.inputs, []
         if self.reference is None or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return

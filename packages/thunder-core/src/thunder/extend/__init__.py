@@ -25,7 +25,7 @@ from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
 from thunder.extend.compile_state import Compilation, compilation, compiling
 from thunder.extend.executor import Executor, FusionExecutor, Implementation, OperatorExecutor, implementations_epoch
-from thunder.extend.memory import ResultMemory
+from thunder.extend.memory import NewResults, ResultMemory
 from thunder.extend.operations import symbol_of_id
 from thunder.extend.registry import (
     ExecutorList,
@@ -53,6 +53,7 @@ __all__ = [
     "ExecutorList",
     "FusionExecutor",
     "Implementation",
+    "NewResults",
     "NumberProxy",
     "OpTags",
     "OperatorExecutor",

@@ -64,9 +64,11 @@ class Executor:
     # What is known of the memory of results.
     memory: ResultMemory = ResultMemory()
 
-    def __init__(self, name: str, *, version: str | None = None):
+    def __init__(self, name: str, *, version: str | None = None, memory: ResultMemory | None = None):
         self.name = name
         self.version = version
+        if memory is not None:
+            self.memory = memory
         self.priority = 0
         self.plugin: str | None = None  # the name of the plugin that registered it
         self.implmap: dict[Any, Implementation] = {}

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, OpTags
 
-__all__ = ["ResultMemory"]
+__all__ = ["NewResults", "ResultMemory"]
+
+_MAY_SHARE = frozenset({OpTags.IN_PLACE_OP, OpTags.VIEW_OP, OpTags.OPAQUE_OP})
 
 
 class ResultMemory:
@@ -46,3 +48,10 @@ class ResultMemory:
         be equal to those of `op` to the bit.
         """
         return None
+
+
+class NewResults(ResultMemory):
+    """The memory of an executor whose operations return new tensors, and keep no argument when they have returned."""
+
+    def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
+        return () if _MAY_SHARE.isdisjoint(op.sym.tags) else None

@@ -221,9 +221,10 @@ class JointTrace:
     def _once(self, bsym: BoundSymbol) -> None:
         """Differentiate a call. Reuse an earlier recording if that call differs only in names."""
         values = Values()
-        try:
+        key = None
+        with contextlib.suppress(Unlike):
             key = self._likeness(bsym, values)
-        except Unlike:
+        if key is None:
             self._differentiate(bsym)
             return
         known = self._known.get(key)
@@ -451,9 +452,10 @@ class JointTrace:
     def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
         """Return the sum of two gradients of the same value."""
         values = Values()
-        try:
+        key = None
+        with contextlib.suppress(Unlike):
             key = likeness((a, b), values, set())
-        except Unlike:
+        if key is None:
             return a + b
         known = self._sums.get(key)
         if known is None:

@@ -41,6 +41,8 @@ _LEAST_SHARE = 0.9
 # time for what follows.
 _SLOWER = 1.1
 _MOST_COPIED = 1 << 24
+# The number of calls in which inputs may still come to constant addresses, e.g. when other stretches are captured.
+_PATIENCE = 32
 # The bytes of a graph's memory from which on torch's cached memory is released before the capture.
 _RELEASED = 1 << 26
 
@@ -119,7 +121,8 @@ def by_kind(tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 class _Sized:
     """The state of a stretch for one combination of input sizes."""
 
-    __slots__ = ("conflicts", "fixed", "idle", "launch", "moves", "moving", "refused", "seen", "uncaptured", "watches")
+    __slots__ = ("conflicts", "fixed", "idle", "launch", "moves", "moving", "refused", "seen", "uncaptured", "waited",
+                 "watches")  # fmt: skip
 
     def __init__(self, moving: Sequence[int]) -> None:
         self.launch: Launch | None = None
@@ -131,6 +134,7 @@ class _Sized:
         self.refused: str | None = None  # the reason not to capture
         self.watches: list[Stopwatch] = []
         self.uncaptured: tuple[float, float] | None = None  # milliseconds of the host and the GPU
+        self.waited = 0  # the number of calls that were not captured because inputs move
         self.idle = False  # whether the GPU had nothing else to do when uncaptured calls began
 
 
@@ -303,10 +307,10 @@ class CapturedRegion:
     def _is_worth_it(self, found: _Sized, inputs: Sequence[Any], moved: set[int]) -> bool:
         """Check whether to capture a stretch. If the answer is final, `found.refused` has the reason."""
         copied = sum(inputs[i].nbytes for i in found.moving | moved if isinstance(inputs[i], torch.Tensor))
-        warm = found.watches[1:]  # the first call also loads libraries and allocates
-        if len(warm) < _MEASURED:
-            return False
         if found.uncaptured is None:
+            warm = found.watches[1:]  # the first call also loads libraries and allocates
+            if len(warm) < _MEASURED:
+                return False
             times = [watch.read() for watch in warm]
             if None in times:
                 return False
@@ -317,6 +321,9 @@ class CapturedRegion:
         if host < _LEAST_SHARE * gpu and not found.idle:
             found.refused = f"the host needs {host:.2f} ms to launch what takes the GPU {gpu:.2f} ms"
         elif copied > _MOST_COPIED:
+            found.waited += 1
+            if found.waited < _PATIENCE:
+                return False
             found.refused = f"{copied / 2**20:.0f} MiB of inputs at changing addresses would be copied"
         elif self.needs > (free := _free_memory(_device_of(inputs))):
             found.refused = f"it needs about {self.needs / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"

@@ -244,3 +244,27 @@ def test_what_a_trace_reported_is_released() -> None:
     del jitted, Items, total
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: torch.cuda.get_device_capability(x.device)[0],
+        lambda x: torch.cuda.get_device_capability()[0],
+        lambda x: torch.cuda.get_device_properties(x.device).multi_processor_count,
+        lambda x: torch.cuda.get_device_properties(0).total_memory % 7,
+        lambda x: len(torch.cuda.get_device_name(0)),
+        lambda x: len(torch.cuda.get_arch_list()),
+        lambda x: torch.cuda.is_bf16_supported() + torch.cuda.device_count() + torch.cuda.current_device(),
+    ],
+)
+def test_properties_of_a_gpu_are_fixed(ask: Any) -> None:
+    def fn(x: Any) -> Any:
+        return x * 2 if ask(x) > 3 else x * 3
+
+    jitted = thunder.jit(fn)
+    x = torch.ones(2, device="cuda")
+    for _ in range(3):
+        assert torch.equal(jitted(x), fn(x))
+    assert (thunder.cache_misses(jitted), thunder.cache_hits(jitted)) == (1, 2)

@@ -29,7 +29,7 @@ class FusionMemory(ResultMemory):
         self.executor = executor
 
     def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
-        return () if type(op.sym.fn) in _KERNELS else None  # kernels write to new memory
+        return ()  # kernels write to new memory
 
     def written(self, op: BoundSymbol) -> Sequence[str] | None:
         region: Any = op.sym.fn

@@ -78,6 +78,7 @@ _FUNCTIONS: dict[str, str] = {
     ),
     **dict.fromkeys(["sys._getframe", "sys.exc_info", "sys.intern", "sys.audit", "sys.getsizeof"], _ARGUMENTS_ONLY),
     **dict.fromkeys(["sys.is_finalizing", "sys.getdefaultencoding", "sys.getfilesystemencoding"], "fixed in a process"),
+    "torch.cuda._get_device_properties": "fixed in a process",
     "posix.fspath": _ARGUMENTS_ONLY,
     "nt.fspath": _ARGUMENTS_ONLY,
     **dict.fromkeys(["_thread.allocate_lock", "_thread.get_ident"], "a new lock, or the thread that calls"),
@@ -197,7 +198,7 @@ _OF_TORCH: dict[str, str] = {
     **dict.fromkeys(
         ["is_", "_is_(?!alias_of)", "_get_tracing_state", "_get_default_device", "_get_privateuse1",
          "_should_allow_numbers", "get_default_dtype", "_get_autocast", "get_autocast", "_get_accelerator",
-         "_cuda_is", "_cuda_getDevice",
+         "_cuda_is", "_cuda_getDevice", "_cuda_getArchFlags", "_cuda_getCompiledVersion", "_cuda_getDriverVersion",
          "_cuda_getCurrent", "_accelerator_"],
         "every prologue guards these modes, or they are fixed in a process",
     ),

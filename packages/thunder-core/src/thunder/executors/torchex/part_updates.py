@@ -55,8 +55,10 @@ def writes_part(op: BoundSymbol) -> bool:
 def strides_of_part_update(op: BoundSymbol, known: Mapping[str, Strides]) -> Strides | None:
     """Return the strides of the result if they are known."""
     x = op.args[0] if op.args else None
-    strides = known.get(x.name) if isinstance(x, TensorProxy) else None
-    if strides is None or tuple(x.shape) != tuple(op.output.shape):
+    if not isinstance(x, TensorProxy) or tuple(x.shape) != tuple(op.output.shape):
+        return None
+    strides = known.get(x.name)
+    if strides is None:
         return None
     if op.sym.fn in _CLONING:
         return strides if dense_strides(x.shape, strides) == strides else None

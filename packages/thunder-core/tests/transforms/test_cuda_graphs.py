@@ -514,6 +514,27 @@ def test_saved_values_are_not_copied(pretended: Played) -> None:
     assert backward.captures == 1 and sized.fixed
 
 
+def test_operators_without_a_symbol(pretended: Played) -> None:
+    """They are captured, unless they wait for the device, draw, or copy from the host."""
+
+    def counts(x: Any) -> Any:
+        found = torch.histc(x.sin(), bins=4, min=-1, max=1)
+        return (found * 2).cumsum(0)
+
+    def places(x: Any) -> Any:
+        return torch.tensor([[1.0, 2.0, 3.0]]) * x.sin().cos() + torch.tensor([4])
+
+    for fn, expected in ((counts, True), (places, False)):
+        fast = always(fn)
+        for k in range(4):
+            x = torch.full((3,), 0.1 * k)
+            assert torch.equal(fast(x), fn(x))
+        names = [op.sym.name for op in thunder.last_traces(fast)[-1].bound_symbols]
+        assert ("tensor" not in names) == expected
+        assert "CUDAGraph0" in names
+        assert "histc" not in names
+
+
 # -- the choice of `cuda_graphs="auto"` -------------------------------------------------------------------------------
 @pytest.fixture
 def measured(pretended: Played, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -545,7 +566,8 @@ def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 REASONS: list[tuple[dict[str, Any], str]] = [
     ({}, "CUDAGraph0 is captured, 1 time"),
     ({"host": 3.0}, "CUDAGraph0 is captured, 1 time"),
-    ({"host": 3.0, "idle": False}, "runs uncaptured: the host needs 3.00 ms to launch what takes the GPU 5.00 ms"),
+    ({"host": 3.0, "idle": False}, "CUDAGraph0 is captured, 1 time"),
+    ({"host": 2.0, "idle": False}, "runs uncaptured: the host needs 2.00 ms to launch what takes the GPU 5.00 ms"),
     ({"graph": 6.0}, "runs uncaptured: the graph takes 6.00 ms, and its operations take 5.00 ms"),
     ({"free": 100}, "runs uncaptured: it needs about 0 MiB, and 0 MiB are free"),
 ]

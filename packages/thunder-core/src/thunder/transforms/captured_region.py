@@ -4,9 +4,9 @@
 Each call decides between the graph and the operations themselves, which are always right: the graph must have been
 captured for inputs of these sizes at these addresses, and nobody may read the results of its last launch any more.
 
-With `auto`, the first warm calls are measured. The stretch is captured if the GPU waits for the host: the launches take
-as long as the kernels, or the GPU has finished all earlier work when the stretch begins. The graph is kept if it is not
-slower.
+With `auto`, the first warm calls are measured. The stretch is captured if the GPU may wait for the host: the launches
+take at least half as long as the kernels, or the GPU has finished all earlier work when the stretch begins. The graph
+is kept if it is not slower.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _CONFLICTS = 4
 # The number of failed captures after which a stretch is not captured again. A thread's first use of a library may fail.
 _FAILURES = 2
 
-# With `auto`: the number of calls to measure, the host's least share of the time of a stretch that is worth capturing,
-# and the maximal number of bytes of inputs that each launch copies.
+# With `auto`: the number of calls to measure, the host's least share of the time of a stretch that is worth a try (the
+# GPU's time includes the gaps between kernels), and the maximal number of bytes of inputs that each launch copies.
 _MEASURED = 2
-_LEAST_SHARE = 0.9
+_LEAST_SHARE = 0.5
 # The graph of a stretch that begins when the GPU is idle may be slower than the stretch by this factor: the host has
 # time for what follows.
 _SLOWER = 1.1

@@ -166,7 +166,13 @@ def _is_known(number: Any) -> bool:
 
 
 def _has_tag(bsym: BoundSymbol) -> bool:
-    return not _LEFT_OUT.isdisjoint(bsym.sym.tags) or any(_has_tag(sub) for sub in bsym.subsymbols)
+    found = _LEFT_OUT & bsym.sym.tags
+    if found == {OpTags.OPAQUE_OP}:
+        from thunder.transforms.graph_capture import can_be_captured  # imports torch
+
+        copies = not any(isinstance(p, TensorProxy) for p in bsym.flat_args)  # from the host
+        return copies or not can_be_captured(bsym.sym.fn)
+    return bool(found) or any(_has_tag(sub) for sub in bsym.subsymbols)
 
 
 def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:

@@ -11,7 +11,9 @@ allocator keeps querying a graph that no longer exists, and the stream remains c
 
 from __future__ import annotations
 
+import functools
 import threading
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +26,7 @@ from thunder.runtime.device_tables import GraphTables
 from thunder.runtime.torch_private import current_stream
 from thunder.transforms.lent_results import LentResults
 
-__all__ = ["Graph", "Memory", "Stopwatch", "capture", "is_capturing"]
+__all__ = ["Graph", "Memory", "Stopwatch", "can_be_captured", "capture", "is_capturing"]
 
 
 class Memory:
@@ -111,6 +113,25 @@ class Stopwatch:
 def is_capturing() -> bool:
     """Check whether a graph is already being captured."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+_UNSAFE = ("data_dependent_output", "dynamic_output_shape", "nondeterministic_seeded", "cudagraph_unsafe")
+
+
+@functools.cache
+def can_be_captured(fn: Any) -> bool:
+    """Check whether a function is an operator of torch that neither writes nor draws, with results of known size.
+
+    If it waits for the GPU nevertheless, the capture fails, which changes nothing.
+    """
+    name = getattr(fn, "__name__", "")
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(fn, types.BuiltinFunctionType) or getattr(torch, name, None) is not fn or packet is None:
+        return False
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    unsafe = {getattr(torch.Tag, tag, None) for tag in _UNSAFE}
+    functional = [op for op in overloads if not op._schema.is_mutable]
+    return bool(functional) and not name.endswith("_") and all(unsafe.isdisjoint(op.tags) for op in overloads)
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------

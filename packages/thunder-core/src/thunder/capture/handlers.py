@@ -30,7 +30,13 @@ from thunder.capture.dispatch import (  # noqa: F401
     writing,
 )
 from thunder.capture.dispatch.dispatch import call_torch_function
-from thunder.capture.higher_order import branching, gradient_hooks, inner_gradients, leaf_gradients  # noqa: F401
+from thunder.capture.higher_order import (  # noqa: F401
+    branching,
+    gradient_hooks,
+    inner_gradients,
+    leaf_gradients,
+    scanning,
+)
 from thunder.capture.tensors.tracer import Tracer
 from thunder.extend import Executor
 

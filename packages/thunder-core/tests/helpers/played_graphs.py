@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs for tests without a GPU: a launch computes on the memory that was captured."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+from thunder.transforms.graph_capture import Graph, Memory
+
+
+def at_address(x: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor that does not keep it alive."""
+    x, storage = x.detach(), x.untyped_storage()
+    if not storage.nbytes():
+        return x
+    memory = torch.frombuffer((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()), dtype=torch.uint8)
+    return torch.empty(0, dtype=x.dtype).set_(memory.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+
+
+class Played:
+    """Stands for CUDA's graphs: a launch computes on the memory that was captured."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: bool = False):
+        self.captures: list[Sequence[Any]] = []
+        self.results: list[list[weakref.ref[torch.Tensor]]] = []
+
+        def capture(fn: Any, inputs: Sequence[Any], memory: Any, tables: Sequence[int]) -> Any:
+            if fail:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            self.captures.append([weakref.ref(x) if isinstance(x, torch.Tensor) else None for x in inputs])
+            tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+            given = {x.untyped_storage()._cdata for x in tensors}
+            with torch.no_grad():
+                before = [x.clone() for x in tensors]
+                results = fn(*inputs)
+                for x, value in zip(tensors, before):  # nothing runs while it is captured
+                    if not torch.equal(x, value):
+                        x.copy_(value)
+            outputs = [
+                x if x.untyped_storage()._cdata in given else torch.zeros_like(x).as_strided(x.shape, x.stride())
+                for x in results
+            ]
+
+            own = [None if x.untyped_storage()._cdata in given else x for x in outputs]
+            read = [at_address(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+
+            number = len(self.results)
+            self.results.append([weakref.ref(x) for x in own if x is not None])
+
+            def launch() -> None:
+                for later in self.results[number + 1 :]:  # may be in the memory of temporary values
+                    for x in later:
+                        if (memory := x()) is not None:
+                            memory.fill_(3)
+                for memory, value in zip(own, fn(*read)):
+                    if memory is not None:
+                        memory.copy_(value)
+
+            return Graph(launch, outputs, torch.device("cpu"))
+
+        monkeypatch.setattr("thunder.transforms.captured_region.capture", capture)
+        monkeypatch.setattr(Memory, "follow", lambda self, device: None)
+
+
+def always(fn: Any) -> Any:
+    return thunder.jit(fn, executors=["torch"], cuda_graphs="always")

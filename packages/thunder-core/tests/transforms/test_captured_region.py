@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One stretch of a program: when it is captured, again, or not at all, and what is copied for a launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from played_graphs import Played
+
+import thunder
+from thunder.transforms.captured_region import CapturedRegion, Launch, _summary
+from thunder.transforms.graph_capture import Graph
+
+
+def region() -> CapturedRegion:
+    """x * w + 1."""
+    return CapturedRegion("CUDAGraph0", lambda x, w: (x * w + 1,))
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays is read where it is; what moves is copied; results are the caller's own."""
+    played, run = Played(monkeypatch), region()
+    weight = torch.randn(3)
+    kept = []
+    for i in range(6):
+        x = torch.randn(3)
+        (out,) = run(x, weight)
+        torch.testing.assert_close(out, x * weight + 1)
+        kept.append((out, x * weight + 1, x))
+        with torch.no_grad():
+            weight.add_(1)
+        assert len(played.captures) == (0 if i == 0 else 1)
+    for out, expected, _ in kept:
+        torch.testing.assert_close(out, expected)
+    assert played.captures[0][1]() is weight and played.captures[0][0]() is not kept[1][2]
+
+
+def test_a_weight_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is captured anew, and copied from then on."""
+    played, run = Played(monkeypatch), region()
+    x, weight = torch.randn(3), torch.randn(3)
+    for w in (weight, weight, weight, torch.randn(3), torch.randn(3), weight):
+        (out,) = run(x, w)
+        torch.testing.assert_close(out, x * w + 1)
+    assert len(played.captures) == run.captures == 2
+    assert played.captures[0][0]() is x
+
+
+def test_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning with the reason, once; results are right."""
+    Played(monkeypatch, fail=True)
+    run, x, w = region(), torch.randn(3), torch.randn(3)
+    for _ in range(2):  # another thread may have been the first to use a library
+        run(x, w)
+    with pytest.warns(UserWarning, match="CUDAGraph0 is not captured .RuntimeError: operation not permitted"):
+        (out,) = run(x, w)
+    torch.testing.assert_close(out, x * w + 1)
+    torch.testing.assert_close(run(x, w)[0], x * w + 1)
+
+
+def test_inside_another_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a part of that."""
+    played, run = Played(monkeypatch), region()
+    monkeypatch.setattr("thunder.transforms.captured_region.is_capturing", lambda: True)
+    for _ in range(3):
+        run(torch.randn(3), torch.randn(3))
+    assert not played.captures
+
+
+def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same memory in another layout is copied, where layouts may differ."""
+    Played(monkeypatch)
+    run = CapturedRegion("CUDAGraph0", lambda x: (x * 2,), strides=(0,))
+    x = torch.arange(9.0).reshape(3, 3)
+    for value in (x, x, x.t(), x, x.t(), x[:1].expand(3, 3), x):
+        torch.testing.assert_close(run(value)[0], value * 2)
+    assert run.captures == 2
+
+
+def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph for each, up to a limit; the rest runs as it is."""
+    played = Played(monkeypatch)
+    monkeypatch.setattr("thunder.transforms.captured_region.GRAPHS", 2)
+    run = CapturedRegion("CUDAGraph0", lambda x, n: (x * n,), sizes=(0, 1))
+    for _ in range(3):
+        for n in (2, 3, 4):
+            torch.testing.assert_close(run(torch.ones(n), n)[0], torch.full((n,), float(n)))
+    assert len(played.captures) == 2
+    assert run.report == "CUDAGraph0 is captured, 2 times, and calls of other sizes than its first 2 run uncaptured"
+
+
+def test_what_is_copied_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in memory otherwise than its copy is apart: among others it has torch copy each by itself."""
+    outputs = [torch.randn(4, 4), torch.randn(4, 4)[:, :2], torch.randn(4, 4).t(), torch.ones(4, dtype=torch.int64)]
+    launch = Launch(Graph(lambda: None, outputs, torch.device("cpu")))
+    assert [which for which, _ in launch.results] == [[0, 2], [1], [3]]
+    Played(monkeypatch)
+    run = CapturedRegion("CUDAGraph0", lambda x, y, z: (x + y + z,))
+    for _ in range(4):
+        given = torch.randn(4, 4), torch.randn(4, 8)[:, ::2], torch.randn(4, 4)
+        torch.testing.assert_close(run(*given)[0], sum(given))
+    (found,) = run._sizes.values()
+    assert [which for which, _ in found.launch.static] == [[0, 2], [1]]
+
+
+# -- the choice of `cuda_graphs="auto"` -------------------------------------------------------------------------------
+@pytest.fixture
+def measured(pretended: Played, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the next measurements find: milliseconds of the host and the GPU, and whether the GPU was idle."""
+    found: dict[str, Any] = {"host": 5.0, "GPU": 5.0, "graph": 2.0, "idle": True, "free": 1 << 40}
+
+    class Stopwatch:
+        def __init__(self, device: torch.device):
+            self.idle = found["idle"]
+            self.times = found["host"], found["graph"] if pretended.captures else found["GPU"]
+
+        def stop(self) -> None:
+            pass
+
+        def read(self) -> Any:
+            return self.times
+
+    monkeypatch.setattr("thunder.transforms.captured_region.Stopwatch", Stopwatch)
+    monkeypatch.setattr("thunder.transforms.captured_region._free_memory", lambda device: found["free"])
+    return found
+
+
+def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(5):
+        x = (x @ w).sin()
+    return x
+
+
+REASONS: list[tuple[dict[str, Any], str]] = [
+    ({}, "CUDAGraph0 is captured, 1 time"),
+    ({"host": 3.0}, "CUDAGraph0 is captured, 1 time"),
+    ({"host": 3.0, "idle": False}, "CUDAGraph0 is captured, 1 time"),
+    ({"host": 2.0, "idle": False}, "runs uncaptured: the host needs 2.00 ms to launch what takes the GPU 5.00 ms"),
+    ({"graph": 6.0}, "runs uncaptured: the graph takes 6.00 ms, and its operations take 5.00 ms"),
+    ({"free": 100}, "runs uncaptured: it needs about 0 MiB, and 0 MiB are free"),
+]
+
+
+@pytest.mark.parametrize(("times", "reason"), REASONS)
+def test_auto(measured: dict[str, Any], times: dict[str, Any], reason: str) -> None:
+    """Results are right in each phase, and `explain` has the reason."""
+    measured.update(times)
+    fast, w = thunder.jit(chain, executors=["torch"]), torch.randn(4, 4)
+    for _ in range(10):
+        x = torch.randn(4, 4)
+        torch.testing.assert_close(fast(x, w), chain(x, w))
+    assert reason in thunder.explain(fast)
+
+
+def test_auto_waits_for_the_stretches_before(measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs that move, and would be copied, have constant addresses as soon as a graph computes them."""
+    monkeypatch.setattr("thunder.transforms.captured_region._MOST_COPIED", 8)
+
+    def two(x: Any, w: Any) -> Any:
+        x = chain(x, w)
+        if x.sum() > 1e6:
+            x = x + 1
+        return chain(x, w)
+
+    fast, x, w = thunder.jit(two, executors=["torch"]), torch.randn(4, 4), torch.randn(4, 4)
+    kept = [fast(x, w) for _ in range(12)]
+    assert all(torch.equal(y, two(x, w)) for y in kept)
+    report = thunder.explain(fast)
+    assert "CUDAGraph0 is captured, 1 time" in report
+    assert "CUDAGraph1 is captured, 1 time" in report
+
+    moving = thunder.jit(chain, executors=["torch"])
+    kept = [torch.randn(4, 4) for _ in range(45)]
+    for x in kept:
+        moving(x, w)
+    assert "would be copied" in thunder.explain(moving)
+
+
+def test_auto_leaves_short_programs_and_the_cpu_alone(
+    measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = thunder.jit(lambda x: x.sin() + 1)
+    short(torch.ones(3))
+    assert "CUDAGraph" not in str(thunder.last_traces(short)[-1])
+    monkeypatch.setattr("thunder.transforms.cuda_graphs._GPU", "cuda")
+    fast = thunder.jit(chain)
+    fast(torch.ones(2, 2), torch.ones(2, 2))
+    assert "CUDA" not in str(thunder.last_traces(fast)[-1])
+
+
+def test_auto_leaves_separate_backward_programs_alone(measured: dict[str, Any]) -> None:
+    fast, w = thunder.jit(chain), torch.randn(4, 4, requires_grad=True)
+    for _ in range(6):
+        fast(torch.randn(4, 4), w).sum().backward()
+    for traces in (thunder.last_traces(fast), thunder.last_backward_traces(fast)):
+        assert "CUDAGraph" not in str(traces[-1])
+
+
+def test_never(measured: dict[str, Any]) -> None:
+    fast = thunder.jit(chain, cuda_graphs="never")
+    for _ in range(8):
+        fast(torch.ones(2, 2), torch.ones(2, 2))
+    assert "CUDAGraph" not in str(thunder.last_traces(fast)[-1])
+    with pytest.raises(ValueError, match="cuda_graphs is one of 'auto', 'always', 'never'"):
+        thunder.jit(chain, cuda_graphs="sometimes")  # type: ignore[call-overload]
+
+
+def test_the_first_error_is_told() -> None:
+    """A capture that fails ends with an error about that: the reason is what came before."""
+    try:
+        try:
+            raise ValueError("the cause\nand more")
+        except ValueError as cause:
+            raise RuntimeError("operation failed due to a previous error during capture") from cause
+    except RuntimeError as error:
+        assert _summary(error) == "ValueError: the cause"

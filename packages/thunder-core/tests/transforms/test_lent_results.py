@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results that are read where a graph wrote them: gradients of whole training steps, and saved values."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import training
+from played_graphs import Played, always
+from torch import nn
+from torch.nn import functional as F
+
+import thunder
+from thunder.transforms.captured_region import CapturedRegion
+
+
+def adamw(net: nn.Module, **options: Any) -> Callable[..., torch.Tensor]:
+    """A step of training."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad(**options)
+        loss = F.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+CASES = {
+    name: training.with_optimizer(make) for name, make in training.OPTIMIZERS.items() if "foreach=False" not in name
+}
+CASES |= {make.__name__: training.with_optimizer(make) for make in training.USERS}
+CASES |= {make.__name__: make for make in training.PROGRAMS}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_steps(pretended: Played, name: str) -> None:
+    """A step with graphs leaves what eager mode leaves, to the bit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, expected, kept = training.trained(CASES[name], lambda f: f, 7)
+        _, found, kept_too = training.trained(CASES[name], always, 7)
+    assert [training.same(a, b) for a, b in zip(found, expected)] == [True] * 7
+    assert kept_too == kept and pretended.captures
+
+
+def hold(net: nn.Module) -> Any:
+    return [p.grad for p in net.parameters()]
+
+
+def hold_views(net: nn.Module) -> Any:
+    return [p.grad.view(-1) for p in net.parameters()]  # type: ignore[union-attr]
+
+
+def hold_details(net: nn.Module) -> Any:
+    return [p.grad.detach() for p in net.parameters()]  # type: ignore[union-attr]
+
+
+def hold_arrays(net: nn.Module) -> Any:
+    return [p.grad.numpy() for p in net.parameters()]  # type: ignore[union-attr]
+
+
+def hold_in_a_graph(net: nn.Module) -> Any:
+    weights = [torch.ones_like(p, requires_grad=True) for p in net.parameters()]
+    return [(w * p.grad).sum().grad_fn for w, p in zip(weights, net.parameters())]
+
+
+@pytest.mark.parametrize("holder", [hold, hold_views, hold_details, hold_arrays, hold_in_a_graph])
+def test_gradients_that_are_held(pretended: Played, holder: Callable[[nn.Module], Any]) -> None:
+    """Old gradients keep their values, whoever refers to them. The calls meanwhile run uncaptured."""
+    net, twin = training.network(), training.network()
+    ours, theirs = always(adamw(net)), adamw(twin)
+    held: list[tuple[Any, list[torch.Tensor]]] = []
+    for k in range(9):
+        assert torch.equal(ours(*training.batch(k)), theirs(*training.batch(k)))
+        assert all(torch.equal(p.grad, q.grad) for p, q in zip(net.parameters(), twin.parameters()))  # type: ignore[arg-type]
+        if k in (4, 5):
+            held.append((holder(net), [p.grad.clone() for p in twin.parameters()]))  # type: ignore[union-attr]
+        if k == 7:
+            for found, expected in held if holder is not hold_in_a_graph else ():
+                for x, y in zip(found, expected):
+                    assert torch.equal(torch.as_tensor(x).reshape(-1), y.reshape(-1))
+            for nodes, expected in held if holder is hold_in_a_graph else ():
+                for node, y in zip(nodes, expected):
+                    _, saved = node.next_functions[0][0]._saved_self, node.next_functions[0][0]._saved_other
+                    assert torch.equal(saved, y)
+            held.clear()
+    assert "calls ran uncaptured because results of an earlier call were still in use" in thunder.explain(ours)
+    for k in range(9, 12):
+        ours(*training.batch(k))
+        reports = ours._stats.last.reports
+    ours(*training.batch(12))
+    assert ours._stats.last.reports == reports  # graphs are launched again
+
+
+def test_gradients_that_nobody_holds(pretended: Played) -> None:
+    """Each call launches the graph; the gradients are read where it wrote them."""
+    net = training.network()
+    step = always(adamw(net))
+    addresses = set()
+    batches = [training.batch(k) for k in range(8)]  # at addresses of their own
+    for k, batch in enumerate(batches):
+        step(*batch)
+        if k > 2:
+            addresses.add(tuple(p.grad.data_ptr() for p in net.parameters()))  # type: ignore[union-attr]
+    assert len(addresses) == 1 and "uncaptured" not in thunder.explain(step)
+
+
+def test_gradients_that_another_path_reads(pretended: Played) -> None:
+    """A path that replaces gradients may be left, after its graph was launched, for one that adds to them."""
+    nets = training.network(), training.network()
+
+    def make(net: nn.Module) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = F.mse_loss(net(x), y)
+            if loss.item() > 2.0:
+                net.zero_grad()
+            loss.backward()
+            return loss
+
+        return step
+
+    steps = always(make(nets[0])), make(nets[1])
+    for k in range(12):
+        x, y = training.batch(k)
+        for step in steps:
+            step(x, y if k % 5 == 4 else y + 3)
+        assert training.same(*[training.copied(hold(net)) for net in nets]), k
+
+
+def test_errors(pretended: Played) -> None:
+    """A call that raises an error leaves what eager mode leaves, and later calls go on."""
+    nets = training.network(), training.network()
+    steps = always(adamw(nets[0])), adamw(nets[1])
+    for k in range(9):
+        for step in steps:
+            if k == 5:
+                with pytest.raises(RuntimeError):
+                    step(torch.ones(6, 3), torch.ones(6, 1))
+            else:
+                step(*training.batch(k))
+        assert training.same(*[training.copied([*net.parameters(), *hold(net)]) for net in nets])
+
+
+def test_autograd_sees_writes_of_graphs(pretended: Played) -> None:
+    """A graph of autograd that saved a parameter before the step raises eager mode's error."""
+    net = training.network()
+    step = always(adamw(net))
+    for k in range(6):
+        squares = [p * p for p in net.parameters()]
+        step(*training.batch(k))
+        for square in squares:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                square.sum().backward()
+
+
+def test_two_forwards_before_a_backward(pretended: Played) -> None:
+    """Saved values of the first forward are not overwritten by the second."""
+    model, twin = training.network(), training.network()
+    fast = always(model)
+    for k in range(6):
+        for run, net in ((fast, model), (twin, twin)):
+            net.zero_grad()
+            first, second = run(training.batch(k)[0]), run(training.batch(k + 1)[0])
+            second.square().mean().backward()
+            first.square().mean().backward()
+        assert all(torch.equal(p.grad, q.grad) for p, q in zip(model.parameters(), twin.parameters()))  # type: ignore[arg-type]
+    assert "still in use" in thunder.explain(fast)
+
+
+def test_saved_values_are_not_copied(pretended: Played) -> None:
+    """The backward graph reads them where the forward graph wrote them."""
+    model = training.network()
+    fast = always(model)
+    for k in range(5):
+        fast(training.batch(k)[0]).square().mean().backward()
+    (backward,) = [
+        op.sym.fn
+        for op in thunder.last_backward_traces(fast)[-1].bound_symbols
+        if isinstance(op.sym.fn, CapturedRegion)
+    ]
+    (sized,) = backward._sizes.values()
+    assert backward.captures == 1 and sized.fixed

@@ -193,6 +193,31 @@ def test_what_is_written_where(fn: Callable[..., Any], expected: list[str]) -> N
     assert [line.rstrip("0123456789") for line in found] == expected
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["index_copy_", "index_add_", "index_fill_", "scatter_", "setitem_"])
+def test_positions_in_a_tensor(name: str) -> None:
+    """On a GPU, wrong positions raise no error at the operation."""
+
+    def write(a: Any, g: Any, at: Any) -> Any:
+        if name == "setitem_":
+            a[at] = g
+        elif name == "index_fill_":
+            a.index_fill_(0, at, 2.0)
+        elif name == "scatter_":
+            a.scatter_(0, at[:, None].expand(2, 3), g)
+        else:
+            getattr(a, name)(0, at, g)
+        return a.sum()
+
+    given = torch.rand(5, 3).cuda(), torch.rand(2, 3).cuda(), torch.tensor([4, 1]).cuda()
+    expected = copied([*given])
+    jitted = thunder.jit(write, cuda_graphs="never", executors=["torch"])
+    for _ in range(3):
+        assert torch.equal(jitted(*given), write(*expected))
+    assert torch.equal(given[0], expected[0])
+    assert lines(thunder.last_traces(jitted)[-1]) == [name]
+
+
 # -- operations that may end the run ----------------------------------------------------------------------------------
 def decides(a: Any, b: Any, g: Any) -> None:
     a.mul_(0.5)

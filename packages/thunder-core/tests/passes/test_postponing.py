@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import thunder
-from thunder.core import prims
+from thunder.core import devices, dtypes, prims
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
-from thunder.passes.postponing import postponed_past_decisions
+from thunder.passes.postponing import cannot_fail, may_fail, postponed_past_decisions
 
 
 def traced(fn: Callable[..., Any], *args: Any) -> Trace:
@@ -113,3 +115,25 @@ def test_a_long_chain() -> None:
 
     trace = traced(chain, torch.ones(2))
     assert order(postponed_past_decisions(trace)) == order(trace)
+
+
+@pytest.mark.parametrize(("device", "late"), [("cpu", False), ("cuda:0", True)])
+def test_wrong_positions_raise_no_error_on_a_gpu(device: str, late: bool) -> None:
+    where = devices.to_device(device)
+    x, values = (TensorProxy(name, shape=(4, 3), device=where, dtype=dtypes.float32) for name in ("x", "values"))
+    positions = TensorProxy("positions", shape=(4,), device=where, dtype=dtypes.int64)
+    trace = Trace("f", args=[x, values, positions])
+    with tracectx(trace):
+        prims.index_put(x, (positions,), values)
+    (op,) = trace.bound_symbols
+    assert may_fail(op) is not late
+    assert cannot_fail(op) is late
+
+
+def test_updates_of_parts_at_fixed_places_do_not_fail() -> None:
+    (op,) = [op for op in traced(_sets_a_row, torch.zeros(3, 2, dtype=torch.int64)).bound_symbols if op.subsymbols]
+    assert not may_fail(op)
+
+
+def _sets_a_row(x: Any) -> Any:
+    x[1] = 3

@@ -112,6 +112,27 @@ def test_gradients_that_nobody_holds(pretended: Played) -> None:
     assert len(addresses) == 1 and "uncaptured" not in thunder.explain(step)
 
 
+def test_decisions_before_the_graph(pretended: Played) -> None:
+    """A path that has decided cannot be left any more, so the graph may overwrite the gradients that it replaces."""
+    nets = training.network(), training.network()
+
+    def make(net: nn.Module) -> Callable[..., Any]:
+        run, drops = adamw(net), torch.tensor(False)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return run(x, y * 2 if drops else y)
+
+        return step
+
+    steps = always(make(nets[0])), make(nets[1])
+    for k in range(8):
+        assert torch.equal(*[step(*training.batch(k)) for step in steps])
+        assert training.same(*[training.copied([*net.parameters(), *hold(net)]) for net in nets]), k
+    report = thunder.explain(steps[0])
+    assert "CUDAGraph0 is captured, 1 time" in report
+    assert "still in use" not in report
+
+
 def test_gradients_that_another_path_reads(pretended: Played) -> None:
     """A path that replaces gradients may be left, after its graph was launched, for one that adds to them."""
     nets = training.network(), training.network()

@@ -90,7 +90,7 @@ class Specialization:
         self.differentiable = differentiable
         self.epilogue_traces = epilogue_traces
         # The targets whose `.grad` the program replaces for certain, once a CUDA graph has been launched.
-        certain = path is None and "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
+        certain = "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
         self.leaves = [*gradients_of(epilogue_traces[0]).values()] if certain else []
         self.epoch = implementations_epoch()
 

@@ -134,6 +134,30 @@ def test_decisions_before_the_graph(pretended: Played) -> None:
     assert "still in use" not in report
 
 
+def test_decisions_after_the_graph(pretended: Played) -> None:
+    """Another path may read the old gradients, even if this one has dropped them: the graph does not overwrite them."""
+    nets = training.network(), training.network()
+
+    def make(net: nn.Module) -> Callable[..., Any]:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            old = [p.grad for p in net.parameters()]
+            net.zero_grad()
+            loss = F.mse_loss(net(x), y)
+            loss.backward()
+            if loss.item() > 1000.0:
+                return torch.stack([g.sum() for g in old if g is not None])
+            return loss
+
+        return step
+
+    steps = always(make(nets[0])), make(nets[1])
+    for k in range(14):
+        x, y = training.batch(k)
+        assert torch.equal(*[step(x, y + 1000 if k % 4 == 3 else y) for step in steps])
+        assert training.same(*[training.copied(hold(net)) for net in nets]), k
+    assert "path with" in thunder.explain(steps[0])
+
+
 def test_gradients_that_another_path_reads(pretended: Played) -> None:
     """A path that replaces gradients may be left, after its graph was launched, for one that adds to them."""
     nets = training.network(), training.network()

@@ -25,6 +25,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -235,7 +236,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--group", type=int, default=1, help="number of models that compile at the same time")
-    parser.add_argument("--logs", default=".", help="folder for what candidates write to stderr")
+    parser.add_argument("--logs", default=tempfile.gettempdir(), help="folder for what candidates write to stderr")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -153,6 +153,13 @@ def rows_of_a_new_tensor(a: Any) -> Any:
     return out
 
 
+def rows_at_positions_in_a_tensor(a: Any) -> Any:
+    at = (a[:, 0] > 100).long()
+    out = torch.zeros(4, 3)
+    out[at] = a
+    return out.index_add(0, at, a)
+
+
 def loop_with_a_kept_state(a: Any) -> Any:
     out = torch.zeros_like(a)
     out[0] = a[1]
@@ -167,6 +174,7 @@ CASES: list[tuple[Callable[..., Any], list[str]]] = [
     (part_of_itself, ["setitem_", "copy_"]),
     (old_part_is_read_later, ["setitem_", "add > t"]),
     (rows_of_a_new_tensor, ["setitem_"] * 4),
+    (rows_at_positions_in_a_tensor, ["setitem_", "index_add_"]),
     (loop_with_a_kept_state, ["setitem_", "setitem_"]),
     (update, ["mul > a", "add > a"]),
     (

@@ -26,13 +26,12 @@ def thunder_probe(env: Env) -> Availability:
 @hookimpl
 def thunder_register_executors(registry: PluginRegistry) -> None:
     """Register an executor per extension. Triton's cross-entropy is faster (measured), so it has a higher priority."""
-    from thunder.extend import NewResults, OperatorExecutor
+    from thunder.extend import OperatorExecutor
 
     if loads(CROSS_ENTROPY):
-        loss = OperatorExecutor(LOSS, version=__version__, memory=NewResults())
-        registry.register_executor(loss, default=True, priority=15)
+        registry.register_executor(OperatorExecutor(LOSS, version=__version__), default=True, priority=15)
     if loads(NORMS):
-        registry.register_executor(OperatorExecutor(NORM, version=__version__, memory=NewResults()))
+        registry.register_executor(OperatorExecutor(NORM, version=__version__))
 
 
 @hookimpl

@@ -58,7 +58,8 @@ def in_place_updates(trace: Trace) -> Trace:
     if any(_writes(op) for op in operations if not is_copy(op)):
         return trace
     with construct(trace, "In-place Updates") as out:
-        operations, first, places = _numbers_first(trace, out)
+        # Without writes to inputs, only intermediate values change, which a failed run discards.
+        operations, first, places = _numbers_first(trace, out) if copies else (operations, 0, {})
         out.bound_symbols[:] = _Updates(trace, operations, first, places, parts_only=not copies).run()
     return out
 

@@ -44,7 +44,7 @@ from thunder.extend.registry import (
     set_default_executors,
 )
 from thunder.extend.rewriting import recording, rewrite
-from thunder.runtime.device_tables import device_table, is_capturing_tables
+from thunder.runtime.device_tables import device_table, is_capturing_graph
 
 __all__ = [
     "BoundSymbol",
@@ -88,7 +88,7 @@ __all__ = [
     "get_grad",
     "implementations_epoch",
     "in_bytes",
-    "is_capturing_tables",
+    "is_capturing_graph",
     "known_shape",
     "map_proxies",
     "named_executors",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["GraphTables", "device_table", "is_capturing_tables"]
+__all__ = ["GraphTables", "device_table", "is_capturing_graph"]
 
 _ALIGNED = 32  # tables begin at multiples of 256 bytes, as torch's allocations do: kernels are compiled for it
 
@@ -68,7 +68,7 @@ def _room(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-def is_capturing_tables() -> bool:
+def is_capturing_graph() -> bool:
     """Check whether this thread captures a graph, to which new tables belong."""
     return _capturing.tables is not None
 

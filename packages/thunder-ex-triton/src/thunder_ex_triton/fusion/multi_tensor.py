@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from thunder import prims
-from thunder.extend import BoundSymbol, Strides, TensorProxy, device_table, is_capturing_tables, to_torch_dtype
+from thunder.extend import BoundSymbol, Strides, TensorProxy, device_table, is_capturing_graph, to_torch_dtype
 from thunder_ex_triton.fusion.codegen import Writer, pointer
 from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.iteration_space import Space
@@ -144,7 +144,7 @@ class MultiTensorUpdate:
         device = tensors[0].device
         # Another stream could read a table before it is written, or after its memory has been used again.
         key = device, current_stream(device.index) if device.type == "cuda" else None
-        belongs_to_graph = is_capturing_tables()
+        belongs_to_graph = is_capturing_graph()
         table = None if belongs_to_graph else self._tables.get(key)
         if table is None:
             lengths = [x.numel() for x in tensors[self.whole[0] :: self.sizes[0] + self.sizes[2]]]

@@ -218,7 +218,7 @@ def test_positions_in_a_tensor(name: str) -> None:
         return a.sum()
 
     given = torch.rand(5, 3).cuda(), torch.rand(2, 3).cuda(), torch.tensor([4, 1]).cuda()
-    expected = copied([*given])
+    expected = [x.clone() for x in given]
     jitted = thunder.jit(write, cuda_graphs="never", executors=["torch"])
     for _ in range(3):
         assert torch.equal(jitted(*given), write(*expected))

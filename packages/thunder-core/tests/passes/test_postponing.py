@@ -50,6 +50,11 @@ def positions(x: Any, w: Any) -> Any:
     return y.cos() if w.sum() > 0 else y
 
 
+def creates(x: Any, w: Any) -> Any:
+    y = torch.arange(2) * x.clone()
+    return y.cos() if w.sum() > 0 else y
+
+
 def twice(x: Any, w: Any) -> Any:
     y = x.sin()
     if w.sum() > 0:
@@ -61,6 +66,7 @@ def twice(x: Any, w: Any) -> Any:
 CASES: dict[Callable[..., Any], list[str]] = {
     unneeded_before: ["sum", "gt", "decide", "sin", "mul", "cos"],
     needed_before: ["sin", "mul", "sum", "gt", "decide", "cos"],
+    creates: ["sum", "gt", "decide", "arange", "clone", "mul", "cos"],
     twice: ["sum", "gt", "decide", "tan", "sum", "gt", "decide", "sin", "cos", "add"],
 }
 
@@ -117,14 +123,20 @@ def test_a_long_chain() -> None:
     assert order(postponed_past_decisions(trace)) == order(trace)
 
 
+@pytest.mark.parametrize("name", ["index_put", "embedding", "embedding_backward"])
 @pytest.mark.parametrize(("device", "late"), [("cpu", False), ("cuda:0", True)])
-def test_wrong_positions_raise_no_error_on_a_gpu(device: str, late: bool) -> None:
+def test_wrong_positions_raise_no_error_on_a_gpu(device: str, late: bool, name: str) -> None:
     where = devices.to_device(device)
     x, values = (TensorProxy(name, shape=(4, 3), device=where, dtype=dtypes.float32) for name in ("x", "values"))
     positions = TensorProxy("positions", shape=(4,), device=where, dtype=dtypes.int64)
     trace = Trace("f", args=[x, values, positions])
     with tracectx(trace):
-        prims.index_put(x, (positions,), values)
+        if name == "index_put":
+            prims.index_put(x, (positions,), values)
+        elif name == "embedding":
+            prims.embedding(x, positions)
+        else:
+            prims.embedding_backward(values, positions, 4, -1, False)
     (op,) = trace.bound_symbols
     assert may_fail(op) is not late
     assert cannot_fail(op) is late

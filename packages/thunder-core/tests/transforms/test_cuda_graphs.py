@@ -204,6 +204,20 @@ def test_operators_without_a_symbol(pretended: Played) -> None:
         assert "histc" not in names
 
 
+def test_gradients_of_operators_without_a_symbol(device: str) -> None:
+    def gradient(x: Any, g: Any) -> Any:
+        y = x.detach().requires_grad_()
+        return torch.autograd.grad(torch.renorm(y * 2, 2, 0, 1.0), y, g)[0] * 2
+
+    fast = captured(gradient)
+    for _ in range(4):
+        x, g = torch.randn(3, 4, device=device), torch.randn(3, 4, device=device)
+        assert torch.equal(fast(x, g), gradient(x, g))
+    assert captures(fast) == 1
+    (graph,) = [op for op in thunder.last_traces(fast)[-1].bound_symbols if isinstance(op.sym.fn, CapturedRegion)]
+    assert "renorm_vjp" in [op.sym.name for op in graph.subsymbols]
+
+
 # -- programs on a GPU, or where there is none with graphs that are played ---------------------------------------------
 def captured(fn: Any, **options: Any) -> Any:
     """`fn` with CUDA graphs; its executor draws the random numbers that torch does."""

@@ -23,6 +23,7 @@ __all__ = ["cannot_fail", "innermost", "is_copy", "may_fail", "postponed_past_de
 
 _PURE = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.SHAPE_OP})
 _WITHOUT_POSITIONS = frozenset({prims.cat, prims.pad, prims.slice_scatter})
+_ROWS = frozenset({prims.embedding, prims.embedding_backward})
 _HARMLESS = frozenset({prims.clone, prims.full, prims.size, prims.item, prims.items})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
 
@@ -69,7 +70,11 @@ def _is_barrier(op: BoundSymbol) -> bool:
 def _may_wait(op: BoundSymbol) -> bool:
     if op.has_effect or op.sym.is_structural or op.sym.is_fusion:
         return False
-    return all(map(cannot_fail, innermost(op)))
+    return not may_fail(op) and not any(map(_is_read, innermost(op)))
+
+
+def _is_read(op: BoundSymbol) -> bool:
+    return op.sym in (prims.item, prims.items) or OpTags.OPAQUE_OP in op.sym.tags
 
 
 def innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
@@ -84,9 +89,10 @@ def innermost(op: BoundSymbol) -> Iterator[BoundSymbol]:
 def cannot_fail(op: BoundSymbol) -> bool:
     """Check whether a pure operation without decomposition never fails because of values."""
     tags = op.sym.tags
-    if OpTags.OPAQUE_OP in tags or _PURE.isdisjoint(tags):
+    by_position = op.sym in _ROWS or OpTags.SHAPE_OP in tags
+    if OpTags.OPAQUE_OP in tags or (not by_position and _PURE.isdisjoint(tags)):
         return False
-    if OpTags.SHAPE_OP not in tags or op.sym in _WITHOUT_POSITIONS:
+    if not by_position or op.sym in _WITHOUT_POSITIONS:
         return True
     read = [x for x in op.flat_args if isinstance(x, TensorProxy)]
     return all(is_inexact_dtype(x.dtype) or _fails_late(x) for x in read[1:])

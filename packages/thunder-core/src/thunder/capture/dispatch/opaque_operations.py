@@ -235,6 +235,7 @@ def _vjp_symbol(func: Any) -> Symbol:
         tensors = differentiated(args, kwargs)
         return [TensorProxy(like=tensors[i], requires_grad=True) for i in places]
 
+    vjp.differentiated = func  # type: ignore[attr-defined]
     return _derived(func, "vjp", vjp, meta)
 
 

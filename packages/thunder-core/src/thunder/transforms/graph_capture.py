@@ -122,7 +122,8 @@ _UNSAFE = ("data_dependent_output", "dynamic_output_shape", "nondeterministic_se
 def can_be_captured(fn: Any) -> bool:
     """Check whether a function is an operator of torch that neither writes nor draws, with results of known size.
 
-    So is the gradient of such an operator that torch computes. If it waits for the GPU nevertheless, the capture fails, which changes nothing.
+    So is the gradient of such an operator that torch computes. If it waits for the GPU nevertheless, the capture fails,
+    which changes nothing.
     """
     fn = getattr(fn, "differentiated", fn)
     name = getattr(fn, "__name__", "")

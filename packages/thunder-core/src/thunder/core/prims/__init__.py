@@ -17,6 +17,7 @@ from thunder.core.prims.elementwise_math import *  # noqa: F403
 from thunder.core.prims.elementwise_rounding import *  # noqa: F403
 from thunder.core.prims.elementwise_special import *  # noqa: F403
 from thunder.core.prims.embedding import *  # noqa: F403
+from thunder.core.prims.grouped_matmul import *  # noqa: F403
 from thunder.core.prims.indexing import *  # noqa: F403
 from thunder.core.prims.matmul import *  # noqa: F403
 from thunder.core.prims.numbers import *  # noqa: F403

@@ -16,6 +16,7 @@ from played_graphs import Played, always
 from torch.nn import functional as F
 
 import thunder
+import thunder.torch as ltorch
 from thunder.core import devices, dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
@@ -96,6 +97,28 @@ def test_operations_on_the_host_move_aside() -> None:
     names, _ = graphs(claimed(read, "cuda:0", "cpu"))
     assert names[:4] == ["sum", "item", "neg", "CUDAGraph0"]
     assert names.index("copy_") < names.index("sum", 1)
+
+
+def test_grouped_products() -> None:
+    """Captured where a kernel reads the ends of groups on the GPU: in bfloat16, or if there are no groups of rows."""
+    device = devices.to_device("cuda:0")
+
+    def fn(a: Any, b: Any, ends: Any) -> Any:
+        return prims.sin(ltorch.grouped_mm(prims.sin(a), b, ends))
+
+    for dtype, rows, expected in (
+        (dtypes.bfloat16, (32, 16), ["CUDAGraph0"]),
+        (dtypes.float32, (32, 16), ["sin", "_grouped_mm", "sin"]),
+        (dtypes.float32, (4, 32, 16), ["CUDAGraph0"]),
+    ):
+        a, b = (TensorProxy(n, shape=s, device=device, dtype=dtype) for n, s in (("a", rows), ("b", (4, 16, 24))))
+        ends = TensorProxy("ends", shape=(4,), device=device, dtype=dtypes.int32) if len(rows) == 2 else None
+        trace = Trace("f", args=[a, b] if ends is None else [a, b, ends])
+        with tracectx(trace):
+            trace.output = fn(a, b, ends)
+            prims.python_return(trace.output)
+        names, _ = graphs(transform_for_execution(trace, get_always_executors())[-1])
+        assert [name for name in names if name not in ("comment", "python_return")] == expected
 
 
 def test_a_seed_on_the_cpu() -> None:

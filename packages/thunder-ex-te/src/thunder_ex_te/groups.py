@@ -128,7 +128,7 @@ def register(registry: Any, executor: str, operators: dict[str, Any]) -> Any:
         return out
 
     registry.register_implementation(
-        GROUPED_MM, executor=executor, checker=why_not_grouped_mm, execution_transform=like
+        ltorch.grouped_mm, executor=executor, checker=why_not_grouped_mm, execution_transform=like
     )
     own = registry.register_operator("te_grouped_linear", executor=executor, like=like, fn=run)
     registry.register_implementation(
@@ -138,9 +138,6 @@ def register(registry: Any, executor: str, operators: dict[str, Any]) -> Any:
 
 
 # -- torch's own operation ---------------------------------------------------------------------------------------------
-GROUPED_MM = ("opaque", getattr(torch, "_grouped_mm", None))
-
-
 def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
     """Return why the executor does not support a `torch.nn.functional.grouped_mm` that `grouped` left in the trace."""
     if not linear.asked():
@@ -154,12 +151,12 @@ def why_not_grouped_mm(*args: Any, **kwargs: Any) -> str:
 
 def _with_known_sizes(trace: Trace, operator: Any) -> Trace:
     """Replace each `grouped_mm` whose group offsets are constants, because the group sizes are then known."""
-    if not any(op.sym.id == GROUPED_MM for op in trace.bound_symbols):
+    if not any(op.sym is ltorch.grouped_mm for op in trace.bound_symbols):
         return trace
     maker = {name: op for op in trace.bound_symbols for name in op.out_names}
 
     def replace(op: BoundSymbol) -> Any:
-        sizes = _known_sizes(op, maker) if op.sym.id == GROUPED_MM else None
+        sizes = _known_sizes(op, maker) if op.sym is ltorch.grouped_mm else None
         if sizes is None:
             return None
         x, matrices = op.args[:2]

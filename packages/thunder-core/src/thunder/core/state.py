@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -78,6 +78,7 @@ class _State(threading.local):
         self.frontend: Frontend | None = None
         self.parts: Parts | None = None  # receives the calls of the meta function of an operation that it watches
         self.source: SourceLine | None = None
+        self.differentiated: Container[str] | None = None  # while a gradient rule runs: the values that need gradients
         self.replaces_trace = False  # whether a program runs eagerly because its trace was given up
 
 

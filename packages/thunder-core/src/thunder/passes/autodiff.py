@@ -341,6 +341,7 @@ class JointTrace:
     def _apply(self, rule: GradRule, bsym: BoundSymbol) -> None:
         backward = getattr(rule, "backward", None)
         source, state.source = state.source, bsym.source
+        outer, state.differentiated = state.differentiated, self.tracked
         try:
             with self.trace.scope() as recorded:
                 if backward is not None:
@@ -351,7 +352,7 @@ class JointTrace:
             name_source(error, f"{self._whose(rule, bsym)}{_at(bsym)}", self._owner(rule, bsym))
             raise
         finally:
-            state.source = source
+            state.source, state.differentiated = source, outer
         if backward is not None:
             self.trace.record(bsym)
             result, names = bsym.output, {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grouped matrix products (mixture of experts): each group of rows is multiplied by the matrix of its expert.
 
-torch computes the gradient of a column-major factor transposed, so that the gradient is column-major as well. Operations
-have no strides in traces. Therefore the gradients are operations of their own, whose implementation reads the strides.
+torch computes the gradient of a column-major factor transposed, so that the gradient is column-major as well. Values of
+a trace have no strides. Therefore the gradients are separate operations, whose implementation reads the strides.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from thunder.core import prims
 from thunder.core.dtypes import to_dtype
 from thunder.core.errors import check
+from thunder.core.prims import needs_grad
 from thunder.core.prims.grouped_matmul import ends_of_groups, grouped_mm_errors, grouped_mm_samples
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -24,7 +25,10 @@ _TAGS = (OpTags.MATMUL_OP,)
 
 @torchsymbol(torch._grouped_mm, is_method=False, tags=_TAGS)
 def grouped_mm(input: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
-    """Multiply groups of matrices, as `torch.nn.functional.grouped_mm`. `offs` are the ends of groups of the rows or columns of two-dimensional factors."""
+    """Multiply groups of matrices (`torch.nn.functional.grouped_mm`).
+
+    `offs` are the ends of the groups of rows or columns of factors with two dimensions.
+    """
     out = prims.grouped_mm(input, mat2, offs)
     check(bias is None, lambda: "Bias not supported yet")
     check(
@@ -37,13 +41,13 @@ def grouped_mm(input: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dt
 @grouped_mm.vjp
 def _(g: Any, out: Any, input: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     # Only the strides of the first factor are read. It is not kept for them if the other factor needs no gradient.
-    kept = None if input.requires_grad and not mat2.requires_grad else input
+    kept = input if needs_grad(mat2) else None
     return grouped_mm_left_grad(g, kept, mat2, offs), grouped_mm_right_grad(g, input, mat2, offs), None, None, None
 
 
 @torchsymbol(id="torch.grouped_mm_left_grad", tags=_TAGS)
 def grouped_mm_left_grad(grad: Any, input: Any, mat2: Any, offs: Any) -> Any:
-    """Return the gradient of the first factor. Only the strides of `input` are read; None stands for a row-major one."""
+    """Return the gradient of the first factor. Only the strides of `input` are read; None stands for row-major ones."""
     return prims.grouped_mm(grad, mat2.mT, offs)
 
 

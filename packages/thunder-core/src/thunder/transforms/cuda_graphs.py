@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from thunder.core import prims
+from thunder.core.dtypes import bfloat16
 from thunder.core.nbytes import bytes_of
 from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
@@ -152,6 +153,8 @@ def _why_not(bsym: BoundSymbol) -> str | None:
         return "has data-dependent sizes or numbers"
     if _has_seed_on_the_cpu(bsym):
         return "keeps its seed on the CPU"
+    if _reads_groups_on_the_host(bsym):
+        return "reads the ends of groups on the host"
     return None
 
 
@@ -181,6 +184,18 @@ def _has_seed_on_the_cpu(bsym: BoundSymbol) -> bool:
     if is_it and any(isinstance(a, str) and a == "efficient" for a in bsym.args):
         return True
     return any(map(_has_seed_on_the_cpu, bsym.subsymbols))
+
+
+def _reads_groups_on_the_host(bsym: BoundSymbol) -> bool:
+    """Check for a grouped matmul for which torch has no kernel that reads the ends of groups on the GPU."""
+    for part in innermost(bsym):
+        if part.sym is prims.grouped_mm and len(part.tensors()) == 3:
+            from thunder.transforms.graph_capture import has_grouped_kernel  # imports torch
+
+            out = part.output
+            if out.dtype is not bfloat16 or not has_grouped_kernel(out.device.index):
+                return True
+    return False
 
 
 def _why_nothing(trace: Trace, min_operations: int) -> str:

@@ -26,7 +26,7 @@ from thunder.runtime.device_tables import GraphTables
 from thunder.runtime.torch_private import current_stream
 from thunder.transforms.lent_results import LentResults
 
-__all__ = ["Graph", "Memory", "Stopwatch", "can_be_captured", "capture", "is_capturing"]
+__all__ = ["Graph", "Memory", "Stopwatch", "can_be_captured", "capture", "has_grouped_kernel", "is_capturing"]
 
 
 class Memory:
@@ -134,6 +134,14 @@ def can_be_captured(fn: Any) -> bool:
     unsafe = {getattr(torch.Tag, tag, None) for tag in _UNSAFE}
     functional = [op for op in overloads if not op._schema.is_mutable]
     return bool(functional) and not name.endswith("_") and all(unsafe.isdisjoint(op.tags) for op in overloads)
+
+
+def has_grouped_kernel(index: int | None) -> bool:
+    """Check whether torch has a kernel for grouped matmuls in bfloat16 on a GPU. Otherwise it reads `offs` on the host.
+
+    Without a GPU, only tests ask.
+    """
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability(index)[0] in (9, 10)
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------

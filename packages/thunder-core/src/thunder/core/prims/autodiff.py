@@ -14,9 +14,10 @@ from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.creation import full
 from thunder.core.proxies import TensorProxy
+from thunder.core.state import state
 from thunder.core.symbol import OpTags, Symbol
 
-__all__ = ["get_grad", "put_grad", "put_grads", "rule_of_vjp", "zero_vjp"]
+__all__ = ["get_grad", "needs_grad", "put_grad", "put_grads", "rule_of_vjp", "zero_vjp"]
 
 _TAGS = (OpTags.GRAD_OP, OpTags.NON_DIFFERENTIABLE)
 
@@ -96,6 +97,11 @@ def rule_of_vjp(sym: Symbol, vjp: Callable[..., Any]) -> Callable[..., Any]:
     rule.backward = backward  # type: ignore[attr-defined]  # for callers that have already run the operation
     rule.__name__ = f"{sym.name}_grad"
     return rule
+
+
+def needs_grad(a: TensorProxy) -> bool:
+    """Check, in a gradient rule, whether a gradient flows into an input. If this is not known, return True."""
+    return state.differentiated is None or a.name in state.differentiated
 
 
 def zero_vjp(g: Any, out: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

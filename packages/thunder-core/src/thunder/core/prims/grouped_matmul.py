@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core import dtypes
-from thunder.core.errors import ThunderError, check
+from thunder.core.errors import UnsupportedError, check
 from thunder.core.prims.base import prim
 from thunder.core.prims.creation import iota
 from thunder.core.prims.matmul import check_factors
@@ -40,7 +40,7 @@ def _check(a: Any, b: Any, offs: Any) -> None:
         a.shape[-1] == b.shape[-2],
         lambda: "contraction dimension of mat_a and mat_b must match",
         # torch multiplies the groups of two matrices if these are within both. It has no gradient then.
-        ThunderError if a.ndim == b.ndim == 2 else RuntimeError,
+        UnsupportedError if a.ndim == b.ndim == 2 else RuntimeError,
     )
     check(
         (offs is not None) == flat,
@@ -120,7 +120,8 @@ def _rows(b: Any, left: Any, right: Any, offs: Any) -> Any:
     # The groups of all examples follow one another. Rows that are in no group get into the next example's first one,
     # and are undefined all the same.
     ends = b.expand(offs) + _starts(b, offs, rows)
-    return b.split(grouped_mm(b.merge(left), b.merge(right), reshape(ends, (-1,))), rows)
+    ends = reshape(ends, (b.size * ends.shape[1],))
+    return b.split(grouped_mm(b.merge(left), b.merge(right), ends), rows)
 
 
 def _inner(b: Any, left: Any, right: Any, offs: Any) -> Any:
@@ -134,7 +135,7 @@ def _inner(b: Any, left: Any, right: Any, offs: Any) -> Any:
         return transpose(reshape(out, (groups, m, b.size, n)), (2, 0, 1, 3))
     # What is in no group must not get into the next example's first group, so it is a group itself.
     starts = _starts(b, offs, k)
-    ends = reshape(cat([starts, b.expand(offs) + starts], 1), (-1,))
+    ends = reshape(cat([starts, b.expand(offs) + starts], 1), (b.size * (groups + 1),))
     columns = reshape(transpose(b.expand(left), (1, 0, 2)), (m, b.size * k))
     out = grouped_mm(columns, b.merge(right), ends)
     return reshape(out, (b.size, groups + 1, m, n))[:, 1:]

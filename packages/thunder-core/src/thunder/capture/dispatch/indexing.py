@@ -87,6 +87,14 @@ def _getitem(tracer: Tracer, x: Any, key: Any) -> Any:
     return torch.Tensor.__getitem__(x, found)
 
 
+@handles(torch.ops.aten.slice, torch.ops.aten.slice.Tensor)
+def _slice(tracer: Tracer, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    """Slice one dimension. torch's own functions call the operator, e.g. `associative_scan`."""
+    if not -x.dim() <= dim < x.dim():
+        return NotImplemented
+    return torch.Tensor.__getitem__(x, (*[slice(None)] * (dim % x.dim()), slice(start, end, step)))
+
+
 @handles(torch.where, traced=True)
 def _where(tracer: Tracer, condition: Any, *others: Any, **named: Any) -> Any:
     return NotImplemented if others or named else torch.nonzero(condition, as_tuple=True)

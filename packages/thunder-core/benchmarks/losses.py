@@ -7,7 +7,8 @@
 Each model of `base_models.py` trains with AdamW on eight random batches in turns, which it learns by heart: 100 steps,
 and 1,000 steps of the models named by `--long`. The float32 model starts with the same values of parameters, those of
 the bfloat16 model. The distance is the mean of `|loss - float32 loss|` over all steps and seeds. `thunder.jit(step)`
-runs in two processes, whose losses and final parameters must be equal to the bit.
+runs in two processes, whose losses and final parameters must be equal to the bit with `--deterministic`, and in
+general for models for which eager mode uses no kernels with atomic additions.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CANDIDATES = ["float32", "bfloat16", "step", "step again"]
 
 def losses(name: str, candidate: str, seed: int, given: argparse.Namespace) -> dict[str, Any]:
     """Return the losses of one run, and a digest of the parameters at its end."""
+    torch.use_deterministic_algorithms(given.deterministic, warn_only=True)
     torch.manual_seed(seed)
     dtype = torch.float32 if candidate == "float32" else torch.bfloat16
     model = MODELS[name].build(given.tiny).to(device=given.device, dtype=torch.bfloat16).to(dtype).train()
@@ -75,7 +77,8 @@ def in_process(name: str, candidate: str, given: argparse.Namespace) -> list[dic
     """Return the runs of all seeds, which another process does."""
     options = [sys.executable, __file__, "--models", name, "--candidate", candidate, "--seeds", str(given.seeds)]
     options += ["--device", given.device, "--long", given.long, "--steps", str(given.steps), "--part", str(given.part)]
-    options += ["--long-steps", str(given.long_steps), *(["--tiny"] if given.tiny else [])]
+    options += ["--long-steps", str(given.long_steps)]
+    options += [f"--{option}" for option in ("tiny", "deterministic") if getattr(given, option)]
     run = subprocess.run(options, capture_output=True, text=True, check=False)
     if run.returncode:
         print(f"{name}, {candidate} failed:\n{run.stderr[-2000:]}", flush=True)
@@ -117,8 +120,10 @@ def main() -> None:
     parser.add_argument("--candidate", help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--tiny", action="store_true", help="models of tiny sizes")
+    parser.add_argument("--deterministic", action="store_true", help="with torch.use_deterministic_algorithms")
     parser.add_argument("--workers", type=int, default=1, help="number of processes at the same time")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--json", type=Path, help="a file for the losses of all steps")
     given = parser.parse_args()
     names = given.models.split(",")
     if given.candidate:
@@ -138,6 +143,8 @@ def main() -> None:
     titles = "| model | steps | float32 loss | bfloat16 eager | thunder.jit(step) | ratio | two runs equal to the bit |"
     text = "\n".join([f"On a {machine()}.", "", titles, "|" + "---|" * 7, *(rows[n] for n in MODELS if n in rows)])
     print(text)
+    if given.json:
+        given.json.write_text(json.dumps(found), encoding="utf-8")
     if given.markdown:
         given.markdown.write_text(text + "\n", encoding="utf-8")
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handlers of `torch._foreach_*`, which optimizers and gradient clipping call: one operation for each tensor.
 
-This is the definition of these functions, and how torch runs them on a CPU. Executors may join the operations again.
+This is the definition of these functions, and how torch runs them on a CPU. Where torch has kernels for lists, which
+may round differently, each tensor is a call of such a kernel, for lists of one tensor. The torch executor joins these
+calls again (`executors/torchex/join_foreach.py`).
 """
 
 from __future__ import annotations
@@ -13,34 +15,58 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.dispatch.writing import assign
 from thunder.capture.tensors.tracer import Tracer
+from thunder.core.symbol import Symbol
+from thunder.executors.torchex.foreach import FOREACH, FUNCTIONS, of_one_tensor
 
 __all__: list[str] = []
 
-# Functions for which a list of tensors has the same meaning as a call for each tensor.
-_NAMES = (
-    "abs", "acos", "add", "asin", "atan", "ceil", "clamp_max", "clamp_min", "cos", "cosh", "div", "erf", "erfc", "exp",
-    "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10", "log1p", "log2", "mul", "neg", "pow", "reciprocal",
-    "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc",
-)  # fmt: skip
+# The types of devices for which torch has kernels for lists of tensors.
+_MULTI_TENSOR = {"cuda"}
 
 
-def _for_each(name: str, function: Callable[..., Any]) -> None:
+def _for_each(name: str, function: Callable[..., Any], sym: Symbol | None = None) -> None:
     listed = getattr(torch, name, None)
     if listed is None:
         return
+    in_place = name.endswith("_")
 
     @handles(listed, traced=True)
     def handler(tracer: Tracer, xs: Any, *args: Any, **kwargs: Any) -> Any:
-        args = tuple([_numbers(x, name) for x in args])
+        given = xs, *[_numbers(x, name) for x in args]
         kwargs = {k: _numbers(x, name) for k, x in kwargs.items()}
-        if not isinstance(xs, (list, tuple)):  # a number to the power of tensors
-            return tuple([function(xs, x) for x in args[0]])
-        found = [
-            function(x, *[_item(a, i) for a in args], **{k: _item(a, i) for k, a in kwargs.items()})
-            for i, x in enumerate(xs)
-        ]
-        return found if name.endswith("_") else tuple(found)
+        count = len(next(x for x in given if isinstance(x, (list, tuple))))  # a number may have tensors as exponents
+        together = sym is not None and _is_multi_tensor(given, kwargs, count)
+        found = []
+        for i in range(count):
+            if sym is None or not together:
+                found.append(function(*[_item(a, i) for a in given], **{k: _item(a, i) for k, a in kwargs.items()}))
+                continue
+            call = tuple([_list_of_one(a, i) for a in given]), {k: _list_of_one(a, i) for k, a in kwargs.items()}
+            (result,) = tracer.call_symbol(sym, *call)
+            found.append(assign(tracer, xs[i], result, name) if in_place else result)
+        return found if in_place else tuple(found)
+
+
+def _is_multi_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> bool:
+    """Check whether torch runs a call by kernels for lists: real floating point tensors that are alike."""
+    given = [*args, *kwargs.values()]
+    lists = [x for x in given if isinstance(x, (list, tuple))]
+    tensors = [x for xs in lists for x in xs if isinstance(x, torch.Tensor)]
+    numbers = [x for xs in (given, *lists) for x in xs if not isinstance(x, (torch.Tensor, list, tuple))]
+    if not tensors or any(isinstance(x, complex) for x in numbers) or any(len(xs) != count for xs in lists):
+        return False
+    device, dtype = tensors[0].device, tensors[0].dtype
+    if device.type not in _MULTI_TENSOR or not dtype.is_floating_point:
+        return False
+    if any(x.device != device or x.dtype is not dtype for x in tensors):
+        return False
+    shapes = [[x.shape for x in xs] for xs in lists if all(isinstance(x, torch.Tensor) for x in xs)]
+    if any(xs != shapes[0] for xs in shapes) or sum(map(len, shapes)) != len(tensors):
+        return False
+    single = [x for x in given if isinstance(x, torch.Tensor)]
+    return all(x.device == device and x.dtype.is_floating_point for x in single)
 
 
 def _numbers(x: Any, name: str) -> Any:
@@ -56,21 +82,15 @@ def _item(x: Any, i: int) -> Any:
     return x[i] if isinstance(x, (list, tuple)) else x
 
 
-def _with_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, a, b, value=1: function(x, a, b, value=value)
+def _list_of_one(x: Any, i: int) -> Any:
+    return [x[i]] if isinstance(x, (list, tuple)) else x
 
 
-for _name in _NAMES:
-    _for_each(f"_foreach_{_name}", getattr(torch, _name))
-    _for_each(f"_foreach_{_name}_", getattr(torch.Tensor, f"{_name}_"))
-for _name in ("addcdiv", "addcmul"):
-    _for_each(f"_foreach_{_name}", _with_value(getattr(torch, _name)))
-    _for_each(f"_foreach_{_name}_", _with_value(getattr(torch.Tensor, f"{_name}_")))
-for _name, _bound in (("maximum", torch.clamp_min), ("minimum", torch.clamp_max)):  # by tensors or numbers
-    _for_each(f"_foreach_{_name}", _bound)
-    _for_each(f"_foreach_{_name}_", getattr(torch.Tensor, f"{_bound.__name__}_"))
+for _name, _function in FUNCTIONS.items():
+    _for_each(f"_foreach_{_name}", of_one_tensor(_name, _function), FOREACH.get(_name))
+    _writing = getattr(torch.Tensor, f"{_function.__name__}_", None)
+    if _writing is not None:
+        _for_each(f"_foreach_{_name}_", of_one_tensor(_name, _writing), FOREACH.get(_name))
 _for_each("_foreach_clone", torch.clone)
-_for_each("_foreach_max", torch.max)
 _for_each("_foreach_zero_", torch.Tensor.zero_)
 _for_each("_foreach_copy_", torch.Tensor.copy_)
-_for_each("_foreach_norm", lambda x, ord=2, dtype=None: torch.linalg.vector_norm(x, ord, dtype=dtype))

@@ -23,6 +23,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, contiguous_strides, dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex, qualified_name
+from thunder.executors.torchex.foreach import foreach_in_place, is_foreach, strides_of_foreach, updates_foreach
 from thunder.executors.torchex.fused_updates import is_fused_update, operand, updated_in_place, updates
 from thunder.executors.torchex.part_updates import is_part_update, part_in_place, strides_of_part_update, writes_part
 from thunder.extend.memory import ResultMemory
@@ -62,12 +63,16 @@ class TorchMemory(ResultMemory):
             return [op.kwargs["out"].name]
         if op.sym is _copy():
             return [op.args[1].name]
+        if updates_foreach(op):
+            return [x.name for x in op.args[0]]
         return [op.args[0].name] if writes_part(op) else None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         if is_fused_update(op):
             operands = {result: operand(op, result).name for result in updates(op)}
             return {result: known[name] for result, name in operands.items() if name in known}
+        if is_foreach(op):
+            return strides_of_foreach(op, known)
         out = op.output
         if not isinstance(out, TensorProxy) or any(type(n) is not int for n in out.shape):
             return {}
@@ -110,6 +115,8 @@ class TorchMemory(ResultMemory):
     ) -> BoundSymbol | None:
         if is_fused_update(op):
             return updated_in_place(op, targets)
+        if is_foreach(op):
+            return foreach_in_place(op, *next(iter(targets.values())))
         fn = op.sym.fn
         if not isinstance(op.output, TensorProxy) or [*targets] != [op.output.name] or "out" in op.kwargs:
             return None

@@ -68,7 +68,9 @@ _PLAIN = frozenset({
 # Options of torch functions that are not those of operations.
 _OPTIONS = frozenset({"out", "pin_memory", "layout", "requires_grad"})
 _INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
-_DUNDER["__div__"], _DUNDER["__rdiv__"] = ("true_divide", False), ("true_divide", True)
+_DUNDER["__div__"] = ("true_divide", False)
+del _DUNDER["__rtruediv__"]
+_RECIPROCAL = frozenset({"__rdiv__", "__rtruediv__"})  # torch multiplies with the reciprocal, which rounds twice
 
 
 def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -195,7 +197,7 @@ def _dispatch(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str
             if name in OF_SIZES:
                 args = tuple([tracer.handle_of(x) if isinstance(x, torch.Tensor) else x for x in args])
         return _natively(func, args, kwargs)
-    if name in _DUNDER or name in _INPLACE_DUNDER:
+    if name in _DUNDER or name in _INPLACE_DUNDER or name in _RECIPROCAL:
         return _operator(tracer, func, name, args)
     inplace = _functional_form(func, name)
     if inplace is not None:
@@ -247,6 +249,8 @@ def _operator(tracer: Tracer, func: Any, name: str, args: tuple[Any, ...]) -> An
         return _natively(func, args, {})  # NotImplemented, or an error
     if name in _INPLACE_DUNDER:
         return assign(tracer, args[0], _call_language(tracer, language.methods[_INPLACE_DUNDER[name]], args, {}), name)
+    if name in _RECIPROCAL:
+        return _call_language(tracer, language.methods["mul"], (args[0].reciprocal(), args[1]), {})
     method, swapped = _DUNDER[name]
     return _call_language(tracer, language.methods[method], args[::-1] if swapped else args, {})
 

@@ -21,6 +21,7 @@ from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
+from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
 from thunder.frontend.differentiable import DifferentiableProgram
@@ -184,6 +185,9 @@ class Passes:
         updated = in_place_updates(traces[-1])
         if updated is not traces[-1]:
             traces.append(verify_if_asked(updated))
+        joined = join_foreach(traces[-1])
+        if joined is not traces[-1]:
+            traces.append(verify_if_asked(joined))
         with compiling(self.compilation):
             self.run(traces, "final")
         traces.append(verify_if_asked(delete_last_used(traces[-1])))

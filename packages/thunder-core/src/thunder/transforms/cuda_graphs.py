@@ -33,6 +33,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.deletion import delete_last_used
+from thunder.passes.operation_memory import shared_arguments, written_arguments
 from thunder.passes.postponing import innermost, may_fail
 from thunder.passes.region import Region, without_views
 from thunder.transforms.base import PassContext, Transform, check_option
@@ -142,7 +143,7 @@ def _why_not(bsym: BoundSymbol) -> str | None:
         return "is not a computation"
     if _has_tag(bsym):
         return "has effects, waits for the device, or is opaque"
-    if _writes(bsym) is None:
+    if written_arguments(bsym) is None:
         return "writes to memory that is not known"
     if any(part.sym is prims.tensor_from_sequence for part in innermost(bsym)):
         return "copies from the host"
@@ -279,7 +280,7 @@ def _is_on_cpu(values: Iterable[Any]) -> bool:
 def _is_on_host(bsym: BoundSymbol) -> bool:
     """Check whether an operation has to do only with the host's memory, and does nothing else, e.g. end the run."""
     values = (*bsym.flat_args, *bsym.flat_outs)
-    if not runs(bsym) or may_fail(bsym) or _has_tag(bsym) or _writes(bsym) is None:
+    if not runs(bsym) or may_fail(bsym) or _has_tag(bsym) or written_arguments(bsym) is None:
         return False
     if not all(map(_is_known, _numbers(values))):  # arithmetic on numbers may fail, too
         return False
@@ -304,41 +305,13 @@ def _watched(inputs: Iterable[Proxy], fixed: frozenset[str] | None) -> dict[str,
     return {"sizes": sizes, "strides": strides}
 
 
-def _writes(bsym: BoundSymbol) -> list[str] | None:
-    """Return the tensors that an operation writes to, or None if they are not known."""
-    executor = bsym.sym.executor
-    if not bsym.has_effect or not _may_write(bsym):
-        return []
-    return None if executor is None else executor.memory.written(bsym)
-
-
-def _may_write(bsym: BoundSymbol) -> bool:
-    return OpTags.IN_PLACE_OP in bsym.sym.tags or any(map(_may_write, bsym.subsymbols))
-
-
-def _shared(bsym: BoundSymbol) -> list[str] | None:
-    """Return the arguments whose memory the results of an operation may share. None: all, and it may keep them."""
-    if bsym.sym.is_structural:
-        return []
-    if OpTags.VIEW_OP in bsym.sym.tags and OpTags.OPAQUE_OP not in bsym.sym.tags:
-        return [*bsym.arg_names]
-    if bsym.sym.executor is None:
-        return None
-    found = bsym.sym.executor.memory.may_share(bsym)
-    # An operation that writes returns what it wrote to.
-    written = _writes(bsym)
-    if found is None and written:
-        return written
-    return None if found is None or written is None else [*found, *written]
-
-
 def _written(region: Region) -> list[int]:
     """Return the indices of the inputs that a region writes to."""
     names: set[str] = set()
     for op in reversed(region.operations):
-        names.update(_writes(op) or ())
+        names.update(written_arguments(op) or ())
         if not names.isdisjoint(op.out_names):
-            shared = _shared(op)
+            shared = shared_arguments(op)
             names.update(op.arg_names if shared is None else shared)
     return [i for i, p in enumerate(region.inputs) if p.name in names]
 
@@ -356,7 +329,7 @@ def _lent(trace: Trace) -> set[str]:
     for op in reversed(trace.bound_symbols):
         if op.sym.is_return:
             continue
-        shared = _shared(op)
+        shared = shared_arguments(op)
         if shared is None:
             kept.update(op.arg_names)
         elif not kept.isdisjoint(op.out_names):
@@ -371,7 +344,7 @@ def _most_bytes(region: Region) -> int:
     alive = most = 0
     ends: dict[int, int] = {}
     for i, op in enumerate(region.operations):
-        if OpTags.VIEW_OP not in op.sym.tags and not _writes(op):
+        if OpTags.VIEW_OP not in op.sym.tags and not written_arguments(op):
             for p in op.flat_outs:
                 alive += bytes_of(p)
                 end = last.get(p.name, i)

@@ -168,8 +168,7 @@ def _torchs() -> dict[str, Callable[[Iterable[Any]], Any]]:
 
 
 OPTIMIZERS = _torchs()
-# Optimizers whose code branches on the step count, or on values, with the number of programs. RAdam divides a number by
-# a tensor, which torch rounds twice (docs/compatibility.md): after some calls it is not to the bit.
+# Optimizers whose code branches on the step count, or on values, with the number of programs.
 BRANCHING: dict[str, tuple[Any, int]] = {"RAdam": (lambda p: torch.optim.RAdam(p, lr=0.01), 3)}
 if hasattr(torch.optim, "Adafactor"):
     BRANCHING["Adafactor"] = (lambda p: torch.optim.Adafactor(p, lr=0.01), 3)

@@ -631,3 +631,19 @@ def test_weights_that_torch_does_not_hand_on(reduction: str) -> None:
 
     x, y = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 2.0, 1.5])
     torch.testing.assert_close(thunder.jit(f)(x, y), f(x, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.complex64], ids=str)
+@pytest.mark.parametrize("number", [0.1, 3, 2j])
+def test_a_number_divided_by_a_tensor(number: Any, dtype: torch.dtype) -> None:
+    """Torch multiplies with the reciprocal, and so rounds twice. The gradient is that of both."""
+    draw = torch.Generator().manual_seed(0)
+    x = (torch.rand(1000, generator=draw) * 10 + 1).to(dtype)
+    fn = lambda x: number / x  # noqa: E731
+    found, expected = thunder.jit(fn, fullgraph=True)(x), fn(x)
+    assert found.dtype is expected.dtype and torch.equal(found, expected)
+    if dtype.is_floating_point and isinstance(number, float):
+        ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+        thunder.jit(fn, fullgraph=True, executors=["torch"])(ours).sum().backward()
+        fn(theirs).sum().backward()
+        assert torch.equal(ours.grad, theirs.grad)

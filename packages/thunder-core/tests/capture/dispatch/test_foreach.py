@@ -8,6 +8,19 @@ import pytest
 import torch
 
 import thunder
+from thunder.capture.dispatch import foreach as tested
+
+
+@pytest.fixture(params=[False, True], ids=["one by one", "kernels for lists"], autouse=True)
+def lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Record calls for lists on the CPU, too, as on a GPU."""
+    monkeypatch.setattr(tested, "_MULTI_TENSOR", {"cpu"} if request.param else set())
+    return bool(request.param)
+
+
+def names(jitted: Any) -> list[str]:
+    return [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.name.startswith("foreach")]
+
 
 CALLS: dict[str, Callable[..., Any]] = {
     "a number": lambda xs, ys: torch._foreach_mul(xs, 2),
@@ -89,3 +102,78 @@ def test_numbers_in_a_tensor(name: str) -> None:
     for n in (torch.tensor([0.1, 0.2]), torch.tensor([0.3, 1.0])):
         assert all(map(torch.equal, jitted(xs, n), call(xs, n)))
     assert thunder.cache_misses(jitted) == 1
+
+
+ONE_BY_ONE: dict[str, Callable[..., Any]] = {
+    "another dtype": lambda xs, ys: torch._foreach_add(xs, [y.double() for y in ys]),
+    "another shape": lambda xs, ys: torch._foreach_add(xs, [y[:1] for y in ys]),
+    "mixed dtypes": lambda xs, ys: torch._foreach_mul([xs[0], xs[1].double()], 2),
+    "whole numbers": lambda xs, ys: torch._foreach_mul([x.long() for x in xs], 2),
+    "complex numbers": lambda xs, ys: torch._foreach_mul(xs, 2j),
+    "a complex number in a list": lambda xs, ys: torch._foreach_mul(xs, [2.0, 2j]),
+    "copies": lambda xs, ys: torch._foreach_clone(xs),
+}
+
+
+@pytest.mark.parametrize("call", ONE_BY_ONE.values(), ids=ONE_BY_ONE)
+def test_calls_without_a_kernel_for_lists(call: Callable[..., Any]) -> None:
+    xs, ys = [torch.randn(3), torch.randn(2, 2)], [torch.rand(3) + 1, torch.rand(2, 2) + 1]
+    jitted = thunder.jit(call, fullgraph=True)
+    assert all(map(torch.equal, jitted(xs, ys), call(xs, ys)))
+    assert not names(jitted)
+
+
+def test_one_kernel_for_a_list(lists: bool) -> None:
+    call = lambda xs, n: torch._foreach_div(xs, [0.3, 0.7])  # noqa: E731
+    xs = [torch.randn(3), torch.randn(2, 2)]
+    jitted = thunder.jit(call, fullgraph=True)
+    assert all(map(torch.equal, jitted(xs, 1), call(xs, 1)))
+    assert names(jitted) == ["foreach_div"] * lists
+
+
+def test_unused_results_are_not_computed(lists: bool) -> None:
+    jitted = thunder.jit(lambda xs: torch._foreach_sqrt(xs)[1], executors=["torch"])
+    assert jitted([torch.ones(3), torch.ones(2)]).shape == (2,)
+    found = thunder.last_traces(jitted)[-1].bound_symbols
+    (op,) = [op for op in found if op.sym.name in ("sqrt", "foreach_sqrt")]
+    assert len(op.flat_outs) == 1
+
+
+def test_numbers_of_the_program() -> None:
+    """Numbers in a list that a tensor contains change from call to call."""
+
+    def call(xs: Any, step: Any) -> Any:
+        step += 1
+        return torch._foreach_mul(xs, [1 / step.item(), 2.0 - step.item()])
+
+    jitted = thunder.jit(call, fullgraph=True)
+    xs, ours, theirs = [torch.randn(3), torch.randn(2, 2)], torch.tensor(1.0), torch.tensor(1.0)
+    for _ in range(3):
+        assert all(map(torch.equal, jitted(xs, ours), call(xs, theirs)))
+    assert thunder.cache_misses(jitted) == 1
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["new", "in place"])
+def test_gradients(in_place: bool) -> None:
+    def call(xs: Any, ys: Any) -> Any:
+        made = torch._foreach_addcmul(xs, ys, ys, [0.5, 2.0])
+        if in_place:
+            torch._foreach_mul_(made, ys)
+        return sum(x.sum() for x in (*torch._foreach_div(made, [0.3, 0.7]), *torch._foreach_norm(xs)))
+
+    def gradients(fn: Any) -> Any:
+        draw = torch.Generator().manual_seed(0)
+        xs, ys = [[torch.rand(s, generator=draw).requires_grad_() for s in (3, (2, 2))] for _ in range(2)]
+        loss = fn(xs, ys)
+        loss.backward()
+        return [loss, *[x.grad for x in (*xs, *ys)]]
+
+    for found, expected in zip(gradients(thunder.jit(call, fullgraph=True)), gradients(call)):
+        torch.testing.assert_close(found, expected)
+
+
+def test_batched() -> None:
+    call = lambda x: torch._foreach_lerp([x, x.sin()], [x.cos(), x], 0.3)  # noqa: E731
+    x = torch.randn(3, 4)
+    for found, expected in zip(thunder.jit(torch.func.vmap(call))(x), call(x)):
+        torch.testing.assert_close(found, expected)

@@ -12,6 +12,7 @@ memory and the order of all other operations are unchanged. The time is linear i
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from thunder.core.proxies import TensorProxy
@@ -28,7 +29,7 @@ def join_foreach(trace: Trace) -> Trace:
     """Return the trace with runs of calls for lists joined, or the trace itself if there are none."""
     operations = trace.bound_symbols
     listed = [is_foreach(op) or updates_foreach(op) for op in operations]
-    if not any(one and other for one, other in zip(listed, listed[1:])):
+    if not any(one and other for one, other in pairwise(listed)):
         return trace
     memory = SharedMemory(operations)
     runs: list[_Run] = []

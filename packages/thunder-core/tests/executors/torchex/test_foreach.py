@@ -103,3 +103,15 @@ def test_every_function_has_an_operation() -> None:
 def test_operations_on_real_tensors() -> None:
     (x,) = FOREACH["div"]([torch.ones(2)], [4.0])
     assert x.tolist() == [0.25, 0.25]
+
+
+def test_sizes_that_change() -> None:
+    def call(x: Any, y: Any) -> Any:
+        torch._foreach_add_([x], [y])
+        return torch._foreach_mul([x, y, x + y], 3)
+
+    jitted = thunder.jit(call, executors=["torch"], cache="symbolic values", fullgraph=True)
+    for n in (3, 4, 5, 6):
+        x, y = torch.rand(n, 2), torch.rand(n, 2)
+        assert all(map(torch.equal, jitted(x.clone(), y), call(x.clone(), y)))
+    assert thunder.cache_misses(jitted) < 4

@@ -125,6 +125,8 @@ def strides_of_foreach(op: BoundSymbol, known: Mapping[str, Strides]) -> dict[st
         return {}
     found: dict[str, Strides] = {}
     for i, out in enumerate(op.output):
+        if any(type(n) is not int for n in out.shape):
+            continue
         operands = [x for a in op.args if isinstance(a, list) and isinstance(x := a[i], TensorProxy)]
         layouts = {known.get(x.name) for x in operands}
         if len(layouts) == 1 and all(tuple(x.shape) == tuple(out.shape) for x in operands):

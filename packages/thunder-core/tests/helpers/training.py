@@ -61,15 +61,6 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected) or (found != found and expected != expected)
 
 
-def close(found: Any, expected: Any) -> bool:
-    """Compare to a few units in the last place, relative to the largest element of a tensor."""
-    if isinstance(expected, torch.Tensor):
-        return torch.allclose(found, expected, rtol=0, atol=1e-5 * max(float(expected.abs().max()), 1e-3))
-    if isinstance(expected, (list, tuple)):
-        return len(found) == len(expected) and all(map(close, found, expected))
-    return same(found, expected)
-
-
 def trained(make: Make, jit: Callable[..., Any], calls: int) -> tuple[Any, list[Any], list[bool]]:
     """Return the jitted step, what each call left, and whether its objects are those of the call before."""
     net = network()
@@ -99,7 +90,6 @@ def check(
     programs: int | None = None,
     eager: int = 0,
     reason: str | None = None,
-    compare: Callable[[Any, Any], bool] = same,
 ) -> Any:
     """Compare a training step with eager mode, call by call, and the number of programs with the one allowed.
 
@@ -111,7 +101,7 @@ def check(
         _, expected, kept = trained(make, lambda f: f, calls)
         jitted, found, kept_too = trained(make, thunder.jit, calls)
     for k, (a, b) in enumerate(zip(found, expected)):
-        assert compare(a, b), f"call {k}"
+        assert same(a, b), f"call {k}"
     assert kept_too == kept
     why = thunder.explain(jitted)
     if reason is not None:

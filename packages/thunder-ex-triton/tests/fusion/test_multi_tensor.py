@@ -100,6 +100,33 @@ def test_numbers_are_copied_outside_the_update() -> None:
     assert OpTags.DEVICE_SYNC_OP not in update.sym.tags
 
 
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD])
+def test_operations_on_lists(optimizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of torch's kernels for lists become the same updates as operations on each tensor."""
+
+    def trained(types: set[str]) -> tuple[Any, Tensors]:
+        monkeypatch.setattr("thunder.capture.dispatch.foreach._MULTI_TENSOR", types)
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)).to(DEVICE)
+        steps = optimizer(net.parameters(), lr=0.01, foreach=True)
+
+        def step(x: torch.Tensor) -> None:
+            steps.zero_grad()
+            net(x).square().mean().backward()
+            steps.step()
+
+        jitted = thunder.jit(step, cuda_graphs="never")
+        for k in range(3):
+            jitted(torch.full((3, 4), k + 1.0, device=DEVICE))
+        names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+        assert not any("foreach" in name for name in names)
+        return [(len(update.updates), len(update.into)) for update in updates(jitted)], [*net.parameters()]
+
+    (found, ours), (expected, theirs) = trained({DEVICE}), trained(set())
+    assert found == expected != []
+    assert all(map(torch.equal, ours, theirs))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.NAdam, torch.optim.SGD])
 def test_a_step_is_one_graph(optimizer: Any) -> None:

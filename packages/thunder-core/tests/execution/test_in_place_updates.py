@@ -243,7 +243,7 @@ def decides_on_the_new_value(a: Any, b: Any, g: Any) -> None:
 
 @pytest.mark.parametrize("fn", [decides, decides_on_the_new_value])
 def test_nothing_is_written_before_a_decision(fn: Callable[..., Any]) -> None:
-    jitted = thunder.jit(fn)
+    jitted = thunder.jit(fn, executors=["torch"])  # fusions postpone what a decision does not need
     ours = [matrix(1), matrix(2), matrix(3)]
     theirs = copied(ours)
     for sign in (1, -1, 1, 1, -1, -1):

@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "clamped in place": lambda xs, ys: [torch._foreach_clamp_max_(z := [x.clone() for x in xs], ys), z][1],
     "power": lambda xs, ys: torch._foreach_pow(ys, [2.0, 0.5]),
     "power of a number": lambda xs, ys: torch._foreach_pow(2.0, xs),
-    "the largest": lambda xs, ys: torch._foreach_max(torch._foreach_clone(xs)),
+    "the largest": lambda xs, ys: torch._foreach_max([x.clone() for x in xs]),
     "norm": lambda xs, ys: torch._foreach_norm(xs, 1),
     "copy": lambda xs, ys: [torch._foreach_copy_(z := [x * 2 for x in xs], ys), torch._foreach_zero_(z[:1]), z][2],
 }
@@ -111,7 +111,7 @@ ONE_BY_ONE: dict[str, Callable[..., Any]] = {
     "whole numbers": lambda xs, ys: torch._foreach_mul([x.long() for x in xs], 2),
     "complex numbers": lambda xs, ys: torch._foreach_mul(xs, 2j),
     "a complex number in a list": lambda xs, ys: torch._foreach_mul(xs, [2.0, 2j]),
-    "copies": lambda xs, ys: torch._foreach_clone(xs),
+    "copies": lambda xs, ys: [torch._foreach_copy_(z := [x.clone() for x in xs], ys), z][1],
 }
 
 

@@ -113,6 +113,14 @@ for _dunder, _name in OPERATORS.items():
         setattr(Value, f"__r{_dunder.strip('_')}__", _operator(_name, swapped=True))
 
 
+def _reciprocal_times(self: Value, other: Any) -> Value:
+    """Record `other / self` as the capture layer does."""
+    return _record(language.methods["mul"], (_record(language.methods["reciprocal"], (self,), {}), other), {})
+
+
+Value.__rtruediv__ = _reciprocal_times  # type: ignore[attr-defined]
+
+
 class _Recorder:
     """Replaces the capture layer while a pattern runs."""
 

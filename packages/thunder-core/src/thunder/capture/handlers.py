@@ -12,6 +12,7 @@ from thunder.capture.dispatch import (  # noqa: F401
     attention,
     conversions,
     data_dependent,
+    deterministic,
     draws,
     factories,
     foreach,

@@ -20,7 +20,7 @@ _SMOOTH = ("linear", "bilinear", "bicubic", "trilinear")
 _MODES = "nearest | linear | bilinear | bicubic | trilinear | lanczos | area | nearest-exact"
 
 
-def _size_and_scales(input: Any, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+def size_and_scales(input: Any, size: Any, scale_factor: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
     """Return the output size, and the scale factors if the caller passed these instead."""
     spatial = input.ndim - 2
     check(
@@ -48,7 +48,7 @@ def _size_and_scales(input: Any, size: Any, scale_factor: Any) -> tuple[tuple[in
     return tuple(math.floor(n * s) for n, s in zip(input.shape[2:], values)), values
 
 
-def _check_mode(input: Any, mode: str, align_corners: bool | None, antialias: bool) -> None:
+def check_mode(input: Any, mode: str, align_corners: bool | None, antialias: bool) -> None:
     check(
         align_corners is None or mode in _SMOOTH,
         lambda: (
@@ -88,8 +88,8 @@ def interpolate(
     antialias: bool = False,
 ) -> Any:
     """Resample `(batch, channels, *spatial)` to `size`, or by `scale_factor`."""
-    output_size, scales = _size_and_scales(input, size, scale_factor)
-    _check_mode(input, mode, align_corners, antialias)
+    output_size, scales = size_and_scales(input, size, scale_factor)
+    check_mode(input, mode, align_corners, antialias)
     check(
         not recompute_scale_factor or size is None,
         lambda: "recompute_scale_factor is not meaningful with an explicit size.",

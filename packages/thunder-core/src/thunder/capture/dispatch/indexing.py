@@ -95,6 +95,12 @@ def _slice(tracer: Tracer, x: Any, dim: int = 0, start: Any = None, end: Any = N
     return torch.Tensor.__getitem__(x, (*[slice(None)] * (dim % x.dim()), slice(start, end, step)))
 
 
+@handles(torch.ops.aten._unsafe_index, torch.ops.aten._unsafe_index.Tensor)
+def _unsafe_index(tracer: Tracer, x: Any, indices: Any) -> Any:
+    """Index without checks of the positions. torch's decompositions call the operator, e.g. of `interpolate`."""
+    return torch.Tensor.__getitem__(x, tuple([slice(None) if i is None else i for i in indices]))
+
+
 @handles(torch.where, traced=True)
 def _where(tracer: Tracer, condition: Any, *others: Any, **named: Any) -> Any:
     return NotImplemented if others or named else torch.nonzero(condition, as_tuple=True)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["MODELS", "Model"]
+__all__ = ["MODELS", "Model", "for_eager"]
 
 Batch = dict[str, torch.Tensor]
 
@@ -25,6 +25,14 @@ class Model(NamedTuple):
     build: Callable[[bool], nn.Module]
     batch: Callable[[bool], Batch]
     about: str
+
+
+def for_eager(model: nn.Module) -> nn.Module:
+    """Let a model scan its sequence step by step: `associative_scan` in eager mode takes half a minute per step."""
+    for module in model.modules():
+        if hasattr(module, "use_associative_scan"):
+            module.use_associative_scan = False
+    return model
 
 
 def of_transformers(name: str, config: str, tiny: dict[str, Any], **sizes: Any) -> Callable[[bool], nn.Module]:

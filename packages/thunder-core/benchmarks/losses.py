@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from base_models import MODELS
+from base_models import MODELS, for_eager
 from measuring import machine
 
 CANDIDATES = ["float32", "bfloat16", "step", "step again"]
@@ -35,6 +35,8 @@ def losses(name: str, candidate: str, seed: int, given: argparse.Namespace) -> d
     torch.manual_seed(seed)
     dtype = torch.float32 if candidate == "float32" else torch.bfloat16
     model = MODELS[name].build(given.tiny).to(device=given.device, dtype=torch.bfloat16).to(dtype).train()
+    if not candidate.startswith("step"):
+        for_eager(model)
     batches = []
     for _ in range(8):
         batch = MODELS[name].batch(given.tiny)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from base_models import MODELS
+from base_models import MODELS, for_eager
 from measuring import machine
 
 CANDIDATES = ["eager", "compile", "reduce-overhead", "module", "step"]
@@ -65,7 +65,9 @@ def training_step(candidate: str, name: str, given: argparse.Namespace) -> Calla
     }
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     run: Any = model
-    if candidate in ("compile", "reduce-overhead"):
+    if candidate == "eager":
+        for_eager(model)
+    elif candidate in ("compile", "reduce-overhead"):
         run = torch.compile(model, mode="default" if candidate == "compile" else candidate)
     elif candidate.startswith("module"):
         import thunder

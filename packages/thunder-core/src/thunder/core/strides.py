@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Strides", "contiguous_strides", "dense_strides"]
+__all__ = ["Strides", "contiguous_strides", "dense_strides", "order_of", "ordered_strides"]
 
 Strides = tuple[int, ...]
 
@@ -30,3 +30,18 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides | Non
             return None
         step *= n
     return tuple([stride if n > 1 else 0 for n, stride in zip(shape, strides)])
+
+
+def order_of(strides: Sequence[int]) -> tuple[int, ...]:
+    """Return the rank of each dimension's stride, 0 for the smallest. Later dimensions come first among equal strides."""
+    inner_to_outer = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
+    return tuple([inner_to_outer.index(d) for d in range(len(strides))])
+
+
+def ordered_strides(shape: Sequence[int], order: Sequence[int]) -> Strides:
+    """Return the strides of a dense tensor in which dimension i has the `order[i]`-th smallest stride."""
+    strides, step = [0] * len(shape), 1
+    for d in sorted(range(len(shape)), key=lambda d: order[d]):
+        strides[d] = step
+        step *= max(shape[d], 1)
+    return tuple(strides)

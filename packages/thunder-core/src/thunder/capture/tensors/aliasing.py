@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.new_objects import collect_garbage
 from thunder.capture.tensors.handle import Handle, HandleOwner, Storage, View
-from thunder.capture.tensors.layout import function_of, is_view
+from thunder.capture.tensors.layout import function_of, has_order_of, in_order_of, is_view, meta_of, origin_of
 from thunder.clang import maybe_convert_to_dtype
 from thunder.clang.base import expand
 from thunder.core import prims
@@ -27,7 +28,7 @@ from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.symint.numbers import specialized
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["link", "memory_of", "read", "shared_memory", "storages_by_memory", "twin", "write"]
+__all__ = ["keeps_written_value", "link", "memory_of", "read", "shared_memory", "storages_by_memory", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
@@ -83,8 +84,12 @@ def _part(handle: Handle) -> None:
         handle._version_seen = 0
 
 
-def write(handle: Handle, new: TensorProxy, name: str) -> None:
-    """Set a new value of a handle, and of all handles that share its memory."""
+def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False) -> None:
+    """Set a new value of a handle, and of all handles that share its memory.
+
+    The value is copied if its elements are in another order than the handle's memory, unless it is known to be
+    `ordered`.
+    """
     for part in handle._tracer.parts:
         part.check_write(handle, name)
     old = read(handle)
@@ -110,18 +115,30 @@ def write(handle: Handle, new: TensorProxy, name: str) -> None:
         for view, base in reversed(views):
             value = view.put_back(base, value)
         storage.value = value
+    storage.unordered = storage.value
+    if not (ordered and not handle._views):
+        storage.value = in_order_of(handle._tracer, storage.value, before, partial(origin_of, handle))
     storage.written = True
     storage.version += 1
     hidden = _hidden_from_autograd(handle)
     storage.visible |= not hidden
     if hidden and storage.needs_grad:
-        storage.value = prims.assign_value(before, storage.value)
-        if not handle._views:
-            new = storage.value
-        elif not torch.is_grad_enabled():
+        storage.value = storage.unordered = prims.assign_value(before, storage.value)
+        if handle._views and not torch.is_grad_enabled():
             return  # the next read recomputes the value from the storage
+    if not handle._views:
+        new = storage.value
+    elif not ordered and keeps_written_value(handle):
+        new = in_order_of(handle._tracer, new, old, partial(meta_of, handle))
+    elif not ordered and not has_order_of(handle._tracer, new, old, partial(meta_of, handle)):
+        return
     handle._value = new
     handle._version_seen = storage.version
+
+
+def keeps_written_value(handle: Handle) -> bool:
+    """Check whether a view keeps a value that was written through it, because only the view has the value's gradient."""
+    return handle._needs_grad and any(view.hides_writes for view in handle._views)
 
 
 def _is_shared(storage: Storage, tracer: HandleOwner) -> bool:

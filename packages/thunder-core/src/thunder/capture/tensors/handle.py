@@ -80,6 +80,7 @@ class Storage:
         "origin",
         "shared_with",
         "source",
+        "unordered",
         "value",
         "version",
         "visible",
@@ -89,6 +90,8 @@ class Storage:
     def __init__(self, value: TensorProxy, source: TensorProxy | None = None):
         self.value = value
         self.origin = value  # the first value, which determines the memory's layout
+        # The value before it was copied to the order of the memory; the same as `value` if no copy was needed.
+        self.unordered = value
         self.version = 0
         self.source = source  # the input of the program whose memory this is
         self.written = False
@@ -246,6 +249,7 @@ class HandleOwner(Protocol):
     parts: list[WriteObserver]
     detaching: bool
     meta_tensors: dict[str, torch.Tensor]
+    unknown_layouts: set[str]
     stand_ins: dict[str, tuple[TensorProxy, int | None]]
     undo_later: Callable[..., None] | None
 

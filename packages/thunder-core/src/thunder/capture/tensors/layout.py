@@ -14,18 +14,24 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.capture.tensors.handle import Handle, HandleOwner, Lifted, View
+from thunder.core import prims
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import dtype, to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import flat_items
-from thunder.core.strides import Strides, dense_strides
+from thunder.core.strides import Strides, dense_strides, order_of
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
+from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
-__all__ = ["check_view", "function_of", "is_view", "meta_of", "meta_tensor", "strides_of_inputs"]
+__all__ = [
+    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "meta_of", "meta_tensor", "origin_of",
+    "strides_of_inputs",
+]  # fmt: skip
 
 
 class _UnknownSizes(Exception):
@@ -55,7 +61,7 @@ def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool =
         if made_by is None or _is_dense(made_by.sym, made_by.kwargs):
             known[p.name] = _contiguous(p)
         elif has_arguments:
-            _run(made_by, known)
+            _run(made_by, known, tracer.unknown_layouts)
             known.setdefault(p.name, _contiguous(p))
         else:
             stack.append((p, True))
@@ -83,7 +89,7 @@ def _contiguous(p: TensorProxy) -> torch.Tensor:
     return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
 
 
-def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
+def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) -> None:
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
     elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not _asks_for_layout(bsym)
     # A view such as `conj` may only set a flag of its result.
@@ -97,7 +103,7 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
     fn = _torch_function(bsym)
     if fn is None and bsym.subsymbols:  # torch has no function for it, e.g. for the property x.T
         for sub in bsym.subsymbols:
-            _run(sub, known)
+            _run(sub, known, unknown)
         for p in outs:
             known.setdefault(p.name, _contiguous(p))
         return
@@ -112,6 +118,7 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> None:
         # torch cannot run it on the meta device. Assume that its results are contiguous.
         for p in outs:
             known[p.name] = _contiguous(p)
+            unknown.add(p.name)
 
 
 def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -164,7 +171,7 @@ def _on_meta(x: Any) -> Any:
 
 def meta_of(handle: Handle) -> torch.Tensor:
     """Return a tensor on the meta device with the strides of a handle. Later writes do not affect the strides."""
-    value = _base(handle)
+    value = origin_of(handle)
     for view in handle._views:
         value = _apply(handle, view, value)
     return value
@@ -172,7 +179,7 @@ def meta_of(handle: Handle) -> torch.Tensor:
 
 def is_view(handle: Handle) -> bool:
     """Check whether the last step to a handle (e.g. `reshape` or `contiguous`) returned a view and not a copy."""
-    value = _base(handle)
+    value = origin_of(handle)
     for view in handle._views[:-1]:
         value = _apply(handle, view, value)
     out = _apply(handle, handle._views[-1], value)
@@ -207,7 +214,8 @@ def _see(handle: Handle, value: torch.Tensor, view: Callable[..., Any], args: tu
             view(value, *args)
 
 
-def _base(handle: Handle) -> torch.Tensor:
+def origin_of(handle: Handle) -> torch.Tensor:
+    """Return a tensor on the meta device with the strides of the memory that a handle views."""
     return meta_tensor(handle._tracer, handle._storage.origin)
 
 
@@ -224,6 +232,79 @@ def function_of(view: View) -> Any:
     """Return the torch function of a view step. For a property such as `x.T`, return the property's getter."""
     found = view.sym.reference or view.sym.fn or getattr(torch.Tensor, view.sym.name)
     return found if callable(found) else found.__get__
+
+
+# -- values that are written ------------------------------------------------------------------------------------------
+def in_order_of(
+    tracer: HandleOwner, value: TensorProxy, old: TensorProxy, memory: Callable[[], torch.Tensor]
+) -> TensorProxy:
+    """Return a new value of memory in the order in which the memory has its elements, so that later results have the
+    strides that they have in eager mode. The result is a copy if the order of `value` differs.
+
+    `old` is the value that it replaces, and `memory` returns a tensor with the memory's strides. If the sizes or the
+    strides are not known, the value is returned as it is.
+    """
+    order = _other_order(tracer, value, old, memory)
+    if order is None:
+        return value
+    made_by = tracer.producer(value)
+    detached = made_by is not None and made_by.sym in _DETACH
+    if detached:
+        made_by = tracer.producer(made_by.args[0])  # type: ignore[union-attr]
+    if made_by is not None and made_by.sym in _CLONE and not made_by.kwargs:  # one copy is enough
+        copied = prims.clone_in_order(made_by.args[0], order)
+        return prims.detach(copied) if detached else copied
+    return prims.clone_in_order(value, order)
+
+
+def has_order_of(
+    tracer: HandleOwner, value: TensorProxy, old: TensorProxy, memory: Callable[[], torch.Tensor]
+) -> bool:
+    """Check whether a new value of memory has its elements in the memory's order, or whether this is not known."""
+    return _other_order(tracer, value, old, memory) is None
+
+
+def _other_order(
+    tracer: HandleOwner, value: TensorProxy, old: TensorProxy, memory: Callable[[], torch.Tensor]
+) -> tuple[int, ...] | None:
+    """Return the order of strides of memory if `value` has another one."""
+    if any(type(n) is not int for n in value.shape) or sum(n > 1 for n in value.shape) < 2 or 0 in value.shape:
+        return None
+    if _keeps_order(tracer, value, old):
+        return None
+    wanted, found = memory(), meta_tensor(tracer, value)
+    if value.name in tracer.unknown_layouts:
+        return None
+    with DisableTorchFunction():
+        # Memory with gaps has the order of a dense tensor: no operation but a view computes a tensor with gaps.
+        wanted, found = torch.empty_like(wanted), torch.empty_like(found)
+        if dense_strides(wanted.shape, wanted.stride()) == dense_strides(found.shape, found.stride()):
+            return None
+        return order_of(wanted.stride())
+
+
+def _keeps_order(tracer: HandleOwner, value: TensorProxy, old: TensorProxy) -> bool:
+    """Check whether a value has the order of `old`, from which it is computed, without computing strides."""
+    while value.name != old.name:
+        op = tracer.producer(value)
+        if op is None:
+            return False
+        whole = [p for p in op.flat_args if isinstance(p, TensorProxy) and p.shape == value.shape]
+        if op.sym in _DETACH or op.sym.facts.casts:
+            value = op.args[0]
+            continue
+        elementwise = OpTags.ELEMENTWISE_OP in op.sym.tags and not _asks_for_layout(op)
+        return bool(whole) and whole[0].name == old.name and (elementwise or _updates_part(op))
+    return True
+
+
+def _updates_part(op: BoundSymbol) -> bool:
+    found = TORCH.implementation(op)
+    return found is not None and found.op is not None and keeps_strides(found.op.fn)
+
+
+_DETACH = frozenset({prims.detach, ltorch.detach})
+_CLONE = frozenset({prims.clone, ltorch.clone})
 
 
 def strides_of_inputs(inputs: Iterable[Lifted], known: Mapping[str, torch.Tensor]) -> dict[str, Strides]:

@@ -92,6 +92,7 @@ class Tracer:
         self.handles: weakref.WeakSet[Handle] = weakref.WeakSet()
         self.inputs: list[Lifted] = []
         self.meta_tensors: dict[str, torch.Tensor] = {}
+        self.unknown_layouts: set[str] = set()  # values in `meta_tensors` whose strides torch could not compute
         self._producers: dict[str, BoundSymbol] = {}
         self._indexed: list[tuple[list[BoundSymbol], int]] = []  # each scope, and how much of it `_producers` covers
         self.leaves = Leaves()
@@ -469,6 +470,8 @@ class Tracer:
     # -- the end ------------------------------------------------------------------------------------------------------
     def _write_back(self, lifted: Lifted, storage: Storage) -> None:
         value = storage.value
+        if value is not storage.unordered and not any(value.name in op.arg_names for op in self.trace.bound_symbols):
+            value = storage.unordered  # nothing needs the order of the memory
         if storage.needs_grad and not storage.visible:
             written = prims.copy_(prims.detach(value), lifted.proxy)
             storage.value = prims.assign_value(value, written)
@@ -562,8 +565,7 @@ def _share_memory(tensors: list[torch.Tensor]) -> None:
     for handles in groups.values():
         if len({id(h) for h in handles}) > 1:
             for handle in handles:
-                # A detached view with an assigned value keeps it, because only this view has the value's gradient.
-                if handle._views and not (handle._needs_grad and any(view.hides_writes for view in handle._views)):
+                if handle._views and not aliasing.keeps_written_value(handle):
                     handle._version_seen = -1
 
 

@@ -94,6 +94,33 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 2)), (0, 0)), RuntimeError, "is not a permutation of 2 dimensions"
 
 
+@prim(tags=(OpTags.SHAPE_OP,))
+def clone_in_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
+    """Return a copy of `a`, which shares no memory with `a`, in the memory layout of `stride_order`."""
+    return stride_order.meta(a, order)
+
+
+clone_in_order.vjp(lambda g, out, *args: g)
+
+
+@clone_in_order.batch
+def _(b: Any, a: Any, order: Any) -> Any:
+    return clone_in_order(a, (len(order), *order))
+
+
+@clone_in_order.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), (1, 0))
+    yield SampleInput(make((3, 2)), (0, 1))
+    yield SampleInput(make((2, 3, 4, 5)).mT, (3, 0, 2, 1))
+    yield SampleInput(make(()), ())
+
+
+@clone_in_order.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((3, 2)), (0, 0)), RuntimeError, "is not a permutation of 2 dimensions"
+
+
 @prim(torch="torch.clone")
 def clone(a: TensorProxy, /) -> TensorProxy:
     """Return a copy of `a`, which shares no memory with `a`."""

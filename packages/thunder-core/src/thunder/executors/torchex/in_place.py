@@ -20,7 +20,7 @@ import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.dtypes import is_complex_dtype
 from thunder.core.proxies import TensorProxy
-from thunder.core.strides import Strides, contiguous_strides, dense_strides
+from thunder.core.strides import Strides, contiguous_strides, dense_strides, ordered_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex, qualified_name
 from thunder.executors.torchex.foreach import foreach_in_place, is_foreach, strides_of_foreach, updates_foreach
@@ -35,7 +35,7 @@ __all__ = ["TorchMemory"]
 
 _COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP})
 _UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
-_CREATE = frozenset({prims.clone, prims.full})
+_CREATE = frozenset({prims.clone, prims.clone_in_order, prims.full})
 _DETACH = frozenset({prims.detach, ltorch.detach})
 _CONTIGUOUS = frozenset({ltorch.zeros, ltorch.ones, ltorch.full, prims.full})
 _LIKE = frozenset({ltorch.zeros_like, ltorch.ones_like, ltorch.full_like})
@@ -89,6 +89,8 @@ class TorchMemory(ResultMemory):
         whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
         if whole in _DETACH or _is_clone(op):
             return known.get(op.arg_names[0])
+        if _orders(op):
+            return dense_strides(shape, ordered_strides(shape, op.args[1]))
         if whole in _LIKE and not op.kwargs:
             x, strides = op.args[0], known.get(op.arg_names[0])
             return strides if strides is not None and dense_strides(x.shape, strides) == strides else None
@@ -123,7 +125,7 @@ class TorchMemory(ResultMemory):
         ((target, whole),) = targets.values()
         if is_part_update(op):
             return part_in_place(op, target, whole)
-        if _is_clone(op):
+        if _is_clone(op) or _orders(op):
             return op.replace(sym=_copy(), args=(op.args[0], target), kwargs={})
         if not _accepts_out(fn) or not _is_elementwise(op) or self.may_share(op) != ():
             return None
@@ -146,6 +148,11 @@ def _is_clone(op: BoundSymbol) -> bool:
     """Check whether an operation copies its argument, with its strides."""
     whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
     return whole in (prims.clone, ltorch.clone) and not op.kwargs
+
+
+def _orders(op: BoundSymbol) -> bool:
+    """Check whether an operation copies its argument to memory with given strides."""
+    return [part.sym for part in innermost(op)] == [prims.clone_in_order]
 
 
 def _is_exact(x: TensorProxy, out: TensorProxy) -> bool:

@@ -20,7 +20,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex import indexing
 from thunder.executors.torchex.base import MODULE, ex, implementations, qualified_name
 
-__all__ = ["is_part_update", "part_in_place", "strides_of_part_update", "writes_part"]
+__all__ = ["is_part_update", "keeps_strides", "part_in_place", "strides_of_part_update", "writes_part"]
 
 _METHODS = (
     "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_fill", "masked_scatter", "scatter",
@@ -50,6 +50,11 @@ def writes_part(op: BoundSymbol) -> bool:
     """Check whether an operation updates a part of its first argument in place."""
     id = op.sym.id
     return type(id) is tuple and id[0] == "torchex" and id[2:] == ("in place",)
+
+
+def keeps_strides(fn: Any) -> bool:
+    """Check whether results of a function have the strides of its first argument, if this argument is dense."""
+    return fn in _CLONING
 
 
 def strides_of_part_update(op: BoundSymbol, known: Mapping[str, Strides]) -> Strides | None:

@@ -10,6 +10,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
+from thunder.core.strides import ordered_strides
 from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 
@@ -91,14 +92,16 @@ ex.register_implementation(ltorch.view, torch_operator(torch.reshape), checker=_
 @torch_impl(prims.stride_order)
 def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Return `a` if its strides have the given order; otherwise return a copy that has this order."""
-    inner_to_outer = sorted(range(a.ndim), key=lambda d: order[d])
-    strides, step = [0] * a.ndim, 1
-    for d in inner_to_outer:
-        strides[d] = step
-        step *= max(a.shape[d], 1)
-    if tuple(strides) == a.stride():
+    strides = ordered_strides(a.shape, order)
+    if strides == a.stride():
         return a
     return torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
+
+
+@torch_impl(prims.clone_in_order)
+def clone_in_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """Return a copy whose strides have the given order."""
+    return torch.empty_strided(a.shape, ordered_strides(a.shape, order), dtype=a.dtype, device=a.device).copy_(a)
 
 
 @torch_impl(prims.assign_value)

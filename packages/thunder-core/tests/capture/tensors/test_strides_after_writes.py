@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random programs that write to tensors in all layouts: values and strides of what they compute are eager's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import thunder
+
+SHAPE = (2, 3, 4, 4)
+
+
+def _permuted(x: torch.Tensor, *order: int) -> torch.Tensor:
+    """Return a tensor with the values of `x` whose dimensions are in the given order in memory."""
+    return x.permute(order).contiguous().permute([order.index(i) for i in range(4)])
+
+
+def _with_gaps(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x], -1)[..., : x.shape[-1]]
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x.clone(),
+    "channels last": lambda x: x.to(memory_format=torch.channels_last),
+    "transposed": lambda x: _permuted(x, 0, 1, 3, 2),
+    "permuted": lambda x: _permuted(x, 3, 1, 0, 2),
+    "with gaps": lambda x: _with_gaps(x),
+    "permuted, with gaps": lambda x: _with_gaps(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+    "a part": lambda x: torch.stack([x, x])[1],
+}
+SOURCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **LAYOUTS,
+    "expanded": lambda x: x[:, :1].expand(SHAPE),
+    "smaller": lambda x: x[0, :, :1],
+}
+
+_INDEX = torch.tensor([1, 0])
+
+# What is written to: the tensor itself, or a view.
+TARGETS: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda t: t,
+    "mT": lambda t: t.mT,
+    "permute": lambda t: t.permute(1, 3, 2, 0),
+    "item": lambda t: t[1],
+    "slice": lambda t: t[:, 1:],
+    "steps": lambda t: t[..., ::2],
+    "unsqueeze": lambda t: t.unsqueeze(1),
+    "unflatten": lambda t: t.unflatten(2, (2, 2)),
+    "detach": lambda t: t.detach(),
+    "diagonal": lambda t: t.diagonal(0, 2, 3),
+    "reshape": lambda t: t.reshape(2, 12, 4),
+}
+
+
+def _matching(t: Any, y: Any) -> Any:
+    """Return a part of `y`, or `y` expanded, in the shape of `t`."""
+    if tuple(t.shape) == tuple(y.shape):
+        return y
+    return y.sum().expand(t.shape) if y.dim() < 4 else y.flatten()[: t.numel()].view(t.shape).mT.clone().mT
+
+
+def _set(t: Any, key: Any, value: Any) -> None:
+    t[key] = value
+
+
+def _rows(t: Any, y: Any) -> Any:
+    return _matching(t, y)[:2] if t.shape[0] > 1 else _matching(t, y)[:1]
+
+
+def _index(t: Any) -> Any:
+    return _INDEX[: min(2, t.shape[0])] if t.shape[0] > 1 else _INDEX[1:]
+
+
+WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "add_": lambda t, y: t.add_(_matching(t, y)),
+    "add_ a number": lambda t, y: t.add_(1),
+    "mul_": lambda t, y: t.mul_(2),
+    "+=": lambda t, y: t.__iadd__(_matching(t, y)),
+    "div_": lambda t, y: t.div_(_matching(t, y).abs() + 1),
+    "sub_ broadcast": lambda t, y: t.sub_(_matching(t, y).mean(0, keepdim=True)),
+    "cumsum_": lambda t, y: t.cumsum_(0),
+    "cumsum_ last": lambda t, y: t.cumsum_(-1),
+    "cumprod_": lambda t, y: t.cumprod_(1),
+    "copy_": lambda t, y: t.copy_(_matching(t, y)),
+    "copy_ transposed": lambda t, y: t.copy_(_matching(t, y).clone().transpose(-1, -2).contiguous().transpose(-1, -2)),
+    "copy_ broadcast": lambda t, y: t.copy_(y.mean()),
+    "copy_ double": lambda t, y: t.copy_(_matching(t, y).double()),
+    "copy_ computed": lambda t, y: t.copy_(_matching(t, y).sin() + 1),
+    "copy_ of itself": lambda t, y: t.copy_(t.flip(0)),
+    "index_copy_": lambda t, y: t.index_copy_(0, _index(t), _rows(t, y)),
+    "index_add_": lambda t, y: t.index_add_(0, _index(t), _rows(t, y)),
+    "index_fill_": lambda t, y: t.index_fill_(0, _index(t), 2.0),
+    "index_put_": lambda t, y: t.index_put_((_index(t),), _rows(t, y)),
+    "scatter_": lambda t, y: t.scatter_(0, torch.zeros(t.shape, dtype=torch.int64), _matching(t, y)),
+    "masked_fill_": lambda t, y: t.masked_fill_(_matching(t, y) > 0, 0.5),
+    "masked_fill_ broadcast": lambda t, y: t.masked_fill_((_matching(t, y) > 0)[:1], 0.5),
+    "masked_scatter_": lambda t, y: t.masked_scatter_(t > 0, _matching(t, y)),
+    "fill_": lambda t, y: t.fill_(3),
+    "fill_ a tensor": lambda t, y: t.fill_(y.sum()),
+    "zero_": lambda t, y: t.zero_(),
+    "addcmul_": lambda t, y: t.addcmul_(_matching(t, y), _matching(t, y), value=0.5),
+    "addcdiv_": lambda t, y: t.addcdiv_(_matching(t, y), _matching(t, y).abs() + 1),
+    "lerp_": lambda t, y: t.lerp_(_matching(t, y), 0.3),
+    "lerp_ by a tensor": lambda t, y: t.lerp_(_matching(t, y), _matching(t, y).sigmoid()),
+    "tril_": lambda t, y: t.tril_(),
+    "triu_": lambda t, y: t.triu_(1),
+    "clamp_": lambda t, y: t.clamp_(-0.5, 0.5),
+    "relu_": lambda t, y: torch.relu_(t),
+    "relu inplace": lambda t, y: torch.nn.functional.relu(t, inplace=True),
+    "where": lambda t, y: t.copy_(torch.where(_matching(t, y) > 0, _matching(t, y), t)),
+    "foreach": lambda t, y: torch._foreach_mul_([t], 2.0),
+    "foreach with tensors": lambda t, y: torch._foreach_add_([t], [_matching(t, y)], alpha=0.5),
+    "[...] =": lambda t, y: _set(t, ..., _matching(t, y)),
+    "[0] =": lambda t, y: _set(t, 0, _matching(t, y)[0]),
+    "[:, 1:] =": lambda t, y: _set(t, (slice(None), slice(1, None)), _matching(t, y)[:, 1:]),
+    "[index] =": lambda t, y: _set(t, _index(t), _rows(t, y)),
+    "[mask] =": lambda t, y: _set(t, _matching(t, y) > 0, 0.0),
+    "add(out=)": lambda t, y: torch.add(_matching(t, y), 1, out=t),
+    "sin(out=)": lambda t, y: torch.sin(_matching(t, y), out=t),
+    "cumsum(out=)": lambda t, y: torch.cumsum(_matching(t, y), 0, out=t),
+    "sort(out=)": lambda t, y: torch.sort(_matching(t, y), 0, out=(t, torch.empty(t.shape, dtype=torch.int64))),
+    "cat(out=)": lambda t, y: torch.cat([_matching(t, y)[:1], _matching(t, y)[1:]], out=t),
+    "data": lambda t, y: t.data.mul_(3),
+    "under no_grad": lambda t, y: torch.no_grad()(lambda: t.copy_(_matching(t, y)))(),
+    "squares": lambda t, y: t.pow_(2),
+    "eq_": lambda t, y: t.gt_(_matching(t, y)),
+    "nan_to_num_": lambda t, y: t.nan_to_num_(),
+    "renorm_": lambda t, y: t.renorm_(2, 0, 1.0),
+    "put_": lambda t, y: t.put_(_INDEX, _matching(t, y).flatten()[:2]),
+    "fill_diagonal_": lambda t, y: t.select(0, 0).zero_(),
+}  # fmt: skip
+
+# What is computed from the tensor afterwards.
+USES: dict[str, Callable[[Any, Any], Any]] = {
+    "itself": lambda t, y: t,
+    "sin": lambda t, y: t.sin(),
+    "+ 1": lambda t, y: t + 1,
+    "+ y": lambda t, y: t + _matching(t, y),
+    "y +": lambda t, y: _matching(t, y) + t,
+    "where": lambda t, y: torch.where(t > 0, t, 0.0),
+    "clone": lambda t, y: t.clone(),
+    "empty_like": lambda t, y: torch.empty_like(t).fill_(1),
+    "zeros_like": lambda t, y: torch.zeros_like(t),
+    "contiguous": lambda t, y: t.contiguous() * 2,
+    "reshape": lambda t, y: t.reshape(-1) * 2,
+    "merge": lambda t, y: t.reshape(*t.shape[:-2], -1) + 1,
+    "merge in the middle": lambda t, y: t.reshape(t.shape[0], -1, t.shape[-1]) + 1,
+    "flatten": lambda t, y: t.flatten(0, 1).sin(),
+    "written copies": lambda t, y: (t.reshape(-1).add_(1), t),
+    "written contiguous": lambda t, y: (t.contiguous().add_(1), t),
+    "mT": lambda t, y: t.mT.exp(),
+    "item": lambda t, y: t[0] * 2,
+    "view": lambda t, y: t.unsqueeze(0),
+    "sum": lambda t, y: t.sum(0),
+    "softmax": lambda t, y: t.softmax(-1),
+    "cumsum": lambda t, y: t.cumsum(0),
+    "double": lambda t, y: t.double(),
+    "compare": lambda t, y: t > 0,
+    "cat": lambda t, y: torch.cat([t, t]),
+    "expand": lambda t, y: t.expand(3, *t.shape) * 2,
+    "strides": lambda t, y: (t.stride(), t.is_contiguous(), t.sin().stride(), torch.empty_like(t).stride()),
+    "strides of a copy": lambda t, y: (t.clone().stride(), t.reshape(-1).stride(), t.mT.reshape(-1).is_contiguous()),
+    "channels last": lambda t, y: t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last),
+    "as_strided": lambda t, y: torch.as_strided(t, (2, 2), (2, 1)) * 1,
+    "as_strided of a copy": lambda t, y: t.sin().as_strided((3, 2), (1, 3)) * 1,
+    "view of a result": lambda t, y: t.cos().mT.contiguous().view(-1),
+    "of a write": lambda t, y: (t.mul_(2), t + 1)[1],
+}  # fmt: skip
+
+
+class Program:
+    """A program of some writes, each followed by some uses, and its inputs."""
+
+    def __init__(self, seed: int, writes: list[str] | None = None, uses: list[str] | None = None):
+        choose = random.Random(seed)
+        self.layout, self.source = choose.choice([*LAYOUTS]), choose.choice([*SOURCES])
+        self.of_input = choose.random() < 0.5
+        targets = ["whole", "whole", *choose.choices([*TARGETS], k=2)]
+        self.steps = [
+            (choose.choice(targets), choose.choice(writes or [*WRITES]), choose.sample(uses or [*USES], k=choose.choice((0, 1, 2))))
+            for _ in range(choose.choice((1, 1, 2, 3)))
+        ]
+        self.after = choose.choices([*USES], k=2)
+        generator = torch.Generator().manual_seed(seed)
+        x, y = torch.randn(2, *SHAPE, generator=generator)
+        self.x, self.y = x, y
+
+    def inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return LAYOUTS[self.layout](self.x), SOURCES[self.source](self.y)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        t = x if self.of_input else x.clone()
+        results: list[Any] = []
+        for target, write, uses in self.steps:
+            part = TARGETS[target](t)
+            WRITES[write](part, y)
+            for use in uses:
+                results.append(USES[use](part if len(results) % 2 else t, y))
+        results += [USES[use](t, y) for use in self.after]
+        return results
+
+    def __repr__(self) -> str:
+        where = "an input" if self.of_input else "a copy"
+        return f"{where}, {self.layout}, from {self.source}: {self.steps}, then {self.after}"
+
+
+def described(x: Any) -> Any:
+    """Return what is compared: tensors with their strides, without the strides of dimensions of one element."""
+    if isinstance(x, torch.Tensor):
+        return x.tolist(), x.dtype, [s for n, s in zip(x.shape, x.stride()) if n > 1]
+    return [described(i) for i in x] if isinstance(x, (tuple, list)) else x
+
+
+def run(f: Any, program: Program) -> Any:
+    x, y = program.inputs()
+    try:
+        results = f(x, y)
+    except (RuntimeError, IndexError) as error:
+        return type(error)
+    return described(results), described(x), described(y)

@@ -31,6 +31,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "permuted": lambda x: _permuted(x, 3, 1, 0, 2),
     "with gaps": lambda x: _with_gaps(x),
     "permuted, with gaps": lambda x: _with_gaps(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+    "permuted, with gaps inside": lambda x: torch.cat([x.permute(0, 2, 3, 1)] * 2, 2)[:, :, : x.shape[3]].permute(0, 3, 1, 2),
     "a part": lambda x: torch.stack([x, x])[1],
 }
 SOURCES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -210,9 +211,12 @@ class Program:
 
 
 def described(x: Any) -> Any:
-    """Return what is compared: tensors with their strides, without the strides of dimensions of one element."""
+    """Return what is compared: tensors with their strides, without the strides of dimensions of one element.
+
+    Of a tensor with gaps, which can only be a view, the order of its strides is compared.
+    """
     if isinstance(x, torch.Tensor):
-        return x.tolist(), x.dtype, [s for n, s in zip(x.shape, x.stride()) if n > 1]
+        return x.tolist(), x.dtype, [s for n, s in zip(x.shape, torch.empty_like(x).stride()) if n > 1]
     return [described(i) for i in x] if isinstance(x, (tuple, list)) else x
 
 

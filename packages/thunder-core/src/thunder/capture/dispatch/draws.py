@@ -59,7 +59,7 @@ def drawn_in_place(tracer: Tracer, fill: Callable[..., Any], name: str, target: 
     given = (target, size, stride, *args)
     with torch.no_grad():
         drawn = call_opaque(tracer, _with_strides(fill, name), given, kwargs)
-    return assign(tracer, target, drawn, name)
+    return assign(tracer, target, drawn, name, ordered=True)
 
 
 for _name in ("uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "cauchy_", "log_normal_"):

@@ -39,7 +39,7 @@ def draw_in_order_of_memory(tracer: Tracer, draw: Any, args: Any, kwargs: Any) -
             strides = laid_out.stride()
     with torch.no_grad():
         drawn = call_opaque(tracer, _drawn(draw), (target, strides, *rest), kwargs)
-    return assign(tracer, target, drawn, draw.__name__)
+    return assign(tracer, target, drawn, draw.__name__, ordered=True)
 
 
 @functools.cache

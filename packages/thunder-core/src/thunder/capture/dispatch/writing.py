@@ -36,8 +36,11 @@ def writes_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torch.Tensor:
-    """Write `result` into `target`, as the in-place operation `name` does, and return `target`."""
+def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str, *, ordered: bool = False) -> torch.Tensor:
+    """Write `result` into `target`, as the in-place operation `name` does, and return `target`.
+
+    `ordered` says that the elements of `result` are known to be in the order of the target's memory.
+    """
     handle = tracer.handle_of(target)
     _check_leaf(tracer, handle, name)
     detaches = name == "detach_" and not handle._views  # torch does not detach views in place
@@ -49,7 +52,7 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str) -> torc
         handle._storage.needs_grad = True
         handle._storage.hides_gradient |= any(view.hides_writes for view in handle._views)
     with tracer.recording():
-        aliasing.write(handle, value, name)
+        aliasing.write(handle, value, name, ordered=ordered)
     if detaches or (isinstance(result, Handle) and result._needs_grad):
         set_requires_grad(handle, not detaches)
     return target
@@ -87,9 +90,13 @@ def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
     if isinstance(out, (tuple, list)):
         return type(result)(_assign_out(tracer, o, r, name) for o, r in zip(out, result))
     handle = tracer.handle_of(out)
-    if isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape):
+    resized = isinstance(result, Handle) and tuple(handle.shape) != tuple(result.shape)
+    if resized:
         _resize(tracer, handle, result, name)
-    return assign(tracer, out, result, name)
+    assign(tracer, out, result, name, ordered=resized)
+    if resized:
+        handle._storage.origin = handle._storage.value  # a resized tensor gets the strides of the result
+    return out
 
 
 def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
@@ -153,7 +160,7 @@ def copy_(tracer: Tracer, target: Any, source: Any, non_blocking: bool = False) 
 
 @handles(torch.Tensor.zero_, torch.zero_, traced=True)
 def _zero_(tracer: Tracer, target: Any) -> Any:
-    return assign(tracer, target, torch.zeros_like(target), "zero_")
+    return assign(tracer, target, torch.zeros_like(target), "zero_", ordered=True)
 
 
 @handles(torch.Tensor.fill_, torch.fill_, traced=True)
@@ -164,7 +171,7 @@ def _fill_(tracer: Tracer, target: Any, value: Any) -> Any:
                 f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
             )
         return copy_(tracer, target, value)
-    return assign(tracer, target, torch.full_like(target, value), "fill_")
+    return assign(tracer, target, torch.full_like(target, value), "fill_", ordered=True)
 
 
 # -- custom operations that write to their arguments ------------------------------------------------------------------
@@ -235,7 +242,7 @@ def call_mutating(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict
         for target, value in zip([given[name] for name in written], results):
             pairs = zip(target, value) if isinstance(target, (tuple, list)) else [(target, value)]
             for one, new in pairs:
-                assign(tracer, one, new, func._schema.name)
+                assign(tracer, one, new, func._schema.name, ordered=True)  # a copy of the target
     results = results[len(written) :]
     out = [_aliased(r, given, arguments, x) for r, x in zip_longest(func._schema.returns, results)]
     return None if not out else out[0] if len(out) == 1 else tuple(out)

@@ -24,11 +24,12 @@ from thunder.clang import maybe_convert_to_dtype
 from thunder.clang.base import expand
 from thunder.core import prims
 from thunder.core.proxies import TensorProxy
+from thunder.core.strides import dense_strides
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.symint.numbers import specialized
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["keeps_written_value", "link", "memory_of", "read", "shared_memory", "storages_by_memory", "twin", "write"]
+__all__ = ["keeps_written_value", "link", "memory_of", "order_copy", "read", "shared_memory", "storages_by_memory", "twin", "write"]
 
 
 def read(handle: Handle) -> TensorProxy:
@@ -134,6 +135,22 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
         return
     handle._value = new
     handle._version_seen = storage.version
+
+
+def order_copy(handle: Handle) -> None:
+    """Give a handle the strides of a copy, if its last step (e.g. `reshape`) copies because of gaps in written memory.
+
+    The new value of such memory has no gaps, so the step alone may return a view with other strides.
+    """
+    storage, tracer = handle._storage, handle._tracer
+    if not storage.written or storage.source is None or any(type(n) is not int for n in storage.origin.shape):
+        return
+    memory = origin_of(handle)
+    if dense_strides(memory.shape, memory.stride()) is None and not is_view(handle):
+        copied = meta_of(handle)
+        _part(handle)
+        value = in_order_of(tracer, handle._value, storage.value, lambda: copied)
+        handle._value = handle._storage.value = handle._storage.origin = value
 
 
 def keeps_written_value(handle: Handle) -> bool:

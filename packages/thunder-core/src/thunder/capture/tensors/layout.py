@@ -25,6 +25,7 @@ from thunder.core.strides import Strides, dense_strides, order_of
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
+from thunder.executors.torchex.in_place import keeps_layout
 from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
@@ -107,6 +108,10 @@ def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) -
         for p in outs:
             known.setdefault(p.name, _contiguous(p))
         return
+    if keeps_strides(fn):  # no need to run it, and the meta device cannot run all of them
+        with DisableTorchFunction():
+            known[outs[0].name] = torch.empty_like(known[bsym.args[0].name])
+        return
     try:
         if fn is None:
             raise TypeError
@@ -146,9 +151,9 @@ def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> lis
 
 
 def _torch_function(bsym: BoundSymbol) -> Any:
-    """Return the function that runs an operation on real tensors; for a primitive, the torch executor's function."""
+    """Return the function that runs an operation on real tensors: torch's, or the torch executor's."""
     sym = bsym.sym
-    if sym.reference is not None or sym.fn is not None or not sym.is_prim:
+    if sym.reference is not None or sym.fn is not None:
         return sym.reference or sym.fn
 
     found = TORCH.implementation(bsym)
@@ -289,18 +294,36 @@ def _keeps_order(tracer: HandleOwner, value: TensorProxy, old: TensorProxy) -> b
         op = tracer.producer(value)
         if op is None:
             return False
-        whole = [p for p in op.flat_args if isinstance(p, TensorProxy) and p.shape == value.shape]
-        if op.sym in _DETACH or op.sym.facts.casts:
+        if op.sym in _DETACH or (op.sym.facts.casts and not _asks_for_layout(op)):
             value = op.args[0]
             continue
-        elementwise = OpTags.ELEMENTWISE_OP in op.sym.tags and not _asks_for_layout(op)
-        return bool(whole) and whole[0].name == old.name and (elementwise or _updates_part(op))
+        whole = next((p for p in op.flat_args if isinstance(p, TensorProxy) and p.shape == value.shape), None)
+        if whole is None or whole.name != old.name or _asks_for_layout(op):
+            return False
+        if OpTags.ELEMENTWISE_OP in op.sym.tags:
+            return keeps_layout(op) or _keeps_other_orders(op, value, old)
+        return keeps_strides(_torch_function(op))
     return True
 
 
-def _updates_part(op: BoundSymbol) -> bool:
-    found = TORCH.implementation(op)
-    return found is not None and found.op is not None and keeps_strides(found.op.fn)
+def _keeps_other_orders(op: BoundSymbol, value: TensorProxy, old: TensorProxy) -> bool:
+    """Check whether a result has the order of `old` where the other operands have another order."""
+    tensors = {p.name: p for p in op.tensors()}
+    for transposed in (True, False):
+        known = {
+            name: _transposed(p) if transposed == (name == old.name) else _contiguous(p) for name, p in tensors.items()
+        }
+        unknown: set[str] = set()
+        _run(op, known, unknown)
+        if unknown or known[value.name].stride() != known[old.name].stride():
+            return False
+    return True
+
+
+def _transposed(p: TensorProxy) -> torch.Tensor:
+    return torch.empty(tuple(specialized(p.shape))[::-1], dtype=to_torch_dtype(p.dtype), device="meta").permute(
+        [*range(p.ndim)][::-1]
+    )
 
 
 _DETACH = frozenset({prims.detach, ltorch.detach})

@@ -445,7 +445,10 @@ class Tracer:
                     return aliasing.twin(base)
                 value = prims.detach(value)
             view = View(sym, args, kwargs, index, certain, detached)
-            return aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
+            out = aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
+            if not certain:
+                aliasing.order_copy(out)
+            return out
 
         if isinstance(out, (tuple, list)):
             return type(out)([one(value, i) for i, value in enumerate(out)])

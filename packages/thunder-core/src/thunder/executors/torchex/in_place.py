@@ -31,7 +31,7 @@ from thunder.passes.postponing import innermost
 from thunder.runtime.autograd.leaf_gradients import new_gradient
 from thunder.torch.base import torch_function_map
 
-__all__ = ["TorchMemory"]
+__all__ = ["TorchMemory", "keeps_layout"]
 
 _COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP})
 _UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
@@ -108,9 +108,7 @@ class TorchMemory(ResultMemory):
         expanded = [x for x in operands if tuple(x.shape) != shape and x.ndim]
         if strides == contiguous and all(known.get(x.name) == contiguous_strides(x.shape) for x in expanded):
             return contiguous
-        # Only functions with `out=` and a method that runs in place are certain to keep other strides.
-        keeps = _accepts_out(op.sym.fn) and hasattr(torch.Tensor, f"{op.sym.name}_")
-        return strides if keeps and not expanded else None
+        return strides if keeps_layout(op) and not expanded else None
 
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
@@ -135,6 +133,14 @@ class TorchMemory(ResultMemory):
             return None
         sym = _writing(fn, op.sym.name, op.sym.tags)
         return op.replace(sym=sym, kwargs={**op.kwargs, "out": target})
+
+
+def keeps_layout(op: BoundSymbol) -> bool:
+    """Check whether an elementwise operation is certain to keep the layout of its first operand: only functions with
+    `out=` and a method that runs in place are.
+    """
+    fn = op.sym.fn or op.sym.reference
+    return _accepts_out(fn) and hasattr(torch.Tensor, f"{op.sym.name}_")
 
 
 def _copy() -> Symbol:

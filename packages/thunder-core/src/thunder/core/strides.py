@@ -33,7 +33,7 @@ def dense_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides | Non
 
 
 def order_of(strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the rank of each dimension's stride, 0 for the smallest. Later dimensions come first among equal strides."""
+    """Return the rank of each dimension's stride, 0 for the smallest. Of equal strides, the last is the smallest."""
     inner_to_outer = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
     return tuple([inner_to_outer.index(d) for d in range(len(strides))])
 

@@ -24,6 +24,18 @@ def test_stride_order(order: tuple[int, ...]) -> None:
     assert torch.equal(grad, torch.ones_like(x))
 
 
+def test_clone_in_order() -> None:
+    """A copy with the strides of `stride_order`, even where they are those of the argument."""
+    x = torch.randn(3, 2, requires_grad=True)
+    for order, strides in (((1, 0), (2, 1)), ((0, 1), (1, 3))):
+        out = thunder.jit(lambda x, order=order: prims.clone_in_order(x, order))(x)
+        assert torch.equal(out, x)
+        assert out.stride() == strides
+        assert out.data_ptr() != x.data_ptr()
+        (grad,) = torch.autograd.grad(out.sum(), x)
+        assert torch.equal(grad, torch.ones_like(x))
+
+
 def test_bitcast_knows_the_sizes_of_elements() -> None:
     """The last dimension grows and shrinks with them."""
     with tracectx(Trace()):

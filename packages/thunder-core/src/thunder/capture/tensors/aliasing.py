@@ -29,7 +29,17 @@ from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.symint.numbers import specialized
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["keeps_written_value", "link", "memory_of", "order_copy", "read", "shared_memory", "storages_by_memory", "twin", "write"]
+__all__ = [
+    "keeps_written_value",
+    "link",
+    "memory_of",
+    "order_copy",
+    "read",
+    "shared_memory",
+    "storages_by_memory",
+    "twin",
+    "write",
+]
 
 
 def read(handle: Handle) -> TensorProxy:
@@ -154,7 +164,7 @@ def order_copy(handle: Handle) -> None:
 
 
 def keeps_written_value(handle: Handle) -> bool:
-    """Check whether a view keeps a value that was written through it, because only the view has the value's gradient."""
+    """Check whether a view keeps the value that was written through it, as only the view has the value's gradient."""
     return handle._needs_grad and any(view.hides_writes for view in handle._views)
 
 

@@ -262,9 +262,7 @@ def in_order_of(
     return prims.clone_in_order(value, order)
 
 
-def has_order_of(
-    tracer: HandleOwner, value: TensorProxy, old: TensorProxy, memory: Callable[[], torch.Tensor]
-) -> bool:
+def has_order_of(tracer: HandleOwner, value: TensorProxy, old: TensorProxy, memory: Callable[[], torch.Tensor]) -> bool:
     """Check whether a new value of memory has its elements in the memory's order, or whether this is not known."""
     return _other_order(tracer, value, old, memory) is None
 

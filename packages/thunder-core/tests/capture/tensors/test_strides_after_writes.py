@@ -344,3 +344,21 @@ def test_writes_in_and_before_transforms(order: str) -> None:
         torch.testing.assert_close(found[:2], expected[:2])
         assert found[1].stride() == expected[1].stride()
         assert found[2] == expected[2]
+
+
+def test_symbolic_numbers_stay_symbolic() -> None:
+    """Strides are not computed where this would make sizes and numbers constants."""
+
+    def f(x: Any, y: Any, n: int) -> Any:
+        t = torch.zeros(4, 4)
+        t.copy_((y.mT * n).relu())
+        x.copy_(x.flip(0) * n)
+        x[1:].cumsum_(1)
+        return t + 1, x * 2
+
+    jitted = thunder.jit(f, cache="symbolic values")
+    for rows, n in ((5, 3), (6, 4), (7, 5)):
+        inputs = torch.randn(rows, 3), torch.randn(4, 4)
+        ours = jitted(*[x.clone() for x in inputs], n)
+        torch.testing.assert_close(ours, f(*[x.clone() for x in inputs], n))
+    assert thunder.cache_misses(jitted) == 1

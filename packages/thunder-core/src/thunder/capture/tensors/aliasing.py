@@ -19,7 +19,15 @@ import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.new_objects import collect_garbage
 from thunder.capture.tensors.handle import Handle, HandleOwner, Storage, View
-from thunder.capture.tensors.layout import function_of, has_order_of, in_order_of, is_view, meta_of, origin_of
+from thunder.capture.tensors.layout import (
+    function_of,
+    has_order_of,
+    in_order_of,
+    is_view,
+    memory_of_write,
+    meta_of,
+    origin_of,
+)
 from thunder.clang import maybe_convert_to_dtype
 from thunder.clang.base import expand
 from thunder.core import prims
@@ -128,7 +136,7 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
         storage.value = value
     storage.unordered = storage.value
     if not (ordered and not handle._views):
-        storage.value = in_order_of(handle._tracer, storage.value, before, partial(origin_of, handle))
+        storage.value = in_order_of(handle._tracer, storage.value, before, partial(memory_of_write, handle, whole=True))
     storage.written = True
     storage.version += 1
     hidden = _hidden_from_autograd(handle)
@@ -140,8 +148,8 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
     if not handle._views:
         new = storage.value
     elif not ordered and keeps_written_value(handle):
-        new = in_order_of(handle._tracer, new, old, partial(meta_of, handle))
-    elif not ordered and not has_order_of(handle._tracer, new, old, partial(meta_of, handle)):
+        new = in_order_of(handle._tracer, new, old, partial(memory_of_write, handle, whole=False))
+    elif not ordered and not has_order_of(handle._tracer, new, old, partial(memory_of_write, handle, whole=False)):
         return
     handle._value = new
     handle._version_seen = storage.version
@@ -153,7 +161,9 @@ def order_copy(handle: Handle) -> None:
     The new value of such memory has no gaps, so the step alone may return a view with other strides.
     """
     storage, tracer = handle._storage, handle._tracer
-    if not storage.written or storage.source is None or any(type(n) is not int for n in storage.origin.shape):
+    if not storage.written or storage.source is None:
+        return
+    if any(proxies_in((storage.origin.shape, *[(view.args, view.kwargs) for view in handle._views]))):
         return
     memory = origin_of(handle)
     if dense_strides(memory.shape, memory.stride()) is None and not is_view(handle):

@@ -30,8 +30,8 @@ from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
 __all__ = [
-    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "meta_of", "meta_tensor", "origin_of",
-    "strides_of_inputs",
+    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "memory_of_write", "meta_of", "meta_tensor",
+    "origin_of", "strides_of_inputs",
 ]  # fmt: skip
 
 
@@ -39,11 +39,14 @@ class _UnknownSizes(Exception):
     """Signals that a layout depends on tensors with symbolic sizes."""
 
 
-def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool = True) -> torch.Tensor:
+def meta_tensor(
+    tracer: HandleOwner, value: TensorProxy, *, specializing: bool = True, numbers: bool = True
+) -> torch.Tensor:
     """Return a tensor on the meta device with the strides that torch gives `value`.
 
     The strides are valid only for the current sizes. Symbolic sizes therefore become constants, or `_UnknownSizes` is
-    raised if not `specializing`.
+    raised if not `specializing`. The same is true of other symbolic arguments of operations, unless `numbers` is False:
+    then `_UnknownSizes` is raised.
     """
     known = tracer.meta_tensors
     # An explicit stack instead of recursion, for long programs. Arguments are computed before results.
@@ -62,12 +65,19 @@ def meta_tensor(tracer: HandleOwner, value: TensorProxy, *, specializing: bool =
         if made_by is None or _is_dense(made_by.sym, made_by.kwargs):
             known[p.name] = _contiguous(p)
         elif has_arguments:
+            if not numbers and _has_numbers((made_by.args, made_by.kwargs)):
+                raise _UnknownSizes
             _run(made_by, known, tracer.unknown_layouts)
             known.setdefault(p.name, _contiguous(p))
         else:
             stack.append((p, True))
             stack += [(q, False) for q in made_by.flat_args if isinstance(q, TensorProxy)]
     return known[value.name]
+
+
+def _has_numbers(x: Any) -> bool:
+    """Check whether arguments contain symbolic numbers, which would become constants."""
+    return any(not isinstance(p, TensorProxy) for p in proxies_in(x))
 
 
 def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
@@ -182,6 +192,16 @@ def meta_of(handle: Handle) -> torch.Tensor:
     return value
 
 
+def memory_of_write(handle: Handle, *, whole: bool) -> torch.Tensor:
+    """Return a tensor with the strides of a handle, or of the `whole` memory that it views, without making symbolic
+    numbers constants: raise `_UnknownSizes` instead.
+    """
+    if not whole and any(proxies_in([(view.args, view.kwargs) for view in handle._views])):
+        raise _UnknownSizes
+    origin = meta_tensor(handle._tracer, handle._storage.origin, specializing=False, numbers=False)
+    return origin if whole else meta_of(handle)
+
+
 def is_view(handle: Handle) -> bool:
     """Check whether the last step to a handle (e.g. `reshape` or `contiguous`) returned a view and not a copy."""
     value = origin_of(handle)
@@ -198,7 +218,7 @@ def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:
     """
     origin = handle._storage.origin
     steps = [(step.args, step.kwargs) for step in handle._views]
-    if any(not isinstance(p, TensorProxy) for p in proxies_in((origin.shape, steps))):
+    if _has_numbers((origin.shape, steps)):
         return
     if any(_is_dense(step.sym, step.kwargs) for step in handle._views):
         with contextlib.suppress(RuntimeError):  # if this succeeds, the layout of the origin does not matter
@@ -275,7 +295,10 @@ def _other_order(
         return None
     if _keeps_order(tracer, value, old):
         return None
-    wanted, found = memory(), meta_tensor(tracer, value)
+    try:
+        wanted, found = memory(), meta_tensor(tracer, value, specializing=False, numbers=False)
+    except _UnknownSizes:
+        return None
     if value.name in tracer.unknown_layouts:
         return None
     with DisableTorchFunction():
@@ -299,7 +322,7 @@ def _keeps_order(tracer: HandleOwner, value: TensorProxy, old: TensorProxy) -> b
         if whole is None or whole.name != old.name or _asks_for_layout(op):
             return False
         if OpTags.ELEMENTWISE_OP in op.sym.tags:
-            return keeps_layout(op) or _keeps_other_orders(op, value, old)
+            return keeps_layout(op) or (not _has_numbers((op.args, op.kwargs)) and _keeps_other_orders(op, value, old))
         return keeps_strides(_torch_function(op))
     return True
 

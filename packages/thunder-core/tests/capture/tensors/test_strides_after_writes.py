@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import thunder
+from thunder.capture.dispatch import foreach
+from thunder.capture.tensors import layout
 
 SHAPE = (2, 3, 4, 4)
 
@@ -312,6 +314,29 @@ def test_no_copies_where_orders_agree() -> None:
     jitted = thunder.jit(f)
     jitted(torch.randn(4, 4), torch.randn(4, 4))
     assert "clone_in_order" not in str(thunder.last_traces(jitted)[0])
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_updates_need_no_strides(lists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the memory nor of operands: torch would compute all operations before them on the meta device."""
+    if lists:
+        monkeypatch.setattr(foreach, "_MULTI_TENSOR", {"cpu"})
+
+    def f(x: Any, y: Any) -> Any:
+        t, grad = (x @ y).mT.sin(), (y @ x).mT.clone()
+        torch._foreach_mul_([t], 0.9)
+        torch._foreach_lerp_([t], [grad], 0.1)
+        torch._foreach_addcmul_([t], [grad], [grad], 0.5)
+        t.mul_(2).add_(grad, alpha=0.5).addcdiv_(grad, grad.abs() + 1).relu_()
+        t[0] = grad[1]
+        torch.nn.functional.relu(t, inplace=True)
+        t.zero_()
+        return t + grad
+
+    x, y = torch.randn(4, 4).mT, torch.randn(4, 4)
+    expected = f(x, y)
+    monkeypatch.setattr(layout, "meta_tensor", None)
+    check(thunder.jit(f)(x, y), expected)
 
 
 @pytest.mark.parametrize("compute", [torch.sin, lambda x, out: torch.cumsum(x, 0, out=out)])

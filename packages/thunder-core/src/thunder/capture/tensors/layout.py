@@ -25,6 +25,7 @@ from thunder.core.strides import Strides, dense_strides, order_of
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
+from thunder.executors.torchex.foreach import is_elementwise_foreach
 from thunder.executors.torchex.in_place import keeps_layout
 from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
@@ -321,9 +322,9 @@ def _keeps_order(tracer: HandleOwner, value: TensorProxy, old: TensorProxy) -> b
         whole = next((p for p in op.flat_args if isinstance(p, TensorProxy) and p.shape == value.shape), None)
         if whole is None or whole.name != old.name or _asks_for_layout(op):
             return False
-        if OpTags.ELEMENTWISE_OP in op.sym.tags:
-            return keeps_layout(op) or (not _has_numbers((op.args, op.kwargs)) and _keeps_other_orders(op, value, old))
-        return keeps_strides(_torch_function(op))
+        if OpTags.ELEMENTWISE_OP not in op.sym.tags:
+            return is_elementwise_foreach(op) or keeps_strides(_torch_function(op))
+        return keeps_layout(op) or (not _has_numbers((op.args, op.kwargs)) and _keeps_other_orders(op, value, old))
     return True
 
 

@@ -23,7 +23,8 @@ from thunder.runtime.torch_originals import original_torch
 from thunder.torch.base import torch_function_map
 
 __all__ = [
-    "FOREACH", "FUNCTIONS", "foreach_in_place", "is_foreach", "of_one_tensor", "strides_of_foreach", "updates_foreach",
+    "FOREACH", "FUNCTIONS", "foreach_in_place", "is_elementwise_foreach", "is_foreach", "of_one_tensor",
+    "strides_of_foreach", "updates_foreach",
 ]  # fmt: skip
 
 # The function of one tensor that each `torch._foreach_…` calls for every tensor of a list.
@@ -109,9 +110,17 @@ for _name, _function in FUNCTIONS.items():
         _declare(_name, _function, _listed)
 
 
+_DECLARED = frozenset(FOREACH.values())
+
+
 def is_foreach(op: BoundSymbol) -> bool:
     """Check whether the torch executor runs an operation for lists of tensors, whose results are new tensors."""
     return op.sym in _RUNNING
+
+
+def is_elementwise_foreach(op: BoundSymbol) -> bool:
+    """Check whether an operation of a program computes each element of lists of tensors separately."""
+    return op.sym in _DECLARED and _is_elementwise(op)
 
 
 def updates_foreach(op: BoundSymbol) -> bool:

@@ -50,11 +50,13 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the fusion of linear layers with cross-entropy, random numbers in fusions, and autotuning."""
+    """Register the fusion of linear layers with cross-entropy, layouts, random numbers in fusions, and autotuning."""
+    from thunder_ex_triton import channels_last
     from thunder_ex_triton.cross_entropy import linear_passes
     from thunder_ex_triton.fusion import autotune, random
 
     linear_passes.register(registry, CROSS_ENTROPY)
+    channels_last.register(registry, FUSION)
     random.register(registry, FUSION)
     autotune.register(registry)
 

@@ -11,7 +11,7 @@ Operations inside other operations (decompositions, checkpointed regions, branch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from thunder.core import prims
@@ -87,11 +87,20 @@ class Rewriter:
                 else:
                     self.changed = True
                     operations[before:] = self._replacement(op, result, operations[before:], replaced)
+                    self._belong_with(op, operations[before:])
             if end is not None:
                 self._return(end.substitute(replaced))
             if self.changed and self.drops_dead_code:
                 operations[:] = live_operations(operations)
         return out
+
+    def _belong_with(self, op: BoundSymbol, recorded: Sequence[BoundSymbol]) -> None:
+        """Count the replacements of an operation of backward among the operations of backward."""
+        for k, names in enumerate(self.out.info.get("backward", ())):
+            if not names.isdisjoint(op.out_names):
+                backward = list(self.out.info["backward"])
+                backward[k] = names.union(_made_in(recorded))
+                self.out.info["backward"] = backward
 
     def _return(self, op: BoundSymbol) -> None:
         output = op.args[0] if op.args else None
@@ -163,6 +172,13 @@ def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> T
     rewriter = _Function(name, replace)
     out = rewriter.run(trace)
     return out if rewriter.changed else trace
+
+
+def _made_in(operations: Sequence[BoundSymbol]) -> Iterator[str]:
+    """Yield the names of results, also of the parts of operations."""
+    for op in operations:
+        yield from op.out_names
+        yield from _made_in(op.subsymbols)
 
 
 def _values(result: Any) -> list[Any]:

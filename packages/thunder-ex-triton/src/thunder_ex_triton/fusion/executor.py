@@ -27,7 +27,7 @@ from thunder.extend import (
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
 from thunder_ex_triton.fusion.autotune import OPTION
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
-from thunder_ex_triton.fusion.iteration_space import Unfit, is_reduction, reduces, space_of
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
@@ -279,9 +279,12 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
 
     def may_join(first: Sequence[BoundSymbol], second: Sequence[BoundSymbol]) -> bool:
         both = (*first, *second)
+        inner = [op for part in both for op in primitives(part)]
         try:
-            space = space_of([op for part in both for op in primitives(part)])
+            space = space_of(inner)
         except Unfit:
+            return False
+        if space.by_column and _spreads_sums(inner, space):
             return False
         fitting = {space.size, space.rows, space.columns} if space.reduces else {space.size}
         inside = {id(op) for op in both}
@@ -297,3 +300,9 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
         return True
 
     return may_join
+
+
+def _spreads_sums(operations: Sequence[BoundSymbol], space: Space) -> bool:
+    """Check whether whole rows are computed from sums over columns, which takes another kernel."""
+    late = after_columns(operations)
+    return any(p.name in late and math.prod(p.shape) > space.columns for op in operations for p in op.flat_outs)

@@ -19,11 +19,47 @@ from thunder_ex_triton.fusion.sizes import hint_of
 __all__ = ["Group", "Index", "address", "plus", "times"]
 
 
-class Group(NamedTuple):
-    """An expression that counts through these dimensions in row-major order."""
+class Part(NamedTuple):
+    """The dimensions from `first` to before `end` of an expression that counts through `dims` in row-major order."""
 
     expression: str
     dims: tuple[int, ...]
+    first: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """The number of elements that the part counts through."""
+        return math.prod(self.dims[self.first : self.end])
+
+    @property
+    def text(self) -> str:
+        """The expression that counts through the part."""
+        rest = math.prod(self.dims[self.end :])
+        e = "0" if self.size == 1 else self.expression
+        if e != "0" and rest != 1:
+            e = f"({e} // {rest})"
+        if e != "0" and any(d != 1 for d in self.dims[: self.first]):
+            e = f"({e} % {self.size})"
+        return e
+
+    def then(self, inner: Part) -> Part | None:
+        """Return both parts as one; None if `inner` is not the part right behind this one."""
+        if (self.expression, self.dims) != (inner.expression, inner.dims) or self.end > inner.first:
+            return None
+        between = self.dims[self.end : inner.first]
+        return self._replace(end=inner.end) if all(d == 1 for d in between) else None
+
+
+class Group(NamedTuple):
+    """An expression that counts through these dimensions in row-major order.
+
+    `part` says which part of another expression it is, if it was split from one.
+    """
+
+    expression: str
+    dims: tuple[int, ...] = ()
+    part: Part | None = None
 
     @property
     def size(self) -> int:
@@ -63,30 +99,29 @@ class Index:
     def dims(self) -> list[Group]:
         """Return one group per dimension."""
         out = []
-        for expression, dims in self.groups:
-            for i, d in enumerate(dims):
-                rest = math.prod(dims[i + 1 :])
-                e = "0" if d == 1 else expression
-                if e != "0" and rest != 1:
-                    e = f"({e} // {rest})"
-                if e != "0" and any(x != 1 for x in dims[:i]):
-                    e = f"({e} % {d})"
-                out.append(Group(e, (d,)))
+        for group in self.groups:
+            if len(group.dims) == 1:
+                out.append(group._replace(expression="0") if group.size == 1 else group)
+                continue
+            for i, d in enumerate(group.dims):
+                part = Part(group.expression, group.dims, i, i + 1)
+                out.append(Group(part.text, (d,), part))
         return out
 
     def split(self, count: int) -> tuple[Index, Index]:
         """Return two indices: the first `count` dimensions, and the remaining dimensions."""
         first: list[Group] = []
         last: list[Group] = []
-        for expression, dims in self.groups:
+        for group in self.groups:
+            expression, dims, _ = group
             here = min(len(dims), count)
             count -= here
             ahead, behind = dims[:here], dims[here:]
             inner = math.prod(behind)
             if not behind:
-                first.append(Group(expression, dims))
+                first.append(group)
             elif not ahead:
-                last.append(Group(expression, dims))
+                last.append(group)
             else:
                 first.append(Group(f"({expression} // {inner})" if expression != "0" else "0", ahead))
                 last.append(Group(f"({expression} % {inner})" if expression != "0" else "0", behind))
@@ -95,7 +130,7 @@ class Index:
     def reshaped(self, shape: Sequence[int]) -> Index:
         """Return the index of the same elements in the tensor of `shape`, before its reshape."""
         wanted = [d for d in shape if d != 1]
-        groups = [Group(g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
+        groups = [g._replace(dims=tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
         try:
             return _with_ones(_regrouped(groups, wanted), shape)
         except IndexError:  # symbolic sizes that are equal in the traced call, but may differ in other calls
@@ -130,15 +165,18 @@ class Index:
                 whole = False
                 break
             if present:
-                kept.append(Group(group.expression, tuple(by_dimension[d] for d in present)))
+                kept.append(group._replace(dims=tuple(by_dimension[d] for d in present)))
         if whole:
             return _with_ones(kept, full)
         single = self.dims()
-        return Index([Group("0" if hint_of(n) == 1 else single[d].expression, (n,)) for n, d in zip(full, dimensions)])
+        return Index(
+            [Group("0", (n,)) if hint_of(n) == 1 else single[d]._replace(dims=(n,)) for n, d in zip(full, dimensions)]
+        )
 
     def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
         """Return the index into a tensor of `shape` whose dimension `i` is `change(i, expression)`."""
-        return Index([Group(change(i, g.expression), (shape[i],)) for i, g in enumerate(self.dims())])
+        changed = [(g, change(i, g.expression)) for i, g in enumerate(self.dims())]
+        return Index([Group(e, (n,), g.part if e == g.expression else None) for (g, e), n in zip(changed, shape)])
 
 
 def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:
@@ -154,16 +192,23 @@ def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:
                 have, g = have * groups[g].size, g + 1
             else:
                 need, w = need * wanted[w], w + 1
-        out.append(Group(_joined(groups[first_g:g]), tuple(wanted[first_w:w])))
+        out.append(_joined(groups[first_g:g])._replace(dims=tuple(wanted[first_w:w])))
     return out
 
 
-def _joined(groups: Sequence[Group]) -> str:
-    """Return one expression that counts through several groups."""
+def _joined(groups: Sequence[Group]) -> Group:
+    """Return one group that counts through several groups. Its dimensions are the caller's to set."""
+    if len(groups) == 1:
+        return groups[0]
+    part = groups[0].part
+    for g in groups[1:]:
+        part = part.then(g.part) if part is not None and g.part is not None else None
+    if part is not None:
+        return Group(part.text, part=part)
     out = "0"
     for i, g in enumerate(groups):
         out = plus(out, times(g.expression, math.prod(following.size for following in groups[i + 1 :])))
-    return out
+    return Group(out)
 
 
 def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
@@ -175,7 +220,7 @@ def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
     for d in shape:
         dims.append(d)
         if current is not None and math.prod(dims) == current.size:
-            out.append(Group(current.expression, tuple(dims)))
+            out.append(current._replace(dims=tuple(dims)))
             dims, current = [], next(left, None)
     if dims:
         out.append(Group("0", tuple(dims)))
@@ -186,7 +231,8 @@ def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:
 
 def address(index: Index, strides: Sequence[int]) -> str:
     """Return the offset of an element in a tensor with these strides."""
-    terms, position = [], 0
+    steps: list[tuple[Group, int]] = []  # groups with the stride of their innermost dimension
+    position = 0
     for group in index.groups:
         own = strides[position : position + len(group.dims)]
         position += len(group.dims)
@@ -194,11 +240,33 @@ def address(index: Index, strides: Sequence[int]) -> str:
             continue
         run = _even(group.dims, own)
         if run is not None:
-            terms.append(times(group.expression, run))
+            steps.append((group, run))
         else:
-            single = Index([group]).dims()
-            terms += [times(g.expression, s) for g, s in zip(single, own) if g.dims[0] != 1]
-    return plus(*terms)
+            steps += [(g, s) for g, s in zip(Index([group]).dims(), own) if g.dims[0] != 1]
+    return plus(*[times(group.expression, step) for group, step in _merged(steps)])
+
+
+def _merged(steps: Sequence[tuple[Group, int]]) -> list[tuple[Group, int]]:
+    """Merge parts of one expression that are adjacent both in the expression and in memory.
+
+    For example, a kernel that iterates over a channels-last tensor in the order of its memory needs no division.
+    """
+    out: list[tuple[Group, int]] = []
+    for group, step in sorted(steps, key=_place):
+        outer = out[-1] if out else None
+        if outer is not None and outer[0].part is not None and group.part is not None:
+            whole = outer[0].part.then(group.part)
+            if whole is not None and outer[1] == step * group.part.size:
+                out[-1] = Group(whole.text, part=whole), step
+                continue
+        out.append((group, step))
+    return out if len(out) < len(steps) else list(steps)
+
+
+def _place(step: tuple[Group, int]) -> tuple[str, int]:
+    """Return a key that sorts the parts of an expression from the outermost to the innermost."""
+    part = step[0].part
+    return ("", 0) if part is None else (part.expression, part.first)
 
 
 def _even(dims: Sequence[int], strides: Sequence[int]) -> int | None:

@@ -16,7 +16,7 @@ from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.op_table import REDUCTIONS
 
-__all__ = ["MAX_COLUMNS", "Space", "Unfit", "is_long", "is_reduction", "reduces", "space_of"]
+__all__ = ["MAX_COLUMNS", "Space", "Unfit", "after_columns", "is_long", "is_reduction", "reduces", "space_of"]
 
 MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
 
@@ -94,3 +94,13 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     if largest > found.size:
         raise Unfit("has values larger than the reduced tensor")
     return found
+
+
+def after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
+    """Return the values that depend on a reduction over columns."""
+    late: set[str] = set()
+    for op in operations:
+        own = reduces(op) if is_reduction(op) else None
+        if (own is not None and own.by_column) or any(name in late for name in op.arg_names):
+            late.update(op.out_names)
+    return late

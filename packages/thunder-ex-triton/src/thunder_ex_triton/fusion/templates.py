@@ -21,7 +21,7 @@ from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.codegen import Writer, in_chunks, mentions, pointer
 from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index
-from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
@@ -123,7 +123,7 @@ def kernels_of(
         return [_elements(operations, strides, outputs, space, integer)]
     if long:
         return [_long(operations, strides, outputs, space, integer)]
-    late = _after_columns(operations)
+    late = after_columns(operations)
     writer = Writer(operations, strides, space)
     stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
     if not space.by_column:
@@ -179,10 +179,11 @@ def _elements(
 ) -> KernelSource:  # fmt: skip
     writer = Writer(operations, strides, space)
     stores = []
+    whole = _in_order_of_memory(operations, strides, outputs[0])
     for p in outputs:
         if math.prod(p.shape) != space.rows:
             raise Unfit("makes tensors of several sizes")
-        index = Index([Group("x", (space.rows,))]).reshaped(p.shape)
+        index = whole if p.shape == outputs[0].shape else whole.reshaped(p.shape)
         stores.append(writer.stored(p, index, writer.value(p, index)))
     head = [
         f"x = tl.program_id(0){integer} * XB + tl.arange(0, XB)",
@@ -192,6 +193,32 @@ def _elements(
     writes = [p.name for p in outputs]
     body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
     return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
+
+
+def _in_order_of_memory(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]], output: TensorProxy
+) -> Index:
+    """Return an index into an output that goes through the memory of most of the kernel's tensors in their order."""
+    shape = output.shape
+    usual = tuple(range(len(shape)))
+    if any(isinstance(s, Size) for s in (*shape, *strides[output.name])):
+        return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
+    moved: Counter[tuple[int, ...]] = Counter()  # the bytes of the tensors whose dimensions have an order
+    tensors = {p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides}
+    for p in tensors.values():
+        if p.shape == shape and any(strides[p.name]):
+            moved[_order(shape, strides[p.name])] += p.dtype.bytes
+    order = max(moved, key=lambda o: (moved[o], o == usual), default=usual)
+    if order == usual:
+        return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
+    return Index([Group("x", tuple([shape[d] for d in order]))]).transposed(order)
+
+
+def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Return the dimensions from the outermost in memory to the innermost. Dimensions that do not matter stay put."""
+    matter = [d for d, n in enumerate(shape) if n > 1 and strides[d] > 0]
+    ordered = iter(sorted(matter, key=lambda d: (-strides[d], d)))
+    return tuple([next(ordered) if d in matter else d for d in range(len(shape))])
 
 
 def _long(
@@ -326,16 +353,6 @@ def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
 def _by_column(op: BoundSymbol, space: Space) -> bool:
     own = reduces(op)
     return own is not None and own.by_column and not (own.by_row and space.by_row)
-
-
-def _after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
-    """Return the values that depend on a reduction over columns."""
-    late: set[str] = set()
-    for op in operations:
-        own = reduces(op) if is_reduction(op) else None
-        if (own is not None and own.by_column) or any(name in late for name in op.arg_names):
-            late.update(op.out_names)
-    return late
 
 
 def _finish(

@@ -17,18 +17,17 @@ import torch
 import thunder.torch as ltorch
 from thunder.capture.tensors.handle import Handle, HandleOwner, Lifted, View
 from thunder.core import prims
-from thunder.core.devices import Device, to_torch_device
-from thunder.core.dtypes import dtype, to_torch_dtype
+from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
-from thunder.core.pytree import flat_items
 from thunder.core.strides import Strides, dense_strides, order_of
-from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
-from thunder.core.symint.numbers import SymbolicNumber, specialized
-from thunder.executors import TORCH
+from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
+from thunder.core.symint.numbers import specialized
+from thunder.executors import meta_tensors
+from thunder.executors.meta_tensors import asks_for_layout, contiguous, torch_function
 from thunder.executors.torchex.foreach import is_elementwise_foreach
 from thunder.executors.torchex.in_place import keeps_layout
 from thunder.executors.torchex.part_updates import keeps_strides
-from thunder.torch.private import DisableTorchFunction, FakeTensorMode
+from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
     "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "memory_of_write", "meta_of", "meta_tensor",
@@ -63,13 +62,13 @@ def meta_tensor(
             known[p.name] = _stand_in(tracer, *tracer.stand_ins[p.name])
             continue
         made_by = tracer.producer(p)
-        if made_by is None or _is_dense(made_by.sym, made_by.kwargs):
-            known[p.name] = _contiguous(p)
+        if made_by is None or meta_tensors.is_dense(made_by.sym, made_by.kwargs):
+            known[p.name] = contiguous(p)
         elif has_arguments:
             if not numbers and _has_numbers((made_by.args, made_by.kwargs)):
                 raise _UnknownSizes
-            _run(made_by, known, tracer.unknown_layouts)
-            known.setdefault(p.name, _contiguous(p))
+            meta_tensors.run(made_by, known, tracer.unknown_layouts)
+            known.setdefault(p.name, contiguous(p))
         else:
             stack.append((p, True))
             stack += [(q, False) for q in made_by.flat_args if isinstance(q, TensorProxy)]
@@ -81,108 +80,10 @@ def _has_numbers(x: Any) -> bool:
     return any(not isinstance(p, TensorProxy) for p in proxies_in(x))
 
 
-def _is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
-    """Check whether the result is contiguous for all strides of the arguments, which then need not be computed."""
-    return sym.facts.layout == "contiguous" and kwargs.get("memory_format") in (None, torch.contiguous_format)
-
-
-def _asks_for_layout(bsym: BoundSymbol) -> bool:
-    given = [x for x in (*bsym.args, *bsym.kwargs.values()) if isinstance(x, torch.memory_format)]
-    return any(x not in (torch.contiguous_format, torch.preserve_format) for x in given)
-
-
 def _stand_in(tracer: HandleOwner, outer: TensorProxy, batch_dim: int | None) -> torch.Tensor:
     whole = meta_tensor(tracer, outer)
     with torch.no_grad(), DisableTorchFunction():
         return whole if batch_dim is None else whole.select(batch_dim, 0)
-
-
-def _contiguous(p: TensorProxy) -> torch.Tensor:
-    return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
-
-
-def _run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) -> None:
-    outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
-    elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not _asks_for_layout(bsym)
-    # A view such as `conj` may only set a flag of its result.
-    if (
-        elementwise
-        and OpTags.VIEW_OP not in bsym.sym.tags
-        and all(known[p.name].is_contiguous() for p in bsym.tensors())
-    ):
-        known.update((p.name, _contiguous(p)) for p in outs)
-        return
-    fn = _torch_function(bsym)
-    if fn is None and bsym.subsymbols:  # torch has no function for it, e.g. for the property x.T
-        for sub in bsym.subsymbols:
-            _run(sub, known, unknown)
-        for p in outs:
-            known.setdefault(p.name, _contiguous(p))
-        return
-    if keeps_strides(fn):  # no need to run it, and the meta device cannot run all of them
-        with DisableTorchFunction():
-            known[outs[0].name] = torch.empty_like(known[bsym.args[0].name])
-        return
-    try:
-        if fn is None:
-            raise TypeError
-        by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
-        found = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
-        for p, t in zip(outs, found):
-            known[p.name] = t if tuple(t.shape) == p.shape else _contiguous(p)
-    except Exception:
-        # torch cannot run it on the meta device. Assume that its results are contiguous.
-        for p in outs:
-            known[p.name] = _contiguous(p)
-            unknown.add(p.name)
-
-
-def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    args, kwargs = (_on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in (bsym.args, bsym.kwargs))
-    if not bsym.tensors():
-        kwargs["device"] = torch.device("meta")  # a factory without an explicit device
-    with torch.no_grad(), DisableTorchFunction():
-        return [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
-
-
-def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Run an operation on fake tensors of its device: much slower than the meta device, but with kernels' layouts."""
-
-    def fake(p: Any) -> Any:
-        if not isinstance(p, TensorProxy):
-            return p
-        like = known[p.name]
-        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=to_torch_device(p.device))
-
-    with torch.no_grad(), DisableTorchFunction(), FakeTensorMode(allow_non_fake_inputs=True):
-        args, kwargs = specialized((map_proxies(bsym.args, fake), map_proxies(bsym.kwargs, fake)))
-        found = [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
-        laid_out = [(t.shape, t.stride(), t.dtype) for t in found]
-    return [torch.empty_strided(*like, dtype=dtype, device="meta") for *like, dtype in laid_out]
-
-
-def _torch_function(bsym: BoundSymbol) -> Any:
-    """Return the function that runs an operation on real tensors: torch's, or the torch executor's."""
-    sym = bsym.sym
-    if sym.reference is not None or sym.fn is not None:
-        return sym.reference or sym.fn
-
-    found = TORCH.implementation(bsym)
-    return None if found is None or found.op is None else found.op.fn
-
-
-def _on_meta(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {k: torch.device("meta") if k == "device" else _on_meta(v) for k, v in x.items()}
-    if isinstance(x, (tuple, list)):
-        return type(x)(_on_meta(i) for i in x)
-    if isinstance(x, SymbolicNumber):
-        return specialized(x)
-    if isinstance(x, dtype):
-        return to_torch_dtype(x)
-    if isinstance(x, (Device, torch.device)):
-        return torch.device("meta")
-    return x
 
 
 def meta_of(handle: Handle) -> torch.Tensor:
@@ -221,14 +122,14 @@ def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:
     steps = [(step.args, step.kwargs) for step in handle._views]
     if _has_numbers((origin.shape, steps)):
         return
-    if any(_is_dense(step.sym, step.kwargs) for step in handle._views):
+    if any(meta_tensors.is_dense(step.sym, step.kwargs) for step in handle._views):
         with contextlib.suppress(RuntimeError):  # if this succeeds, the layout of the origin does not matter
-            _see(handle, _contiguous(origin), view, args)
+            _see(handle, contiguous(origin), view, args)
             return
     try:
         value = meta_tensor(handle._tracer, origin, specializing=False)
     except _UnknownSizes:
-        value = _contiguous(origin)
+        value = contiguous(origin)
     _see(handle, value, view, args)
 
 
@@ -247,7 +148,7 @@ def origin_of(handle: Handle) -> torch.Tensor:
 
 def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
     def on_meta(x: Any) -> Any:
-        return _on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
+        return meta_tensors.on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
 
     with torch.no_grad(), DisableTorchFunction():
         out = function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))
@@ -316,14 +217,14 @@ def _keeps_order(tracer: HandleOwner, value: TensorProxy, old: TensorProxy) -> b
         op = tracer.producer(value)
         if op is None:
             return False
-        if op.sym in _DETACH or (op.sym.facts.casts and not _asks_for_layout(op)):
+        if op.sym in _DETACH or (op.sym.facts.casts and not asks_for_layout(op)):
             value = op.args[0]
             continue
         whole = next((p for p in op.flat_args if isinstance(p, TensorProxy) and p.shape == value.shape), None)
-        if whole is None or whole.name != old.name or _asks_for_layout(op):
+        if whole is None or whole.name != old.name or asks_for_layout(op):
             return False
         if OpTags.ELEMENTWISE_OP not in op.sym.tags:
-            return is_elementwise_foreach(op) or keeps_strides(_torch_function(op))
+            return is_elementwise_foreach(op) or keeps_strides(torch_function(op))
         return keeps_layout(op) or (not _has_numbers((op.args, op.kwargs)) and _keeps_other_orders(op, value, old))
     return True
 
@@ -333,10 +234,10 @@ def _keeps_other_orders(op: BoundSymbol, value: TensorProxy, old: TensorProxy) -
     tensors = {p.name: p for p in op.tensors()}
     for transposed in (True, False):
         known = {
-            name: _transposed(p) if transposed == (name == old.name) else _contiguous(p) for name, p in tensors.items()
+            name: _transposed(p) if transposed == (name == old.name) else contiguous(p) for name, p in tensors.items()
         }
         unknown: set[str] = set()
-        _run(op, known, unknown)
+        meta_tensors.run(op, known, unknown)
         if unknown or known[value.name].stride() != known[old.name].stride():
             return False
     return True

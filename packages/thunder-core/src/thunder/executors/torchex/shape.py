@@ -10,7 +10,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.core import dtypes, prims
-from thunder.core.strides import ordered_strides
+from thunder.core.strides import dense_strides, ordered_strides
 from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 
@@ -95,6 +95,8 @@ def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     strides = ordered_strides(a.shape, order)
     if strides == a.stride():
         return a
+    if dense_strides(a.shape, a.stride()) == dense_strides(a.shape, strides):  # only sizes of one have other strides
+        return a.as_strided(a.shape, strides)
     return torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
 
 

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on the meta device, which computes the strides that torch gives results.
+
+If the layout of an operation's results depends on the kernel, the operation runs on fake tensors of its device instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder.core.devices import Device, to_torch_device
+from thunder.core.dtypes import dtype, to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.pytree import flat_items
+from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
+from thunder.core.symint.numbers import SymbolicNumber, specialized
+from thunder.executors import TORCH
+from thunder.executors.torchex.part_updates import keeps_strides
+from thunder.torch.private import DisableTorchFunction, FakeTensorMode
+
+__all__ = ["asks_for_layout", "contiguous", "is_dense", "on_meta", "run", "torch_function"]
+
+
+def is_dense(sym: Symbol, kwargs: dict[str, Any]) -> bool:
+    """Check whether the result is contiguous for all strides of the arguments, which then need not be computed."""
+    return sym.facts.layout == "contiguous" and kwargs.get("memory_format") in (None, torch.contiguous_format)
+
+
+def asks_for_layout(bsym: BoundSymbol) -> bool:
+    """Check whether an operation is called with a memory format."""
+    given = [x for x in (*bsym.args, *bsym.kwargs.values()) if isinstance(x, torch.memory_format)]
+    return any(x not in (torch.contiguous_format, torch.preserve_format) for x in given)
+
+
+def contiguous(p: TensorProxy) -> torch.Tensor:
+    """Return a contiguous tensor on the meta device."""
+    return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
+
+
+def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) -> None:
+    """Add the results of an operation to `known`, and to `unknown` the names of those whose strides are a guess."""
+    outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
+    elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not asks_for_layout(bsym)
+    # A view such as `conj` may only set a flag of its result.
+    if (
+        elementwise
+        and OpTags.VIEW_OP not in bsym.sym.tags
+        and all(known[p.name].is_contiguous() for p in bsym.tensors())
+    ):
+        known.update((p.name, contiguous(p)) for p in outs)
+        return
+    fn = torch_function(bsym)
+    if fn is None and bsym.subsymbols:  # torch has no function for it, e.g. for the property x.T
+        for sub in bsym.subsymbols:
+            run(sub, known, unknown)
+        for p in outs:
+            known.setdefault(p.name, contiguous(p))
+        return
+    if keeps_strides(fn):  # no need to run it, and the meta device cannot run all of them
+        with DisableTorchFunction():
+            known[outs[0].name] = torch.empty_like(known[bsym.args[0].name])
+        return
+    try:
+        if fn is None:
+            raise TypeError
+        by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
+        found = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
+        for p, t in zip(outs, found):
+            known[p.name] = t if tuple(t.shape) == p.shape else contiguous(p)
+    except Exception:
+        # torch cannot run it on the meta device. Assume that its results are contiguous.
+        known.update((p.name, contiguous(p)) for p in outs)
+        unknown.update(p.name for p in outs if p.ndim > 1)
+
+
+def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    args, kwargs = (on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in (bsym.args, bsym.kwargs))
+    if not bsym.tensors():
+        kwargs["device"] = torch.device("meta")  # a factory without an explicit device
+    with torch.no_grad(), DisableTorchFunction():
+        return [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+
+
+def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Run an operation on fake tensors of its device: much slower than the meta device, but with kernels' layouts."""
+
+    def fake(p: Any) -> Any:
+        if not isinstance(p, TensorProxy):
+            return p
+        like = known[p.name]
+        return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=to_torch_device(p.device))
+
+    with torch.no_grad(), DisableTorchFunction(), FakeTensorMode(allow_non_fake_inputs=True):
+        args, kwargs = specialized((map_proxies(bsym.args, fake), map_proxies(bsym.kwargs, fake)))
+        found = [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+        laid_out = [(t.shape, t.stride(), t.dtype) for t in found]
+    return [torch.empty_strided(*like, dtype=dtype, device="meta") for *like, dtype in laid_out]
+
+
+def torch_function(bsym: BoundSymbol) -> Any:
+    """Return the function that runs an operation on real tensors: torch's, or the torch executor's."""
+    sym = bsym.sym
+    if sym.reference is not None or sym.fn is not None:
+        return sym.reference or sym.fn
+
+    found = TORCH.implementation(bsym)
+    return None if found is None or found.op is None else found.op.fn
+
+
+def on_meta(x: Any) -> Any:
+    """Return arguments of an operation for the meta device."""
+    if isinstance(x, dict):
+        return {k: torch.device("meta") if k == "device" else on_meta(v) for k, v in x.items()}
+    if isinstance(x, (tuple, list)):
+        return type(x)(on_meta(i) for i in x)
+    if isinstance(x, SymbolicNumber):
+        return specialized(x)
+    if isinstance(x, dtype):
+        return to_torch_dtype(x)
+    if isinstance(x, (Device, torch.device)):
+        return torch.device("meta")
+    return x

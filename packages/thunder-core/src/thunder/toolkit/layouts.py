@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strides of values: for passes that change the layout of values inside of a program, but not of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from thunder.core import prims
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.proxies import TensorProxy
+from thunder.core.strides import Strides
+from thunder.core.symbol import BoundSymbol, OpTags
+from thunder.core.trace import Trace
+from thunder.executors import meta_tensors
+from thunder.runtime.autograd.leaf_gradients import new_gradient
+
+__all__ = ["eager_strides", "has_fixed_strides", "reads_strides"]
+
+# Views of elements by their indices. Other views (`as_strided`, `bitcast`) depend on memory.
+_VIEWS = frozenset({
+    prims.alias, prims.broadcast_in_dim, prims.conj, prims.detach, prims.imag, prims.real, prims.reshape, prims.slice,
+    prims.squeeze, prims.transpose, prims.unfold, prims.view,
+})  # fmt: skip
+
+
+def reads_strides(op: BoundSymbol) -> bool:
+    """Check whether the values of an operation's results may depend on the strides of its arguments."""
+    if op.subsymbols:
+        return any(reads_strides(part) for part in op.subsymbols)
+    if OpTags.VIEW_OP in op.sym.tags and op.sym.is_prim:
+        return op.sym not in _VIEWS and op.sym.fn is not new_gradient
+    return OpTags.OPAQUE_OP in op.sym.tags
+
+
+def has_fixed_strides(op: BoundSymbol) -> bool:
+    """Check whether an operation's results have the same strides for all strides of its arguments."""
+    # `.grad` has the strides of its leaf, which is an input.
+    return meta_tensors.is_dense(op.sym, op.kwargs) or op.sym.fn is new_gradient
+
+
+def eager_strides(trace: Trace, values: Iterable[TensorProxy]) -> Mapping[str, Strides]:
+    """Return the strides that values of a program have in eager mode.
+
+    Values with symbolic sizes are left out, as are those that depend on inputs of which the prologue does not check the
+    strides, and on operations whose results' strides torch cannot compute without running them.
+    """
+    of_inputs: Mapping[str, Strides] = trace.info.get("strides", {})
+    known: dict[str, torch.Tensor] = {}
+    for p in trace.args:
+        if isinstance(p, TensorProxy) and _is_static(p) and (p.ndim < 2 or p.name in of_inputs):
+            strides = [s if n > 1 else 1 for s, n in zip(of_inputs.get(p.name, (1,)), p.shape)]
+            known[p.name] = torch.empty_strided(p.shape, strides, dtype=to_torch_dtype(p.dtype), device="meta")
+    wanted = [p.name for p in values]
+    needed, operations = set(wanted), []
+    for op in reversed(trace.bound_symbols):
+        if not op.sym.is_structural and not needed.isdisjoint(op.out_names):
+            operations.append(op)
+            needed.update(op.arg_names)
+    guessed: set[str] = set()
+    for op in reversed(operations):
+        outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
+        if not all(map(_is_static, outs)):
+            continue
+        if meta_tensors.is_dense(op.sym, op.kwargs):
+            known.update((p.name, meta_tensors.contiguous(p)) for p in outs)
+        elif all(p.name in known and p.name not in guessed for p in op.tensors()):
+            meta_tensors.run(op, known, guessed)
+    return {name: known[name].stride() for name in wanted if name in known and name not in guessed}
+
+
+def _is_static(p: TensorProxy) -> bool:
+    return all(type(n) is int for n in p.shape)

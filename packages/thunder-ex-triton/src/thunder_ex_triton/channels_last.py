@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pass that computes 2-D convolutions in half precision with channels-last memory.
+
+cuDNN's fast kernels read and write this layout. For contiguous tensors it transposes operands and results in kernels of
+their own, for each convolution. The pass orders the operands of all convolutions of a program. Operations keep the
+layout of their operands as in eager mode, so that images are transposed once, at the beginning. The program's results
+get the strides that they have in eager mode.
+
+Only the layout changes. No operation computes other values because of it, except those that read strides: a program
+with `as_strided` or an operation of unknown implementation that such a layout reaches is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from thunder import prims
+from thunder.extend import (
+    BoundSymbol,
+    Saved,
+    TensorProxy,
+    Trace,
+    current_trace,
+    dense_strides,
+    dtypes,
+    map_proxies,
+    proxies_in,
+    rewrite,
+)
+from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
+from thunder_ex_triton.batch_norms import fusible
+from thunder_ex_triton.probe import unusable_device
+
+__all__ = ["OPTION", "register"]
+
+OPTION = "triton_channels_last"
+
+_CHANNELS_LAST = (3, 0, 2, 1)
+_CONTIGUOUS = (3, 2, 1, 0)
+_CONVOLUTIONS = (prims.convolution, prims.convolution_input_grad, prims.convolution_weight_grad)
+_HALF = (dtypes.float16, dtypes.bfloat16)
+_FEW = 16  # with fewer channels, a vector of a pixel's channels is shorter than a sector of memory
+
+
+def register(registry: Any, executor: str) -> None:
+    """Register the pass and its option."""
+    registry.register_option(
+        OPTION, type=(bool, type(None)), help="whether to compute convolutions channels-last (None: if profitable)"
+    )
+
+    def order(trace: Trace, context: Any) -> Trace:
+        asked = context.options.get(OPTION)
+        if asked is False or all(ex.name != executor for ex in context.executors):
+            return trace
+        convolutions = [op for op in trace.bound_symbols if _operands(op)]
+        if not convolutions or not (asked or any(map(_is_profitable, convolutions))):
+            return trace
+        changed = _changed(trace)
+        found = None if changed is None else _orders_of_results(trace, changed)
+        if changed is None or found is None:
+            return trace
+        return rewrite(trace, "Channels-last convolutions", _Ordering(found, changed))
+
+    registry.register_transform("triton_channels_last", order, phase="before_execution")
+
+
+def _primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
+    if op.subsymbols:
+        for part in op.subsymbols:
+            yield from _primitives(part)
+    else:
+        yield op
+
+
+def _convolution(op: BoundSymbol) -> BoundSymbol | None:
+    """Return the primitive of a 2-D convolution, or of its gradient, that an operation consists of."""
+    found = [part for part in _primitives(op) if part.sym in _CONVOLUTIONS]
+    return found[0] if len(found) == 1 and not op.sym.is_structural else None
+
+
+def _operands(op: BoundSymbol) -> list[TensorProxy]:
+    """Return the tensors to order, or none if the pass does not concern the operation."""
+    convolution = _convolution(op)
+    if convolution is None:
+        return []
+    tensors = convolution.args[:2] if convolution.sym is prims.convolution else convolution.args[:3]
+    for p in tensors:
+        if p.ndim != 4 or p.dtype not in _HALF or unusable_device(p.device) is not None:
+            return []
+        if any(type(n) is not int or n == 0 for n in p.shape):
+            return []
+    given = {p.name for p in op.tensors()}
+    return [p for p in tensors if p.name in given]
+
+
+def _is_profitable(op: BoundSymbol) -> bool:
+    convolution = _convolution(op)
+    assert convolution is not None
+    weight = convolution.args[1] if convolution.sym is prims.convolution else convolution.args[2]
+    return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW)
+
+
+def _changed(trace: Trace) -> dict[str, TensorProxy] | None:
+    """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
+    changed: dict[str, TensorProxy] = {}
+    for op in trace.bound_symbols:
+        if op.sym.is_structural:
+            continue
+        convolution = _convolution(op) if _operands(op) else None
+        if convolution is None and all(p.name not in changed for p in op.tensors()):
+            continue
+        if convolution is None and reads_strides(op):
+            return None
+        if not has_fixed_strides(op):
+            ordered = convolution is not None and convolution.sym is prims.convolution_weight_grad
+            outs = [p for p in op.flat_outs if isinstance(p, TensorProxy) and p.ndim > 1]
+            changed.update((p.name, p) for p in outs if not ordered)
+    return changed
+
+
+def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> dict[str, Sequence[int]] | None:
+    """Return the order of strides in eager mode for the results of the program among `changed`.
+
+    Return None if it is not known.
+    """
+    returned = trace.output
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Saved):
+        returned = returned[0]
+    results = [changed[p.name] for p in proxies_in(returned) if p.name in changed]
+    if not results:
+        return {}
+    if "strides" not in trace.info:  # a backward program: gradients of inputs, which autograd orders like the inputs
+        return {p.name: tuple(reversed(range(p.ndim))) for p in results}
+    strides = eager_strides(trace, results)
+    found = {}
+    for p in results:
+        dense = dense_strides(p.shape, strides[p.name]) if p.name in strides else None
+        if dense is None:
+            return None
+        found[p.name] = _order_of(dense)
+    return found
+
+
+def _order_of(strides: Sequence[int]) -> tuple[int, ...]:
+    """Return the rank of each stride, 0 for the smallest."""
+    inner_to_outer = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
+    return tuple([inner_to_outer.index(d) for d in range(len(strides))])
+
+
+class _Ordering:
+    """Orders the operands of convolutions, the gradients of their weights, and results of the program."""
+
+    def __init__(self, results: Mapping[str, Sequence[int]], changed: Mapping[str, TensorProxy]):
+        self.results = results
+        self.changed = changed
+        self.ordered: dict[str, Any] = {}
+
+    def __call__(self, op: BoundSymbol) -> Any:
+        operands = _operands(op)
+        made = {p.name: p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name not in op.arg_names}
+        orders = {name: self.results[name] for name in made if name in self.results}
+        convolution = _convolution(op) if operands else None
+        if convolution is not None and convolution.sym is prims.convolution_weight_grad:
+            orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
+        if not operands and not orders:
+            return self._fusible(op)
+        for p in operands:
+            if p.name not in self.ordered:
+                self.ordered[p.name] = prims.stride_order(p, _CHANNELS_LAST)
+        trace: Any = current_trace()
+        unordered = {name: made[name].replace_name(trace.make_name()) for name in orders}
+        trace.record(op.substitute({p.name: self.ordered[p.name] for p in operands} | unordered))
+        ordered = {name: prims.stride_order(unordered[name], order) for name, order in orders.items()}
+        return map_proxies(op.output, lambda p: ordered.get(p.name, p))
+
+    def _fusible(self, op: BoundSymbol) -> Any:
+        """Return the results of operations that fuse for batch normalization of an image in half precision."""
+        compute = fusible(op)
+        if compute is None:
+            return None
+        image = op.args[1 if op.sym.id == "torch.batch_norm_backward" else 0]
+        return compute() if image.name in self.changed and image.ndim == 4 and image.dtype in _HALF else None

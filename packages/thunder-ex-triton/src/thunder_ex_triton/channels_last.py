@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import (
     BoundSymbol,
@@ -148,6 +149,29 @@ def _order_of(strides: Sequence[int]) -> tuple[int, ...]:
     return tuple([inner_to_outer.index(d) for d in range(len(strides))])
 
 
+def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Compute a convolution and then add its bias, or the gradient of the weight and then that of the bias.
+
+    torch does the same, in kernels that do not fuse with what comes before and after. Return None if the operation has
+    no bias.
+    """
+    first, *others = _primitives(op)
+    given = {p.name for p in op.tensors()}
+    if any(isinstance(p, TensorProxy) and p.name not in given for p in first.args):
+        return None
+    if first.sym is prims.convolution and not others and first.args[2] is not None:
+        a, weight, bias, *how = first.args
+        out = prims.convolution(ordered[a.name], ordered[weight.name], None, *how)
+        return (ltorch.add(out, ltorch.reshape(bias, (1, -1, 1, 1))),)
+    if first.sym is prims.convolution_weight_grad and [part.sym for part in others] == [prims.sum]:
+        g = first.args[0]
+        if others[0].args[0].name != g.name:
+            return None
+        args = [ordered[p.name] if isinstance(p, TensorProxy) else p for p in first.args]
+        return prims.convolution_weight_grad(*args), ltorch.sum(ltorch.permute(g, (0, 2, 3, 1)), (0, 1, 2))
+    return None
+
+
 class _Ordering:
     """Orders the operands of convolutions, the gradients of their weights, and results of the program."""
 
@@ -163,16 +187,24 @@ class _Ordering:
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
             orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
-        if not operands and not orders:
+        if convolution is None and not orders:
             return self._fusible(op)
         for p in operands:
             if p.name not in self.ordered:
                 self.ordered[p.name] = prims.stride_order(p, _CHANNELS_LAST)
-        trace: Any = current_trace()
-        unordered = {name: made[name].replace_name(trace.make_name()) for name in orders}
-        trace.record(op.substitute({p.name: self.ordered[p.name] for p in operands} | unordered))
-        ordered = {name: prims.stride_order(unordered[name], order) for name, order in orders.items()}
-        return map_proxies(op.output, lambda p: ordered.get(p.name, p))
+        found = None if convolution is None else _without_bias(op, self.ordered)
+        op = op.substitute({p.name: self.ordered[p.name] for p in operands})
+        if found is None:
+            trace: Any = current_trace()
+            unordered = {name: made[name].replace_name(trace.make_name()) for name in orders}
+            op = op.substitute(unordered)
+            trace.record(op)
+            found = map_proxies(op.output, lambda p: p)
+            orders = {unordered[name].name: order for name, order in orders.items()}
+        else:
+            orders = {new.name: orders[old.name] for old, new in zip(made.values(), found) if old.name in orders}
+            found = found if isinstance(op.output, tuple) else found[0]
+        return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
 
     def _fusible(self, op: BoundSymbol) -> Any:
         """Return the results of operations that fuse for batch normalization of an image in half precision."""

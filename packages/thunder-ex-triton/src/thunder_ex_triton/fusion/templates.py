@@ -139,11 +139,13 @@ def kernels_of(
             raise Unfit("reduces columns by an operation other than a sum of floats")
         a, lead = op.args[0], len(op.args[1])
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
-        accumulate.append(Line(f"{part} += tl.sum(tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0), 0)[None, :]"))
-    start = [f"{part} = tl.zeros((1, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
+        accumulate.append(Line(f"{part} += tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0)"))
+    # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
+    start = [f"{part} = tl.zeros((XB, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
     body: list[str | Line | Loop] = [
         "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
         _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
+        *(f"{part} = tl.sum({part}, 0)[None, :]" for part in partial),
         *(f"tl.store({pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial

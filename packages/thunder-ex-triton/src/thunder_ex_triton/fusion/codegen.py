@@ -62,6 +62,7 @@ class Writer:
         self.depends: dict[str, frozenset[str]] = {}
         self.rounded: dict[str, str] = {}  # the unrounded value of each rounded value
         self.titles: dict[str, str] = {}
+        self.places: dict[str, Index] = {}  # where whole values are computed, one element per program and lane
         self.count = 0
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -77,11 +78,21 @@ class Writer:
                 raise Unfit("has a data-dependent number")
             return literal(x)
         key = (x.name, index.key, guard)
+        if not guard and x.name not in self.places and self._is_whole(x, index):
+            self.places[x.name] = index
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self._computed(x, index, guard)
             self.titles.setdefault(found, x.name)
         return found
+
+    def _is_whole(self, x: TensorProxy, index: Index) -> bool:
+        """Check whether an index visits each element of a value once."""
+        size = self.space.size
+        if isinstance(size, Size) or math.prod(x.shape) != size:
+            return False
+        sizes = {"x": self.space.rows, "r": self.space.columns}
+        return index.is_permutation(sizes if self.space.reduces else {"x": size})
 
     def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
         if x.name not in self.made_by:

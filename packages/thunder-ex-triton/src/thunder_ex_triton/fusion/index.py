@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from thunder_ex_triton.fusion.iteration_space import Unfit
@@ -95,6 +95,24 @@ class Index:
     def key(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """The identity of an index. Two indices are equal if they differ only in dimensions of size 1."""
         return tuple((g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1)
+
+    def is_permutation(self, sizes: Mapping[str, int]) -> bool:
+        """Check whether variables that count to these sizes visit each element once, by parts of the variables."""
+        found: dict[str, list[Part]] = {name: [] for name in sizes}
+        for g in self.groups:
+            if g.size == 1:
+                continue
+            part = g.part or Part(g.expression, (g.size,), 0, 1)
+            if part.expression not in found:
+                return False
+            found[part.expression].append(part)
+        for name, parts in found.items():
+            parts.sort(key=lambda part: part.first)
+            if math.prod(part.size for part in parts) != sizes[name] or any(p.dims != parts[0].dims for p in parts):
+                return False
+            if any(a.end > b.first for a, b in itertools.pairwise(parts)):
+                return False
+        return True
 
     def dims(self) -> list[Group]:
         """Return one group per dimension."""

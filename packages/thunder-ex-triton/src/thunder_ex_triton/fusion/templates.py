@@ -125,8 +125,8 @@ def kernels_of(
         return [_long(operations, strides, outputs, space, integer)]
     late = after_columns(operations)
     writer = Writer(operations, strides, space)
-    stores = [line for p in outputs if p.name not in late for line in [_store(writer, p, space)]]
     if not space.by_column:
+        stores = _stores(writer, outputs, space)
         columns = space.columns
         if not isinstance(columns, Size) and is_chunking_profitable(columns, len(writer.tiles), writer.lines):
             return [_long(operations, strides, outputs, space, integer)]
@@ -140,6 +140,7 @@ def kernels_of(
         a, lead = op.args[0], len(op.args[1])
         tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
         accumulate.append(Line(f"{part} += tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0)"))
+    stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
     start = [f"{part} = tl.zeros((XB, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
     body: list[str | Line | Loop] = [
@@ -181,11 +182,13 @@ def _elements(
 ) -> KernelSource:  # fmt: skip
     writer = Writer(operations, strides, space)
     stores = []
-    whole = _in_order_of_memory(operations, strides, outputs[0])
-    for p in outputs:
+    whole = _in_order_of_memory(operations, strides, outputs[-1])
+    for p in reversed(outputs):
         if math.prod(p.shape) != space.rows:
             raise Unfit("makes tensors of several sizes")
-        index = whole if p.shape == outputs[0].shape else whole.reshaped(p.shape)
+        index = writer.places.get(p.name)
+        if index is None:
+            index = whole if p.shape == outputs[-1].shape else whole.reshaped(p.shape)
         stores.append(writer.stored(p, index, writer.value(p, index)))
     head = [
         f"x = tl.program_id(0){integer} * XB + tl.arange(0, XB)",
@@ -231,8 +234,8 @@ def _long(
     if space.by_column:
         raise Unfit("reduces both long rows and columns")
     writer = Writer(operations, strides, space, long=True)
-    whole = [_store(writer, p, space) for p in outputs if math.prod(p.shape) == space.size]
-    single = [_store(writer, p, space) for p in outputs if math.prod(p.shape) != space.size]
+    single = _stores(writer, [p for p in outputs if math.prod(p.shape) != space.size], space)
+    whole = _stores(writer, [p for p in outputs if math.prod(p.shape) == space.size], space)
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     last = [in_chunks([*writer.lines, *whole], space)] if whole else []
@@ -337,11 +340,23 @@ def _columns(space: Space, *, whole: bool) -> list[str]:
     ]  # fmt: skip
 
 
+def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> list[Line]:
+    """Return the lines that store outputs of a kernel with reductions.
+
+    Sums come first, and then whole values from the last to the first: a value that they are computed from is stored
+    where it was computed.
+    """
+    single = [p for p in outputs if math.prod(p.shape) != space.size]
+    whole = [p for p in outputs if math.prod(p.shape) == space.size]
+    return [_store(writer, p, space) for p in (*single, *reversed(whole))]
+
+
 def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
-    """Return the line that stores an output of a kernel with reductions."""
     size = math.prod(p.shape)
     if size == space.size:
-        index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
+        index = writer.places.get(p.name)
+        if index is None:
+            index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
         return writer.stored(p, index, writer.value(p, index))
     if size != space.rows:
         raise Unfit("makes tensors of several sizes")

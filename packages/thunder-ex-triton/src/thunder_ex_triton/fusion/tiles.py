@@ -139,7 +139,7 @@ def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
     wide = _exact(columns)
     across = blocks(columns, wide)
     found = []
-    for tile, each in ((2048, 4), (4096, 4), (2048, 8), (4096, 2)):
+    for tile, each in ((4096, 2), (2048, 4), (4096, 4), (2048, 2)):
         tall = max(1, min(tile // wide, power_of_two(rows)))
         programs = min(blocks(rows, tall), max(1, multiprocessors * each // across))
         found.append(Tiling((programs, across), (tall, wide, 3), 4))

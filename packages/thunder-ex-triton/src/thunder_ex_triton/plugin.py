@@ -40,12 +40,13 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Register cross-entropy and its gradient, and the gradient of embeddings."""
-    from thunder_ex_triton import embedding
+    """Register cross-entropy and its gradient, the gradient of embeddings, and resampling and its gradient."""
+    from thunder_ex_triton import embedding, resize
     from thunder_ex_triton.cross_entropy import implementation
 
     implementation.register(registry, CROSS_ENTROPY)
     embedding.register(registry, FUSION)
+    resize.register(registry, FUSION)
 
 
 @hookimpl

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resampling of images (`interpolate`) and its gradient: nearest, nearest-exact, linear, bilinear, trilinear.
+
+An output position reads one input position (nearest) or two adjacent positions (linear) of each dimension. The position
+and the weights are computed as in torch's kernels for GPUs, in float32: `source = max((position + SHIFT) * scale -
+BACK, 0)`. Backward gathers: each input element sums over the output positions that read it. These are consecutive in
+each dimension, and their first position and maximal number follow from the scale. There are no atomics: sums are
+computed in float32 in a fixed order and rounded once, so repeated runs are bitwise equal.
+
+Images with fewer than three spatial dimensions have leading dimensions of size 1. A program computes a tile of channels
+and of positions along the width. The tile is long along the dimension that is contiguous in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from thunder import prims
+from thunder.extend import dtypes
+from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
+from thunder_ex_triton.probe import unusable_device
+
+__all__ = ["register", "resize", "resize_backward"]
+
+_LINEAR = frozenset({"linear", "bilinear", "trilinear"})
+_NEAREST = frozenset({"nearest", "nearest-exact"})
+_TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+_TILE = 512  # the number of elements of a tile
+_SMALLEST_TILE = 64
+_PROGRAMS = 1024  # tiles are smaller if there are fewer programs than this
+_LENGTHS = (128, 64, 32)  # the lengths of tiles along the contiguous dimension
+_UNROLLED = 16  # at most this many positions along the width are unrolled
+
+
+@triton.jit
+def _tile_of(channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr):
+    """Return this program's batch, channels, depth and height, and positions along the width."""
+    tile = tl.program_id(0)
+    across = tl.cdiv(width, XB)
+    x = (tile % across) * XB + tl.arange(0, XB)
+    tile = tile // across
+    groups = tl.cdiv(channels, CB)
+    c = (tile % groups) * CB + tl.arange(0, CB)
+    tile = tile // groups
+    y = tile % height
+    tile = tile // height
+    return (tile // depth).to(tl.int64), c[:, None].to(tl.int64), tile % depth, y, x[None, :]
+
+
+@triton.jit
+def _source(position, scale, size, SHIFT: tl.constexpr, BACK: tl.constexpr):
+    """Return the first input position that an output position reads, and the weight of the second."""
+    source = tl.maximum((position.to(tl.float32) + SHIFT) * scale - BACK, 0.0)
+    first = tl.minimum(source.to(tl.int32), size - 1)
+    return first, source - first.to(tl.float32)
+
+
+@triton.jit
+def _tap(first, fraction, size, TAP: tl.constexpr):
+    """Return one of the input positions that an output position reads, and its weight."""
+    if TAP == 0:
+        return first, 1.0 - fraction
+    else:
+        return tl.minimum(first + 1, size - 1), fraction
+
+
+@triton.jit
+def _begin(index, inverse, start):
+    """Return the first output position that may read the input position `index`."""
+    return tl.maximum(tl.ceil(index.to(tl.float32) * inverse + start).to(tl.int32), 0)
+
+
+@triton.jit
+def _read(position, end, index, scale, size, SHIFT: tl.constexpr, BACK: tl.constexpr, LINEAR: tl.constexpr):
+    """Return the weight with which an output position reads the input position `index`, and whether it reads it."""
+    first, fraction = _source(position, scale, size, SHIFT, BACK)
+    if LINEAR:
+        second = tl.minimum(first + 1, size - 1)
+        weight = tl.where(first == index, 1.0 - fraction, 0.0) + tl.where(second == index, fraction, 0.0)
+        return weight, (position < end) & ((first == index) | (second == index))
+    else:
+        return 1.0, (position < end) & (first == index)
+
+
+@kernel
+def sample(
+    a_ptr, out_ptr,
+    channels, depth, height, width, size_d, size_h, size_w, scale_d, scale_h, scale_w,
+    a_n, a_c, a_d, a_h, a_w, out_n, out_c, out_d, out_h, out_w,
+    SHIFT: tl.constexpr, BACK: tl.constexpr, LINEAR: tl.constexpr, TAPS_D: tl.constexpr, TAPS_H: tl.constexpr,
+    CB: tl.constexpr, XB: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile of the output. `size_*` are the sizes of the input, `depth`, `height` and `width` the output's."""
+    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB)
+    inside = (c < channels) & (x < width)
+    first_d, fraction_d = _source(z, scale_d, size_d, SHIFT, BACK)
+    first_h, fraction_h = _source(y, scale_h, size_h, SHIFT, BACK)
+    first_w, fraction_w = _source(x, scale_w, size_w, SHIFT, BACK)
+    image = a_ptr + n * a_n + c * a_c
+    if LINEAR:
+        total = tl.zeros((CB, XB), tl.float32)
+        for tap_d in tl.static_range(TAPS_D):
+            at_d, weight_d = _tap(first_d, fraction_d, size_d, tap_d)
+            for tap_h in tl.static_range(TAPS_H):
+                at_h, weight_h = _tap(first_h, fraction_h, size_h, tap_h)
+                row = image + at_d.to(tl.int64) * a_d + at_h.to(tl.int64) * a_h
+                of_row = tl.zeros((CB, XB), tl.float32)
+                for tap_w in tl.static_range(2):
+                    at_w, weight_w = _tap(first_w, fraction_w, size_w, tap_w)
+                    of_row += weight_w * tl.load(row + at_w.to(tl.int64) * a_w, mask=inside, other=0.0).to(tl.float32)
+                total += (weight_d * weight_h) * of_row
+        value = total.to(out_ptr.dtype.element_ty)
+    else:
+        row = image + first_d.to(tl.int64) * a_d + first_h.to(tl.int64) * a_h
+        value = tl.load(row + first_w.to(tl.int64) * a_w, mask=inside, other=0.0)
+    place = out_ptr + n * out_n + c * out_c + z.to(tl.int64) * out_d + y.to(tl.int64) * out_h
+    tl.store(place + x.to(tl.int64) * out_w, value, mask=inside)
+
+
+def _gather(
+    g_ptr, out_ptr,
+    channels, depth, height, width, end_d, end_h, end_w, scale_d, scale_h, scale_w,
+    inverse_d, inverse_h, inverse_w, start_d, start_h, start_w,
+    g_n, g_c, g_d, g_h, g_w, out_n, out_c, out_d, out_h, out_w,
+    SHIFT: tl.constexpr, BACK: tl.constexpr, LINEAR: tl.constexpr,
+    COUNT_D: tl.constexpr, COUNT_H: tl.constexpr, COUNT_W: tl.constexpr, UNROLLED: tl.constexpr,
+    CB: tl.constexpr, XB: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile of the input's gradient. `end_*` are the sizes of the output, whose gradient is `g`."""
+    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB)
+    inside = (c < channels) & (x < width)
+    begin_d = _begin(z, inverse_d, start_d)
+    begin_h = _begin(y, inverse_h, start_h)
+    begin_w = _begin(x, inverse_w, start_w)
+    image = g_ptr + n * g_n + c * g_c
+    total = tl.zeros((CB, XB), tl.float32)
+    for i in range(COUNT_D):
+        at_d = begin_d + i
+        weight_d, reads_d = _read(at_d, end_d, z, scale_d, depth, SHIFT, BACK, LINEAR)
+        for j in range(COUNT_H):
+            at_h = begin_h + j
+            weight_h, reads_h = _read(at_h, end_h, y, scale_h, height, SHIFT, BACK, LINEAR)
+            if reads_d & reads_h:
+                row = image + at_d.to(tl.int64) * g_d + at_h.to(tl.int64) * g_h
+                of_row = tl.zeros((CB, XB), tl.float32)
+                for first in range(0, COUNT_W, UNROLLED):
+                    for k in tl.static_range(UNROLLED):
+                        at_w = begin_w + (first + k)
+                        weight_w, reads_w = _read(at_w, end_w, x, scale_w, width, SHIFT, BACK, LINEAR)
+                        value = tl.load(row + at_w.to(tl.int64) * g_w, mask=inside & reads_w, other=0.0)
+                        of_row += weight_w * value.to(tl.float32)
+                total += (weight_d * weight_h) * of_row
+    place = out_ptr + n * out_n + c * out_c + z.to(tl.int64) * out_d + y.to(tl.int64) * out_h
+    tl.store(place + x.to(tl.int64) * out_w, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+# If Triton knew that the width is contiguous in the result, a thread would compute adjacent elements. Threads would then
+# read the gradient at larger distances, since adjacent elements read positions that are `1 / scale` apart.
+gather = Kernel(triton.jit(_gather, do_not_specialize=["out_w"]))
+
+
+# -- positions ---------------------------------------------------------------------------------------------------------
+class _Dimension(NamedTuple):
+    """The output positions of one dimension that read an input position `index`.
+
+    They are among the `count` positions from `ceil(index * inverse + start)`.
+    """
+
+    scale: float
+    inverse: float
+    start: float
+    count: int
+
+
+_ABSENT = _Dimension(1.0, 1.0, 0.0, 1)  # a dimension of size 1 that becomes one of size 1
+
+
+def _shifts(mode: str, align_corners: bool) -> tuple[float, float]:
+    """Return the constants SHIFT and BACK of a source position."""
+    if mode in _LINEAR:
+        return (0.0, 0.0) if align_corners else (0.5, 0.5)
+    return (0.5, 0.0) if mode == "nearest-exact" else (0.0, 0.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _dimension(size: int, end: int, mode: str, align_corners: bool, factor: float | None) -> _Dimension:
+    """Return the positions for an input of `size` elements, an output of `end` elements, and the user's factor."""
+    linear = mode in _LINEAR
+    shift, back = _shifts(mode, align_corners)
+    if linear and align_corners:
+        scale = (size - 1) / (end - 1) if end > 1 else 0.0
+    else:
+        scale = size / end if factor is None else 1 / factor
+    if scale == 0.0:  # all positions read the first element
+        return _Dimension(0.0, 0.0, 0.0, end)
+    # Source positions from `index - 1` (linear) or `index` (nearest) to `index + 1` read the element `index`. With a
+    # power of two, float32 computes the limits exactly. Otherwise they are extended by half a position.
+    slack = 0.0 if math.frexp(scale)[0] == 0.5 else 0.5
+    reach = 1 if linear else 0
+    start = (back - reach) / scale - shift - slack
+    count = math.ceil((1 + reach) / scale + 2 * slack)
+    return _Dimension(scale, 1 / scale, start, min(count, end))
+
+
+def _dimensions(
+    sizes: Sequence[int], ends: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None]
+) -> list[_Dimension]:
+    """Return the three dimensions, for the spatial sizes of the input and the output."""
+    found = [_dimension(n, m, mode, align_corners, s) for n, m, s in zip(sizes, ends, scales)]
+    return [_ABSENT] * (3 - len(found)) + found
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+def _is_channels_last(x: torch.Tensor) -> bool:
+    """Check whether torch's result for `x` is channels-last: strides grow from the channels over the width outwards."""
+    sizes, strides = x.shape, x.stride()
+    if x.ndim < 4 or strides[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(x.ndim - 1, 1, -1), 0):
+        # If channels and batch alone have more than one element, the strides fit both orders.
+        if sizes[dim] == 0 or strides[dim] < least or (dim == 0 and least == strides[1]):
+            return False
+        least = strides[dim] * sizes[dim]
+    return True
+
+
+def _new_like(x: torch.Tensor, sizes: Sequence[int], contiguous: bool = False) -> tuple[torch.Tensor, bool]:
+    """Allocate the result for `x`, with other spatial sizes, and return whether it is channels-last."""
+    shape = (*x.shape[:2], *sizes)
+    if contiguous or not _is_channels_last(x):
+        return torch.empty(shape, dtype=x.dtype, device=x.device), False
+    order = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order), True
+
+
+def _three(values: Sequence[int], missing: int) -> tuple[int, ...]:
+    """Add the missing leading dimensions to a value for each spatial dimension."""
+    return (*[missing] * (3 - len(values)), *values)
+
+
+def _strides(x: torch.Tensor) -> tuple[int, ...]:
+    strides = x.stride()
+    return (*strides[:2], *_three(strides[2:], 0))
+
+
+def _length(size: int) -> int:
+    """Return the length of tiles along the contiguous dimension which covers `size` with the fewest elements."""
+    return min(power_of_two(size), min(_LENGTHS, key=lambda length: blocks(size, length) * length))
+
+
+@functools.lru_cache(maxsize=1024)
+def _tiles(
+    batch: int, channels: int, depth: int, height: int, width: int, channels_last: bool
+) -> tuple[int, tuple[int, int], int]:
+    """Return the number of programs, the sizes of a tile (channels, width), and the number of warps."""
+    rows = batch * depth * height
+    inner, outer = (channels, width) if channels_last else (width, channels)
+    room = min(_TILE, max(_SMALLEST_TILE, power_of_two(rows * channels * width // _PROGRAMS + 1)))
+    long = min(_length(inner), room)
+    wide = min(room // long, power_of_two(outer))
+    programs = rows * blocks(inner, long) * blocks(outer, wide)
+    return programs, (long, wide) if channels_last else (wide, long), max(1, long * wide // 128)
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+def resize(
+    a: torch.Tensor, output_size: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
+    antialias: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Resample `a` to `output_size`."""
+    out, channels_last = _new_like(a, output_size)
+    if out.numel() == 0:
+        return out
+    sizes, ends = a.shape[2:], _three(output_size, 1)
+    dimensions = _dimensions(sizes, output_size, mode, align_corners, scales)
+    programs, tile, warps = _tiles(*a.shape[:2], *ends, channels_last)
+    taps = [1 if d is _ABSENT else 2 for d in dimensions[:2]]
+    numbers = (
+        a.shape[1], *ends, *_three(sizes, 1), *[d.scale for d in dimensions], *_strides(a), *_strides(out),
+        *_shifts(mode, align_corners), mode in _LINEAR, *taps, *tile,
+    )  # fmt: skip
+    sample(programs, (a, out), numbers, warps)
+    return out
+
+
+def resize_backward(
+    g: torch.Tensor, input_shape: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
+    antialias: bool,
+) -> torch.Tensor:  # fmt: skip
+    """Return the gradient of `resize` for an input of `input_shape`."""
+    # torch's gradient of nearest positions in volumes is always contiguous.
+    out, channels_last = _new_like(g, input_shape[2:], contiguous=g.ndim == 5 and mode in _NEAREST)
+    if out.numel() == 0:
+        return out
+    sizes, ends = _three(input_shape[2:], 1), g.shape[2:]
+    dimensions = _dimensions(input_shape[2:], ends, mode, align_corners, scales)
+    programs, tile, warps = _tiles(*g.shape[:2], *sizes, channels_last)
+    scale, inverse, start, count = zip(*dimensions)
+    unrolled = count[2] if count[2] <= _UNROLLED else _UNROLLED // 2
+    numbers = (
+        g.shape[1], *sizes, *_three(ends, 1), *scale, *inverse, *start, *_strides(g), *_strides(out),
+        *_shifts(mode, align_corners), mode in _LINEAR, *count, unrolled, *tile,
+    )  # fmt: skip
+    gather(programs, (g, out), numbers, warps)
+    return out
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
+def _takes(
+    x: Any, sizes: Sequence[Any], ends: Sequence[Any], mode: str, scales: Sequence[Any], antialias: bool
+) -> bool | str:
+    """Return True, or the reason why the kernels do not support the call."""
+    reason = unusable_device(x.device)
+    if reason is not None:
+        return reason
+    if antialias or mode not in _LINEAR | _NEAREST:
+        return f"the kernels do not support mode={mode!r}{' with antialias' if antialias else ''}"
+    if x.dtype not in _TAKEN:
+        return f"the kernels do not support images in {x.dtype}"
+    if not all(type(n) is int for n in (*x.shape, *sizes, *ends)):
+        return "the kernels do not support symbolic sizes"
+    if not all(s is None or type(s) is float for s in scales):
+        return "the kernels do not support symbolic scale factors"
+    if any(s is not None and (s <= 0 or math.floor(n * s) != m) for n, m, s in zip(sizes, ends, scales)):
+        return "the output size is not the input size times the scale factor"
+    if tuple(sizes) == tuple(ends):
+        return "torch copies an image whose size does not change"
+    return True
+
+
+def _takes_forward(
+    a: Any, output_size: Sequence[Any], mode: str, align_corners: bool, scales: Sequence[Any], antialias: bool
+) -> bool | str:
+    return _takes(a, a.shape[2:], output_size, mode, scales, antialias)
+
+
+def _takes_backward(
+    g: Any, input_shape: Sequence[Any], mode: str, align_corners: bool, scales: Sequence[Any], antialias: bool
+) -> bool | str:
+    return _takes(g, input_shape[2:], g.shape[2:], mode, scales, antialias)
+
+
+def _like(a: Any, output_size: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:
+    return prims.resize(a, output_size, mode, align_corners, scales, antialias)
+
+
+def _like_backward(g: Any, input_shape: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:
+    return prims.resize_backward(g, input_shape, mode, align_corners, scales, antialias)
+
+
+def register(registry: Any, executor: str) -> None:
+    """Register the operators as implementations of resampling and of its gradient."""
+    for name, prim, like, fn, checker in (
+        ("triton_resize", prims.resize, _like, resize, _takes_forward),
+        ("triton_resize_backward", prims.resize_backward, _like_backward, resize_backward, _takes_backward),
+    ):
+        found = registry.register_operator(name, executor=executor, like=like, fn=fn)
+        registry.register_implementation(prim, found, executor=executor, checker=checker)

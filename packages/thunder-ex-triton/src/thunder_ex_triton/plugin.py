@@ -69,7 +69,7 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
     The interpreter truncates when it rounds to bfloat16.
     """
     from thunder_ex_triton.cross_entropy.implementation import DTYPES
-    from thunder_ex_triton.samples import loss_opinfos, random_opinfos
+    from thunder_ex_triton.samples import fusion_opinfos, loss_opinfos
 
     is_cross_entropy = executor.name == CROSS_ENTROPY
     tolerances = {"bfloat16": (1.6e-2, 1e-3)} if interpreting() else {}
@@ -80,5 +80,5 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
         dtypes=DTYPES if is_cross_entropy else FUSED if interpreting() else None,
         tolerances=tolerances,
         known_failures=() if is_cross_entropy else Path(__file__).with_name("known_failures.toml"),
-        opinfos=loss_opinfos if is_cross_entropy else random_opinfos,
+        opinfos=loss_opinfos if is_cross_entropy else fusion_opinfos,
     )

@@ -27,11 +27,11 @@ from thunder.extend import dtypes
 from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["register", "resize", "resize_backward"]
+__all__ = ["TAKEN", "like", "like_backward", "register", "resize", "resize_backward"]
 
 _LINEAR = frozenset({"linear", "bilinear", "trilinear"})
 _NEAREST = frozenset({"nearest", "nearest-exact"})
-_TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 _TILE = 512  # the number of elements of a tile
 _SMALLEST_TILE = 64
 _PROGRAMS = 1024  # tiles are smaller if there are fewer programs than this
@@ -161,8 +161,8 @@ def _gather(
     tl.store(place + x.to(tl.int64) * out_w, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-# If Triton knew that the width is contiguous in the result, a thread would compute adjacent elements. Threads would then
-# read the gradient at larger distances, since adjacent elements read positions that are `1 / scale` apart.
+# If Triton knew that the width is contiguous in the result, a thread would compute several adjacent elements, and the
+# distances at which the threads of a warp read the gradient would be larger by this number.
 gather = Kernel(triton.jit(_gather, do_not_specialize=["out_w"]))
 
 
@@ -323,7 +323,7 @@ def _takes(
         return reason
     if antialias or mode not in _LINEAR | _NEAREST:
         return f"the kernels do not support mode={mode!r}{' with antialias' if antialias else ''}"
-    if x.dtype not in _TAKEN:
+    if x.dtype not in TAKEN:
         return f"the kernels do not support images in {x.dtype}"
     if not all(type(n) is int for n in (*x.shape, *sizes, *ends)):
         return "the kernels do not support symbolic sizes"
@@ -348,19 +348,19 @@ def _takes_backward(
     return _takes(g, input_shape[2:], g.shape[2:], mode, scales, antialias)
 
 
-def _like(a: Any, output_size: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:
+def like(a: Any, output_size: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:
     return prims.resize(a, output_size, mode, align_corners, scales, antialias)
 
 
-def _like_backward(g: Any, input_shape: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:
+def like_backward(g: Any, input_shape: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:
     return prims.resize_backward(g, input_shape, mode, align_corners, scales, antialias)
 
 
 def register(registry: Any, executor: str) -> None:
     """Register the operators as implementations of resampling and of its gradient."""
-    for name, prim, like, fn, checker in (
-        ("triton_resize", prims.resize, _like, resize, _takes_forward),
-        ("triton_resize_backward", prims.resize_backward, _like_backward, resize_backward, _takes_backward),
-    ):
-        found = registry.register_operator(name, executor=executor, like=like, fn=fn)
-        registry.register_implementation(prim, found, executor=executor, checker=checker)
+    forward = registry.register_operator("triton_resize", executor=executor, like=like, fn=resize)
+    backward = registry.register_operator(
+        "triton_resize_backward", executor=executor, like=like_backward, fn=resize_backward
+    )
+    registry.register_implementation(prims.resize, forward, executor=executor, checker=_takes_forward)
+    registry.register_implementation(prims.resize_backward, backward, executor=executor, checker=_takes_backward)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
+from thunder_ex_triton import resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
 
-__all__ = ["loss_opinfos", "random_opinfos"]
+__all__ = ["fusion_opinfos", "loss_opinfos"]
 
 # (shape of the logits, shape of the labels): contiguous rows, one row, strided classes, few and many classes.
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -150,6 +151,33 @@ def _uniform(seed: torch.Tensor, shape: tuple[int, ...], device: Any) -> torch.T
     return folded.to(seed.device)
 
 
-def random_opinfos() -> list[Any]:
+# -- images ------------------------------------------------------------------------------------------------------------
+# (shape, output size, mode, align_corners, scale factors)
+RESIZED: tuple[tuple[Any, ...], ...] = (
+    ((2, 3, 4, 5), (8, 15), "bilinear", False, (None, None)), ((2, 3, 4, 5), (3, 9), "bilinear", True, (None, None)),
+    ((2, 3, 4, 5), (6, 7), "bilinear", False, (1.5, 1.4)), ((2, 3, 4, 5), (7, 3), "nearest", False, (None, None)),
+    ((2, 3, 5), (8,), "linear", False, (None,)), ((2, 3, 5), (8,), "nearest-exact", False, (None,)),
+    ((1, 2, 3, 1, 2), (4, 2, 5), "trilinear", False, (None, None, None)),
+)  # fmt: skip
+
+
+def _resized(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, size, *how in RESIZED:
+        yield make(shape), size, *how, False
+
+
+def _resized_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, size, *how in RESIZED:
+        yield make((*shape[:2], *size)), shape, *how, False
+
+
+def fusion_opinfos() -> list[Any]:
     """Return an OpInfo for each operator of the fusion executor."""
-    return seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40)))
+    images = {
+        "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
+        "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
+    }
+    return [
+        *seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40))),
+        *operator_opinfos("triton", images, family="images"),
+    ]

@@ -18,18 +18,10 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder.toolkit.benchmarking import by_events, in_turns, parser, report
+from thunder.toolkit.benchmarking import copy_bandwidth, in_turns, parser, report
 
 LOSS_ROWS = ((2048, 50257, torch.float32), (8192, 128256, torch.bfloat16), (16384, 32000, torch.bfloat16))
 LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
-
-
-def copy_bandwidth() -> float:
-    """Measure the bandwidth of a large copy, in bytes per second."""
-    x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
-    y = torch.empty_like(x)
-    best = min(by_events(lambda: y.copy_(x), 5) for _ in range(5))
-    return 2 * x.numel() * 4 / (best * 1e-3)
 
 
 def step(loss: Callable[..., Any], inputs: tuple[Any, ...], parameters: tuple[Any, ...]) -> Callable[[], Any]:

@@ -18,20 +18,12 @@ import triton
 from torch.nn import functional as F
 
 import thunder
-from thunder.toolkit.benchmarking import by_events, in_turns, parser, replayed, report, step, table
+from thunder.toolkit.benchmarking import copy_bandwidth, in_turns, parser, replayed, report, step, table
 
 # (batch, channels, input size, output size)
 IMAGES = ((4, 256, 16, 128), (4, 256, 32, 128), (4, 256, 64, 128), (4, 150, 128, 512))
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 CALLS = 20  # in a CUDA graph
-
-
-def copy_bandwidth() -> float:
-    """Measure the bandwidth of a large copy, in bytes per second."""
-    x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
-    y = torch.empty_like(x)
-    best = min(by_events(lambda: y.copy_(x), 5) for _ in range(5))
-    return 2 * x.numel() * 4 / (best * 1e-3)
 
 
 def measured(

@@ -34,7 +34,9 @@ SURFACE = {
         major_and_minor manager records registered_transforms reject_device reject_version reset transformed
     """,
     "thunder.toolkit": "benchmarking claiming conformance fusion launch testing",
-    "thunder.toolkit.benchmarking": "Kernels by_events by_kernels in_turns on_host parser replayed report step table",
+    "thunder.toolkit.benchmarking": """
+        Kernels by_events by_kernels copy_bandwidth in_turns on_host parser replayed report step table
+    """,
     "thunder.toolkit.claiming": "Choice choose claim loss_reduction",
     "thunder.toolkit.conformance": """
         OpInfo OperatorSamples SampleInput TensorMaker assert_distributions assert_dropout assert_residual_dropout_norm

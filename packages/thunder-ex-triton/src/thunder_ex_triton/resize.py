@@ -168,15 +168,16 @@ gather = Kernel(triton.jit(_gather, do_not_specialize=["out_w"]))
 
 # -- positions ---------------------------------------------------------------------------------------------------------
 class _Dimension(NamedTuple):
-    """The output positions of one dimension that read an input position `index`.
+    """The positions of one dimension.
 
-    They are among the `count` positions from `ceil(index * inverse + start)`.
+    The output positions that read an input position `index` are among `most` positions from
+    `ceil(index * inverse + start)`.
     """
 
     scale: float
     inverse: float
     start: float
-    count: int
+    most: int
 
 
 _ABSENT = _Dimension(1.0, 1.0, 0.0, 1)  # a dimension of size 1 that becomes one of size 1
@@ -205,8 +206,8 @@ def _dimension(size: int, end: int, mode: str, align_corners: bool, factor: floa
     slack = 0.0 if math.frexp(scale)[0] == 0.5 else 0.5
     reach = 1 if linear else 0
     start = (back - reach) / scale - shift - slack
-    count = math.ceil((1 + reach) / scale + 2 * slack)
-    return _Dimension(scale, 1 / scale, start, min(count, end))
+    most = math.ceil((1 + reach) / scale + 2 * slack)
+    return _Dimension(scale, 1 / scale, start, min(most, end))
 
 
 def _dimensions(

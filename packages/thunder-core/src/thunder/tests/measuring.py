@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Kernels", "by_events", "by_kernels", "in_turns", "on_host", "replayed", "table"]
+__all__ = ["Kernels", "by_events", "by_kernels", "copy_bandwidth", "in_turns", "on_host", "replayed", "table"]
 
 Call = Callable[[], Any]
 
@@ -38,6 +38,14 @@ def by_events(fn: Call, calls: int = 10) -> float:
     end.record()
     end.synchronize()
     return begin.elapsed_time(end) / calls
+
+
+def copy_bandwidth() -> float:
+    """Measure the bandwidth of a large copy, in bytes per second."""
+    x = torch.empty(1 << 29, dtype=torch.float32, device="cuda")
+    y = torch.empty_like(x)
+    best = min(by_events(lambda: y.copy_(x), 5) for _ in range(5))
+    return 2 * x.numel() * 4 / (best * 1e-3)
 
 
 def by_kernels(fn: Call, calls: int = 5) -> Kernels:

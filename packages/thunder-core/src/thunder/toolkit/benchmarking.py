@@ -15,9 +15,21 @@ from typing import Any
 
 import torch
 
-from thunder.tests.measuring import Kernels, by_events, by_kernels, in_turns, on_host, replayed, table
+from thunder.tests.measuring import Kernels, by_events, by_kernels, copy_bandwidth, in_turns, on_host, replayed, table
 
-__all__ = ["Kernels", "by_events", "by_kernels", "in_turns", "on_host", "parser", "replayed", "report", "step", "table"]
+__all__ = [
+    "Kernels",
+    "by_events",
+    "by_kernels",
+    "copy_bandwidth",
+    "in_turns",
+    "on_host",
+    "parser",
+    "replayed",
+    "report",
+    "step",
+    "table",
+]
 
 
 def parser(description: str | None, repetitions: int | None = 5) -> argparse.ArgumentParser:

@@ -40,18 +40,29 @@ _UNROLLED = 16  # at most this many positions along the width are unrolled
 
 
 @triton.jit
-def _tile_of(channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr):
-    """Return this program's batch, channels, depth and height, and positions along the width."""
+def _tile_of(channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr):
+    """Return this program's batch, channels, depth and height, and positions along the width.
+
+    If channels are contiguous, the tile has two dimensions, and threads load vectors of channels. Otherwise the tile is
+    flat: Triton does not know that input positions are close to each other if output positions are, and would choose
+    either dimension for the threads of a warp.
+    """
+    if BY_CHANNEL:
+        c = tl.arange(0, CB)[:, None]
+        x = tl.arange(0, XB)[None, :]
+    else:
+        c = tl.arange(0, CB * XB) // XB
+        x = tl.arange(0, CB * XB) % XB
     tile = tl.program_id(0)
     across = tl.cdiv(width, XB)
-    x = (tile % across) * XB + tl.arange(0, XB)
+    x += (tile % across) * XB
     tile = tile // across
     groups = tl.cdiv(channels, CB)
-    c = (tile % groups) * CB + tl.arange(0, CB)
+    c += (tile % groups) * CB
     tile = tile // groups
     y = tile % height
     tile = tile // height
-    return (tile // depth).to(tl.int64), c[:, None].to(tl.int64), tile % depth, y, x[None, :]
+    return (tile // depth).to(tl.int64), c.to(tl.int64), tile % depth, y, x
 
 
 @triton.jit
@@ -95,23 +106,23 @@ def sample(
     channels, depth, height, width, size_d, size_h, size_w, scale_d, scale_h, scale_w,
     a_n, a_c, a_d, a_h, a_w, out_n, out_c, out_d, out_h, out_w,
     SHIFT: tl.constexpr, BACK: tl.constexpr, LINEAR: tl.constexpr, TAPS_D: tl.constexpr, TAPS_H: tl.constexpr,
-    CB: tl.constexpr, XB: tl.constexpr,
+    CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of the output. `size_*` are the sizes of the input, `depth`, `height` and `width` the output's."""
-    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB)
+    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB, BY_CHANNEL)
     inside = (c < channels) & (x < width)
     first_d, fraction_d = _source(z, scale_d, size_d, SHIFT, BACK)
     first_h, fraction_h = _source(y, scale_h, size_h, SHIFT, BACK)
     first_w, fraction_w = _source(x, scale_w, size_w, SHIFT, BACK)
     image = a_ptr + n * a_n + c * a_c
     if LINEAR:
-        total = tl.zeros((CB, XB), tl.float32)
+        total = tl.zeros(inside.shape, tl.float32)
         for tap_d in tl.static_range(TAPS_D):
             at_d, weight_d = _tap(first_d, fraction_d, size_d, tap_d)
             for tap_h in tl.static_range(TAPS_H):
                 at_h, weight_h = _tap(first_h, fraction_h, size_h, tap_h)
                 row = image + at_d.to(tl.int64) * a_d + at_h.to(tl.int64) * a_h
-                of_row = tl.zeros((CB, XB), tl.float32)
+                of_row = tl.zeros(inside.shape, tl.float32)
                 for tap_w in tl.static_range(2):
                     at_w, weight_w = _tap(first_w, fraction_w, size_w, tap_w)
                     of_row += weight_w * tl.load(row + at_w.to(tl.int64) * a_w, mask=inside, other=0.0).to(tl.float32)
@@ -131,16 +142,16 @@ def _gather(
     g_n, g_c, g_d, g_h, g_w, out_n, out_c, out_d, out_h, out_w,
     SHIFT: tl.constexpr, BACK: tl.constexpr, LINEAR: tl.constexpr,
     COUNT_D: tl.constexpr, COUNT_H: tl.constexpr, COUNT_W: tl.constexpr, UNROLLED: tl.constexpr,
-    CB: tl.constexpr, XB: tl.constexpr,
+    CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of the input's gradient. `end_*` are the sizes of the output, whose gradient is `g`."""
-    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB)
+    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB, BY_CHANNEL)
     inside = (c < channels) & (x < width)
     begin_d = _begin(z, inverse_d, start_d)
     begin_h = _begin(y, inverse_h, start_h)
     begin_w = _begin(x, inverse_w, start_w)
     image = g_ptr + n * g_n + c * g_c
-    total = tl.zeros((CB, XB), tl.float32)
+    total = tl.zeros(inside.shape, tl.float32)
     for i in range(COUNT_D):
         at_d = begin_d + i
         weight_d, reads_d = _read(at_d, end_d, z, scale_d, depth, SHIFT, BACK, LINEAR)
@@ -149,7 +160,7 @@ def _gather(
             weight_h, reads_h = _read(at_h, end_h, y, scale_h, height, SHIFT, BACK, LINEAR)
             if reads_d & reads_h:
                 row = image + at_d.to(tl.int64) * g_d + at_h.to(tl.int64) * g_h
-                of_row = tl.zeros((CB, XB), tl.float32)
+                of_row = tl.zeros(inside.shape, tl.float32)
                 for first in range(0, COUNT_W, UNROLLED):
                     for k in tl.static_range(UNROLLED):
                         at_w = begin_w + (first + k)
@@ -286,7 +297,7 @@ def resize(
     taps = [1 if d is _ABSENT else 2 for d in dimensions[:2]]
     numbers = (
         a.shape[1], *ends, *_three(sizes, 1), *[d.scale for d in dimensions], *_strides(a), *_strides(out),
-        *_shifts(mode, align_corners), mode in _LINEAR, *taps, *tile,
+        *_shifts(mode, align_corners), mode in _LINEAR, *taps, *tile, channels_last,
     )  # fmt: skip
     sample(programs, (a, out), numbers, warps)
     return out
@@ -308,7 +319,7 @@ def resize_backward(
     unrolled = count[2] if count[2] <= _UNROLLED else _UNROLLED // 2
     numbers = (
         g.shape[1], *sizes, *_three(ends, 1), *scale, *inverse, *start, *_strides(g), *_strides(out),
-        *_shifts(mode, align_corners), mode in _LINEAR, *count, unrolled, *tile,
+        *_shifts(mode, align_corners), mode in _LINEAR, *count, unrolled, *tile, channels_last,
     )  # fmt: skip
     gather(programs, (g, out), numbers, warps)
     return out

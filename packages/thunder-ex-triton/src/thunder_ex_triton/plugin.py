@@ -51,13 +51,15 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the fusion of linear layers with cross-entropy, layouts, random numbers in fusions, and autotuning."""
+    """Register the passes (linear layers with cross-entropy, padded matmuls, layouts, random numbers), and autotuning."""
     from thunder_ex_triton import channels_last
     from thunder_ex_triton.cross_entropy import linear_passes
     from thunder_ex_triton.fusion import autotune, random
+    from thunder_ex_triton.matmul import padding
 
     linear_passes.register(registry, CROSS_ENTROPY)
     channels_last.register(registry, FUSION)
+    padding.register(registry, FUSION)
     random.register(registry, FUSION)
     autotune.register(registry)
 

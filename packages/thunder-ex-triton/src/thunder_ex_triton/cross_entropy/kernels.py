@@ -145,12 +145,12 @@ def finish_kernel(
 @kernel
 def backward_kernel(
     x_ptr, g_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, weights_ptr, out_ptr,
-    n_rows, classes, inner, stride_outer, stride_inner, stride_class, out_outer, out_inner, out_class,
+    n_rows, classes, inner, stride_outer, stride_inner, stride_class, out_classes, out_outer, out_inner, out_class,
     ignore_index, smoothing_high, smoothing_low, chunks,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
-    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, SAME_LAYOUT: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of a tile of rows and classes."""
+    """Compute the gradient of a tile of rows and classes. It is zero for classes that the logits do not have."""
     pid = tl.program_id(0)
     rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     start = (pid % chunks) * BLOCK
@@ -199,15 +199,15 @@ def backward_kernel(
         else:
             out -= on_all[:, None]
     out = tl.where(there, out, 0.0)
-    written = exists[:, None] & real[None, :]
-    if VECTOR > 1:  # the gradient has the layout of the logits
+    written = exists[:, None] & ((cols >= 0) & (cols < out_classes))[None, :]
+    if VECTOR > 1 and SAME_LAYOUT:
         if whole:
             tl.store(out_ptr + base[:, None] + wide, out)
         else:
             tl.store(out_ptr + base[:, None] + wide, out, mask=written)
     else:
         base = row_offsets(rows, inner, out_outer, out_inner)
-        tl.store(out_ptr + base[:, None] + wide * out_class, out, mask=written)
+        tl.store(out_ptr + base[:, None] + cols.to(tl.int64)[None, :] * out_class, out, mask=written)
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
@@ -257,10 +257,11 @@ class Rows(NamedTuple):
         return rows, block
 
     def vector(self, rows: int, block: int) -> int:
-        """Return the elements of a 16-byte vector if rows are not aligned to vectors; 1 if no shift is needed."""
+        """Return the elements of a 16-byte vector if rows begin or end inside of vectors, otherwise 1."""
         size = 16 // self.tensor.element_size()
-        shifted = self.inner == 1 and self.stride_class == 1 and self.stride_outer % size != 0
-        return size if shifted and rows == 1 and block >= 1024 and self.tensor.data_ptr() % 16 == 0 else 1
+        uneven = self.stride_outer % size != 0 or self.classes % size != 0
+        one_by_one = self.inner == 1 and self.stride_class == 1 and rows == 1 and block >= 1024
+        return size if uneven and one_by_one and self.tensor.data_ptr() % 16 == 0 else 1
 
 
 def in_two(number: float) -> tuple[float, float]:
@@ -331,14 +332,18 @@ def backward(
     g: torch.Tensor | None, x: Rows, target: torch.Tensor, lse: torch.Tensor, total: torch.Tensor | None,
     weight: torch.Tensor | None, ignore_index: int, smoothing: float, *, by_row: bool, mean: bool, out: Rows,
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits to `out`, which may alias the logits. Without `g` the cotangent is 1."""
+    """Write the gradient of the logits to `out`, which may alias the logits. Without `g` the cotangent is 1.
+
+    `out` may have more classes than the logits. Their gradient is zero.
+    """
     rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
-    vector = x.vector(rows, block) if x.strides == out.strides and out.tensor.data_ptr() % 16 == 0 else 1
-    chunks = blocks(x.classes + vector - 1, block)
+    same = x.strides == out.strides and out.tensor.data_ptr() % 16 == 0
+    vector = x.vector(rows, block) if same or out.classes > x.classes else 1
+    chunks = blocks(out.classes + vector - 1, block)
     weights = weight.sum(dtype=lse.dtype) if weight is not None and smoothing else None
     tensors = (x.tensor, g, target, weight, lse, total, weights, out.tensor)
     numbers = (
-        x.number, x.classes, x.inner, *x.strides, *out.strides, ignore_index, *in_two(smoothing), chunks,
-        weight is not None, smoothing != 0, by_row, mean, x.accumulator, rows, block, vector,
+        x.number, x.classes, x.inner, *x.strides, out.classes, *out.strides, ignore_index, *in_two(smoothing), chunks,
+        weight is not None, smoothing != 0, by_row, mean, x.accumulator, rows, block, vector, same,
     )  # fmt: skip
     backward_kernel(blocks(x.number, rows) * chunks, tensors, numbers, WARPS)

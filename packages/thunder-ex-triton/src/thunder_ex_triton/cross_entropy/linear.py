@@ -5,6 +5,8 @@ Tokens are processed in chunks. Forward computes the logits of a chunk and their
 their gradient. It then immediately multiplies this gradient into the gradients of input, weight and bias. These
 gradients are therefore computed before the cotangent of the loss is known. They are stored unscaled, which also
 prevents underflow in half precision. The gradient of the weight is accumulated over the chunks in single precision.
+
+If the number of classes makes the matrix multiplications slow (`matmul/rule.py`), weight, bias and logits are padded.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ import math
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 import thunder.torch as ltorch
+from thunder.extend import known_shape, to_torch_dtype
 from thunder_ex_triton.cross_entropy import kernels
 from thunder_ex_triton.cross_entropy.kernels import Rows
 from thunder_ex_triton.cross_entropy.operators import wide_dtype
+from thunder_ex_triton.matmul.rule import Sizes, padded_sizes
 
 __all__ = ["LinearLoss", "LinearLossForward"]
 
@@ -32,10 +37,20 @@ def chunk_rows(rows: int, classes: int, itemsize: int) -> int:
     return min(rows, -(-even // 128) * 128)
 
 
+def memory_classes(x: Any, w: Any) -> int:
+    """Return the number of classes for which a chunk's logits have memory: more than `w` has, where padding pays."""
+    (*shape, hidden), classes = known_shape(x), known_shape(w)[0]
+    sizes = Sizes(math.prod(shape), classes, hidden)
+    padded = padded_sizes(sizes, to_torch_dtype(x.dtype), x.device.type, b_columns=True)
+    return classes if padded is None or padded.k != hidden else padded.n
+
+
 def workspace(x: Any, w: Any, *how: Any) -> int:
-    """Return the bytes of a chunk's logits, for the proxies of a trace."""
-    rows, classes, itemsize = math.prod(x.shape[:-1]), w.shape[0], x.dtype.bytes
-    return int(chunk_rows(rows, classes, itemsize) * classes * itemsize)
+    """Return the bytes of a chunk's logits and of the padded weight, for the proxies of a trace."""
+    (*shape, hidden), classes, itemsize = known_shape(x), known_shape(w)[0], x.dtype.bytes
+    columns = memory_classes(x, w)
+    padded = columns * hidden * itemsize if columns != classes else 0
+    return int(chunk_rows(math.prod(shape), classes, itemsize) * columns * itemsize + padded)
 
 
 def _kind(dtype: str | None) -> Any:
@@ -162,8 +177,12 @@ def _chunked(
     weight = None if weight is None else weight.contiguous()
     number, classes = flat.shape[0], w.shape[0]
     step = chunk_rows(number, classes, x.element_size())
+    columns = memory_classes(flat, w)
+    if columns != classes:  # the padding of the logits is overwritten by zeros, their gradient
+        w = F.pad(w, (0, 0, 0, columns - classes))
+        bias = None if bias is None else F.pad(bias, (0, columns - classes))
     gradients = None if wanted is None else _Gradients(flat, w, wanted)
-    logits = torch.empty((step, classes), dtype=x.dtype, device=x.device)
+    logits = torch.empty((step, columns), dtype=x.dtype, device=x.device)
     partials = []
     for start in range(0, number, step):
         chunk, of_chunk, t = flat, logits, labels
@@ -174,15 +193,16 @@ def _chunked(
             torch.mm(chunk, w.t(), out=of_chunk)
         else:
             torch.addmm(bias, chunk, w.t(), out=of_chunk)
-        r = Rows.of(of_chunk)
+        r = Rows.of(of_chunk[:, :classes])
         _, lse, partial = kernels.forward(
             r, t, weight, ignore_index, label_smoothing, keep_rows=False, save_lse=gradients is not None
         )
         partials.append(partial)
         if gradients is not None and lse is not None:
             kernels.backward(
-                None, r, t, lse, None, weight, ignore_index, label_smoothing, by_row=False, mean=False, out=r
-            )
+                None, r, t, lse, None, weight, ignore_index, label_smoothing, by_row=False, mean=False,
+                out=Rows.of(of_chunk),
+            )  # fmt: skip
             gradients.add(of_chunk, chunk, w, start)
     whole = partials[0] if len(partials) == 1 else torch.cat([p.view(3, -1) for p in partials], 1).view(-1)
     dtype = x.dtype if loss_dtype is None else _kind(loss_dtype)
@@ -190,7 +210,8 @@ def _chunked(
     if gradients is None:
         return (loss,)
     of_x = None if gradients.x is None else gradients.x.view(x.shape)
-    return loss, total, *(g for g in (of_x, gradients.w, gradients.bias) if g is not None)
+    of_classes = [g if g is None or columns == classes else g[:classes].detach() for g in (gradients.w, gradients.bias)]
+    return loss, total, *(g for g in (of_x, *of_classes) if g is not None)
 
 
 def profitable(rows: int, classes: int, itemsize: int) -> bool:

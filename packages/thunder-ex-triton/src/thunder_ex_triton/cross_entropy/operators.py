@@ -130,24 +130,30 @@ def _loss(
 
 
 class LossBackward:
-    """Computes the gradient of the logits."""
+    """Computes the gradient of the logits. With `columns`, its rows are padded by zeros to this number of classes."""
 
     @staticmethod
     def like(
         g: Any, logits: Any, labels: Any, lse: Any, total: Any, weight: Any, ignore_index: int, reduction: str,
-        label_smoothing: float,
+        label_smoothing: float, columns: int | None = None,
     ) -> Any:  # fmt: skip
         """Decompose into torch's operations."""
         how = (weight, ignore_index, reduction, label_smoothing)
-        return ltorch.cross_entropy_backward(g, logits, labels, lse, *how)
+        out = ltorch.cross_entropy_backward(g, logits, labels, lse, *how)
+        return out if columns is None else ltorch.pad(out, (0, columns - logits.shape[-1]))
 
     @staticmethod
     def run(
         g: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, lse: torch.Tensor, total: torch.Tensor,
         weight: torch.Tensor | None, ignore_index: int, reduction: str, label_smoothing: float,
+        columns: int | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Run the kernels."""
-        out, rows = _like_rows(logits)
+        if columns is None:
+            out, rows = _like_rows(logits)
+        else:
+            out = torch.empty((logits.shape[0], columns), dtype=logits.dtype, device=logits.device)
+            rows = Rows.of(out)
         kernels.backward(
             g.contiguous(), Rows.of(logits), labels.contiguous(), lse, total, _contiguous(weight), ignore_index,
             label_smoothing, by_row=reduction == "none", mean=reduction == "mean", out=rows,

@@ -51,7 +51,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (linear layers with cross-entropy, padded matmuls, layouts, random numbers), and autotuning."""
+    """Register the passes (linear cross-entropy, layouts, padded matmuls, random numbers), and autotuning."""
     from thunder_ex_triton import channels_last
     from thunder_ex_triton.cross_entropy import linear_passes
     from thunder_ex_triton.fusion import autotune, random

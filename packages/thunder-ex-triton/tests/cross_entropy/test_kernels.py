@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.executors.triton_crossentropy import triton_ex
+from thunder_ex_triton.cross_entropy.operators import LossBackward, LossForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 3e-2}
@@ -108,6 +109,25 @@ def test_layouts(name: str) -> None:
         images = random((2, 9, 4, 3), torch.float32)
         check(images, labels_of((2, 4, 3), 9), through=lambda x: x.contiguous(memory_format=torch.channels_last))
         check(images, labels_of((2, 3, 4), 9), through=lambda x: x.transpose(2, 3), reduction=reduction)
+
+
+@pytest.mark.parametrize("classes", [5, 37, 1030, 4099])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_gradient_in_padded_memory(classes: int, gaps: bool) -> None:
+    """The gradient has its bits, and the padding is zero. Gaps between the rows of the logits are not read."""
+    columns = -(-classes // 16) * 16
+    memory = torch.full((3, columns), float("nan"), dtype=torch.float16, device=DEVICE)
+    x = random((3, classes), torch.float16).detach().to(DEVICE)
+    memory[:, :classes] = x
+    t = torch.tensor([0, -100, classes - 1], device=DEVICE)
+    g = torch.tensor(2.0, device=DEVICE)
+    loss, lse, total = LossForward.run(memory[:, :classes] if gaps else x, t, None, -100, "mean", 0.1)
+    for mine, right in zip((loss, lse, total), LossForward.run(x, t, None, -100, "mean", 0.1)):
+        torch.testing.assert_close(mine, right)
+    how = (t, lse, total, None, -100, "mean", 0.1)
+    found = LossBackward.run(g, memory[:, :classes] if gaps else x, *how, columns)
+    assert found.shape == (3, columns) and found.is_contiguous() and not found[:, classes:].any()
+    assert torch.equal(found[:, :classes], LossBackward.run(g, x, *how))
 
 
 def test_special_values() -> None:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder_ex_triton.cross_entropy import linear
+from thunder_ex_triton.matmul import rule
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OPTION = {"triton_linear_cross_entropy": True}
@@ -66,6 +67,32 @@ def test_losses_and_gradients(dtype: torch.dtype, frozen: str) -> None:
         gradients = torch.autograd.grad(found, [x for x, _ in inputs], g)
         for mine, right in zip(gradients, torch.autograd.grad(expected, [y for _, y in inputs], g.double())):
             torch.testing.assert_close(mine.double(), right, **compare)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("biased", [False, True])
+def test_padded_logits(monkeypatch: pytest.MonkeyPatch, biased: bool) -> None:
+    """Classes that make matrix multiplications slow: the logits have more columns, the gradients have not."""
+    monkeypatch.setattr(rule, "DEVICES", (DEVICE,))
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 6, 8), (11, 8), (11,))
+    h, w, b = (torch.randn(s, generator=generator).to(DEVICE, torch.float16).requires_grad_() for s in shapes)
+    t = torch.arange(12, device=DEVICE).reshape(2, 6) * 3 % 11
+    given = (h, w, b if biased else None, t, None, False, {})
+    inputs = (h, w, b)[: 2 + biased]
+    plain = thunder.jit(model, **OPTION)(*given)
+    unpadded = torch.autograd.grad(plain, inputs)
+    monkeypatch.setattr(rule, "SLOWDOWN", 1e12)
+    assert linear.memory_classes(h, w) == 16
+    found = thunder.jit(model, **OPTION)(*given)
+    torch.testing.assert_close(found, plain, rtol=2e-3, atol=2e-3)
+    for mine, right in zip(torch.autograd.grad(found, inputs), unpadded):
+        assert mine.shape == right.shape and mine.stride() == right.stride()
+        torch.testing.assert_close(mine, right, rtol=5e-3, atol=1e-3)
+    h.data[0, 0] = float("nan")  # the logits of this row, and their padding, are NaN
+    given[3][0, 0] = -100  # but the row is ignored
+    for mine, right in zip(*[torch.autograd.grad(f(*given), inputs) for f in (thunder.jit(model, **OPTION), model)]):
+        assert torch.equal(mine.isnan(), right.isnan())
 
 
 def operators(f: Any, *args: Any, **options: Any) -> str:

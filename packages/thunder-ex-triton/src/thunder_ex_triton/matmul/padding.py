@@ -28,15 +28,18 @@ __all__ = ["PaddedMatmul", "register"]
 
 _MATMULS = frozenset({"torch.matmul", "torch.mm", "torch.bmm", prims.matmul.id})
 _LINEAR = frozenset({"torch.linear", prims.linear.id})
-# Operations that accept rows with gaps, and the positions of these arguments. Their results do not depend on strides.
+# Operations that accept rows with gaps, and the position of this argument. Their results do not depend on its strides.
 _READS_ROWS = {
     "torch.cross_entropy": 0,
-    "triton_crossentropy": 0,
-    "triton_crossentropy_forward": 0,
-    "triton_crossentropy_backward": 1,
-    "triton_crossentropy_soft_forward": 0,
-    "triton_crossentropy_soft_backward": 1,
+    "torch.log_softmax": 0,
+    "torch.softmax": 0,
+    "triton_crossentropy.triton_crossentropy": 0,
+    "triton_crossentropy.triton_crossentropy_forward": 0,
+    "triton_crossentropy.triton_crossentropy_backward": 1,
+    "triton_crossentropy.triton_crossentropy_soft_forward": 0,
+    "triton_crossentropy.triton_crossentropy_soft_backward": 1,
 }
+_LOSS_BACKWARD = "triton_crossentropy.triton_crossentropy_backward"
 
 
 class PaddedMatmul:
@@ -146,7 +149,7 @@ class _Padder:
         n = b.shape[-2] if b_columns else b.shape[-1]
         batch = math.prod(a.shape[:-2])
         rows, batch = (m * batch, 1) if b.ndim == 2 else (m, batch)  # with one matrix b, torch multiplies all rows
-        how = {"batch": batch, "a_columns": a_columns, "b_columns": b_columns}
+        how: Any = {"batch": batch, "a_columns": a_columns, "b_columns": b_columns}
         sizes = padded_sizes(Sizes(rows, n, k), to_torch_dtype(a.dtype), a.device.type, **how)
         if sizes is None:
             return None
@@ -211,13 +214,13 @@ class _Padder:
             return self.products[op.out_names[0]].bias is not p
         if _keeps_rows(op):
             return self.accept_gaps(op.output)
-        if op.sym.name in _READS_ROWS:
-            return [i for i, x in enumerate(op.flat_args) if x is p] == [_READS_ROWS[op.sym.name]]
+        if op.sym.id in _READS_ROWS:
+            return [i for i, x in enumerate(op.flat_args) if x is p] == [_READS_ROWS[op.sym.id]]
         return self.is_dropped(op) or _is_elementwise(op)
 
     def gradient_columns(self, op: BoundSymbol) -> int | None:
         """Return the columns with padding of a gradient of cross-entropy that only padded matmuls read, or None."""
-        if op.sym.name != "triton_crossentropy_backward" or op.output.ndim != 2 or len(op.args) != 9:
+        if op.sym.id != _LOSS_BACKWARD or op.output.ndim != 2 or len(op.args) != 9:
             return None
         sizes = self.padded.get(op.output.name, set())
         if len(sizes) != 1 or not self.is_unread(op.output.name):

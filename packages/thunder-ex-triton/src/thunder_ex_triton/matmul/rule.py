@@ -18,7 +18,7 @@ import torch
 __all__ = ["Sizes", "aligned", "padded_sizes"]
 
 DTYPES = (torch.float16, torch.bfloat16)
-DEVICES = ("cuda",)
+DEVICES: tuple[str, ...] = ("cuda",)
 
 # The times behind the decision, for one H200. Only their ratios matter, and only near the threshold.
 FLOPS = 700e12  # operations per second of an aligned matrix multiplication

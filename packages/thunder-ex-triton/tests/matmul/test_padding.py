@@ -14,6 +14,8 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+import thunder.torch as ltorch
+from thunder.extend import OperatorExecutor, deregister_executor, register_executor
 from thunder_ex_triton.matmul import rule
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -228,6 +230,24 @@ def test_only_half_precision(dtype: torch.dtype) -> None:
     x, w = x.to(HALF), w.to(HALF)
     jitted = thunder.jit(F.linear, executors=["torch"])
     assert torch.equal(jitted(x, w), F.linear(x, w)) and "pad" not in str(thunder.last_traces(jitted)[-1])
+
+
+def test_matmuls_of_other_executors() -> None:
+    """A matrix multiplication that another executor runs is not padded, unless it would run it more slowly."""
+    runs = []
+    ex = OperatorExecutor("matmuls_of_a_test")
+    op = ex.register_operator("own_linear", like=lambda x, w, bias=None: ltorch.linear(x, w, bias), fn=F.linear)
+    x, w = random(8, HIDDEN), random(CLASSES, HIDDEN)
+    for pays in (True, False):
+        ex.register_implementation(ltorch.linear, op, profitable=lambda *args, pays=pays: pays)
+        register_executor(ex, default=True, priority=50)
+        try:
+            jitted = thunder.jit(F.linear)
+            jitted(x, w)
+            runs.append(programs(jitted)[0][-1])
+        finally:
+            deregister_executor(ex)
+    assert runs == ["own_linear", "triton_padded_matmul"]
 
 
 def test_saved_tensors_are_contiguous() -> None:

@@ -172,7 +172,8 @@ def transformed(
 
     The context of a pass holds the user's `options`, the `executors` of this compilation, and `trace_into`.
     """
-    context = PassContext(phase, dict(options or {}), tuple(executors), trace_into)
+    executors = executors if isinstance(executors, tuple) else tuple(executors)  # an `ExecutorList` is a tuple
+    context = PassContext(phase, dict(options or {}), executors, trace_into)
     for spec in registered_transforms(phase):
         result = spec.apply(trace, context)
         if result is not trace:

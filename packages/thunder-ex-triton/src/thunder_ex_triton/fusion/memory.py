@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thunder.extend import BoundSymbol, FusionExecutor, OpTags, ResultMemory, Strides, TensorProxy, dense_strides
+from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
 from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.matmul.padding import PaddedMatmul
 
 __all__ = ["FusionMemory"]
 
@@ -23,7 +25,7 @@ _KERNELS = (FusedRegion, MultiTensorUpdate)
 
 
 class FusionMemory(ResultMemory):
-    """The memory of the results of fusions with known sizes."""
+    """The memory of the results of fusions with known sizes, and of padded matrix multiplications."""
 
     def __init__(self, executor: FusionExecutor):
         self.executor = executor
@@ -39,6 +41,8 @@ class FusionMemory(ResultMemory):
         region = op.sym.fn
         if type(region) is MultiTensorUpdate:
             return region.result_strides(known)
+        if region is PaddedMatmul.run:
+            return {} if op.args[-1] else {op.output.name: _contiguous(op.output)}
         if type(region) is not FusedRegion or any(p.name not in known for p in region.inputs):
             return {}
         layouts = zip(region.outputs, region.output_strides([known[p.name] for p in region.inputs]))
@@ -65,6 +69,12 @@ class FusionMemory(ResultMemory):
             op.sym.name, fn, inputs=(*op.args, *results.values()), outputs=op.output, bsyms=op.subsymbols,
             tags=(*op.sym.tags, OpTags.IN_PLACE_OP),
         )  # fmt: skip
+
+
+def _contiguous(p: TensorProxy) -> Strides:
+    found = dense_strides(p.shape, contiguous(p.shape))
+    assert found is not None
+    return found
 
 
 def _is_elementwise_in(region: FusedRegion, names: frozenset[str]) -> bool:

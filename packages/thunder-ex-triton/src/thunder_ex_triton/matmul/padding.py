@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pass that pads matrix multiplications, and the operator that cuts off the padding of their results.
 
-The pass runs before executors claim operations. It replaces `a @ b` by `pad(a) @ pad(b)`, where the rule says so
-(`rule.py`). Products that read the same tensor share its padded copy, also through transposes and reshapes. A gradient
-of cross-entropy that only such products read is written into padded memory, without a copy. Padding consists of zeros,
-so values change only by the rounding of the other kernel.
+The pass runs before executors claim operations. It replaces a matrix multiplication `a @ b` that torch would run by
+`pad(a) @ pad(b)`, where the rule says so (`rule.py`). Those that read the same tensor share its padded copy, also
+through transposes and reshapes. A gradient of cross-entropy that only they read is written into padded memory, without
+a copy. Padding consists of zeros, so values change only by the rounding of another kernel of cuBLAS.
 
 A result with padded rows is cut by `triton_padded_matmul`. The result is contiguous, as torch's. It is a view with
 gaps between its rows if only operations of this program read it that accept such rows, and whose results do not depend
@@ -14,6 +14,7 @@ on the strides of operands. Values that leave the program (results, values saved
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, OpTags, TensorProxy, Trace, rewrite, to_torch_dtype
+from thunder.extend import BoundSymbol, Executor, OpTags, TensorProxy, Trace, are_named, rewrite, to_torch_dtype
 from thunder_ex_triton.matmul.rule import Sizes, padded_sizes
 
 __all__ = ["PaddedMatmul", "register"]
@@ -105,7 +106,7 @@ def register(registry: Any, executor: str) -> None:
     def pad(trace: Trace, context: Any) -> Trace:
         if all(ex.name != executor for ex in context.executors):
             return trace
-        padder = _Padder(trace, matmul)
+        padder = _Padder(trace, context.executors, matmul)
         return rewrite(trace, "Pad matrix multiplications", padder) if padder.products else trace
 
     registry.register_transform("triton_padded_matmul", pad, phase="before_execution")
@@ -114,8 +115,10 @@ def register(registry: Any, executor: str) -> None:
 class _Padder:
     """The replacements of the operations of one trace."""
 
-    def __init__(self, trace: Trace, matmul: Any):
+    def __init__(self, trace: Trace, executors: Sequence[Executor], matmul: Any):
         self.matmul = matmul
+        self.others = [ex for ex in executors if not ex.is_fallback]  # all but torch
+        self.named = are_named(executors)
         self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
         self.readers: dict[str, list[BoundSymbol]] = {}
         for op in trace.bound_symbols:
@@ -151,7 +154,7 @@ class _Padder:
         rows, batch = (m * batch, 1) if b.ndim == 2 else (m, batch)  # with one matrix b, torch multiplies all rows
         how: Any = {"batch": batch, "a_columns": a_columns, "b_columns": b_columns}
         sizes = padded_sizes(Sizes(rows, n, k), to_torch_dtype(a.dtype), a.device.type, **how)
-        if sizes is None:
+        if sizes is None or any(ex.takes(op, named=self.named) for ex in self.others):
             return None
         rows = sizes.m if a_columns else m
         return _Product(
@@ -211,11 +214,13 @@ class _Padder:
 
     def _accepts_gaps(self, op: BoundSymbol, p: TensorProxy) -> bool:
         if self.product(op) is not None:
-            return self.products[op.out_names[0]].bias is not p
+            bias = self.products[op.out_names[0]].bias
+            return bias is None or bias.name != p.name
         if _keeps_rows(op):
             return self.accept_gaps(op.output)
         if op.sym.id in _READS_ROWS:
-            return [i for i, x in enumerate(op.flat_args) if x is p] == [_READS_ROWS[op.sym.id]]
+            reads = [i for i, x in enumerate(op.args) if isinstance(x, TensorProxy) and x.name == p.name]
+            return reads == [_READS_ROWS[op.sym.id]] and not op.kwargs
         return self.is_dropped(op) or _is_elementwise(op)
 
     def gradient_columns(self, op: BoundSymbol) -> int | None:
@@ -291,7 +296,8 @@ def _keeps_rows(op: BoundSymbol) -> bool:
     """Check whether an operation is a reshape that does not change the last dimension."""
     if not op.sym.facts.keeps_order or len(op.out_names) != 1 or not (_is_matrix(op.args[0]) and _is_matrix(op.output)):
         return False
-    return bool(op.args[0].shape[-1] == op.output.shape[-1])
+    a, out = op.args[0], op.output
+    return bool(a.shape[-1] == out.shape[-1] and a.dtype is out.dtype)
 
 
 def _is_elementwise(op: BoundSymbol) -> bool:

@@ -163,6 +163,24 @@ def test_training_step_in_one_program() -> None:
         torch.testing.assert_close(mine, x.grad, rtol=2e-2, atol=1e-3)
 
 
+def test_update_in_place() -> None:
+    """An update of the weight by its padded gradient is written to the memory of the weight."""
+
+    def step(x: Any, w: Any) -> Any:
+        (g,) = torch.autograd.grad(F.linear(x, w).sin().sum(), (w,))
+        with torch.no_grad():
+            w.sub_(0.1 * g)
+
+    x, w = random(8, HIDDEN), random(CLASSES, HIDDEN, grad=True)
+    expected = w.detach().clone().requires_grad_()
+    jitted = thunder.jit(step)
+    jitted(x, w)
+    step(x, expected)
+    torch.testing.assert_close(w, expected, rtol=5e-3, atol=5e-3)
+    *_, update, _ = [op for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.name != "python_del"]
+    assert update.sym.is_fusion and update.arg_names.count("w") == 2  # also as the memory of the result
+
+
 PRODUCTS = {
     "matmul": (torch.matmul, (12, 9), (9, 11)),
     "mm": (torch.mm, (12, 9), (9, 16)),

@@ -40,6 +40,7 @@ HEADS = (2, 8, 128, 64)
         ((HEADS, (2, 8, 7, 64), (2, 8, 7, 128)), {"mask": (128, 7)}),
         ((HEADS, HEADS), {"mask": (2, 1, 1, 128), "mask_dtype": torch.float32}),
         (((1, 1, 1, 8), (1, 1, 5, 8)), {}),
+        (((512, 3, 49, 32),) * 2, {"mask": (49, 49)}),
         (((1, 2, 16, 256), (1, 2, 16, 256)), {}),
     ],
 )
@@ -65,6 +66,7 @@ def test_it_takes(args: Any, how: Any) -> None:
         ((HEADS, HEADS), {"mask": (3, 1, 128, 128)}, "expanded to"),
         ((HEADS, HEADS), {"mask": (1, 1, 1, 128, 128)}, "at most four dimensions"),
         ((HEADS, HEADS), {"mask": (128, 128), "mask_dtype": torch.float16}, "supports masks in"),
+        (((512, 3, 49, 32),) * 2, {"mask": (3, 49, 49), "mask_dtype": torch.bfloat16}, "many short sequences"),
         ((HEADS, HEADS), {"dropout_p": 1.0}, "dropout probabilities in [0, 1)"),
         ((HEADS, HEADS), {"scale": -0.5}, "positive scales"),
         (((1, 8, 1, 64),) * 2, {}, "a single key"),

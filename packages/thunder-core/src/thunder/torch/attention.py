@@ -22,7 +22,7 @@ from thunder import clang
 from thunder.core import dtypes, prims
 from thunder.core.errors import ThunderError, check
 from thunder.core.nbytes import known_shape
-from thunder.core.prims import get_grad, put_grads
+from thunder.core.prims import get_grad, needs_grad, put_grads
 from thunder.core.prims.matmul import matmul_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -223,7 +223,7 @@ def _chosen_kernel(
     _settle_sizes(query, key, value)
     with _plain_torch():
         tensors = [_stand_in(x).detach().requires_grad_() for x in (query, key, value)]
-        mask = None if attn_mask is None else _stand_in(attn_mask).detach()
+        mask = None if attn_mask is None else _stand_in(attn_mask).requires_grad_(_has_gradient(attn_mask))
         return int(fused_sdp_choice(*tensors, mask, dropout_p, is_causal, **how))
 
 
@@ -278,6 +278,16 @@ def attention_mask_grad(
     weights = _again(query, key, lse, attn_mask, is_causal, scale)
     of_scores = _of_scores(grad, value, weights, out, query)
     return clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
+
+
+@torchsymbol(id="torch.attention_backward_of_mask", tags=_TAGS)
+def attention_backward_of_mask(
+    grad: Any, query: Any, key: Any, value: Any, attn_mask: Any, out: Any, lse: Any, is_causal: bool, scale: float,
+    kernel: str,
+) -> Any:  # fmt: skip
+    """Return the gradients of attention's query, key, value and additive mask."""
+    how = (query, key, value, attn_mask, out, lse, is_causal, scale)
+    return *attention_backward(grad, *how, kernel), attention_mask_grad(grad, *how)
 
 
 # A rule returns the result and the gradients of query, key, value and mask. `flow` maps the result of an operation to
@@ -341,15 +351,14 @@ def _fused_rule(
 ) -> _Rule:
     out, lse = attention_forward(query, key, value, attn_mask, is_causal, scale, kernel)
     result, g = flow(out)
-    grads = attention_backward(g, query, key, value, attn_mask, out, lse, is_causal, scale, kernel)
-    of_mask = None
+    how = (query, key, value, attn_mask, out, lse, is_causal, scale, kernel)
     if _has_gradient(attn_mask):
-        of_mask = attention_mask_grad(g, query, key, value, attn_mask, out, lse, is_causal, scale)
-    return result, [*grads, of_mask]
+        return result, [*attention_backward_of_mask(g, *how)]
+    return result, [*attention_backward(g, *how), None]
 
 
 def _has_gradient(attn_mask: Any) -> bool:
-    return isinstance(attn_mask, TensorProxy) and dtypes.is_float_dtype(attn_mask.dtype)
+    return isinstance(attn_mask, TensorProxy) and dtypes.is_float_dtype(attn_mask.dtype) and needs_grad(attn_mask)
 
 
 @scaled_dot_product_attention.batch
@@ -387,7 +396,7 @@ def _(
     tensors = _with_batch(*given) if lacks_batch else given
     number = _chosen_kernel(*tensors, dropout_p, is_causal, {"scale": scale, "enable_gqa": enable_gqa})
     factor = _scale(query, scale)
-    if number not in _NAMES:
+    if number not in _NAMES or (dropout_p and _has_gradient(attn_mask)):
         result, grads = _stepwise_rule(flow, *tensors, dropout_p, is_causal, factor)
     elif dropout_p:
         result, grads = _dropout_rule(flow, *tensors, dropout_p, is_causal, factor, _NAMES[number])
@@ -486,3 +495,9 @@ def _(make: MakeTensor) -> Any:
 def _(make: MakeTensor) -> Any:
     *_, args = _after_forward(make)
     yield SampleInput(*args)
+
+
+@attention_backward_of_mask.samples
+def _(make: MakeTensor) -> Any:
+    *_, args = _after_forward(make)
+    yield SampleInput(*args, "efficient")

@@ -20,6 +20,9 @@ DTYPES = ("float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
 _STEP = 8  # the alignment of rows is 16 bytes
 _WIDEST = 256  # the largest head dimension of the backward kernels
+# For so many short sequences (windows of 49 pixels in vision transformers), cuDNN's kernels with a bias take several
+# times as long as torch's, most of all the gradient of a bias that the sequences share.
+_SHORT, _MANY = 64, 1024
 
 
 def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
@@ -85,7 +88,10 @@ def takes(
         return "if key and value have fewer heads than query, enable_gqa=True is required"
     if scale is not None and not scale > 0:
         return "supports only positive scales"
-    if dropout_p and attn_mask is not None and attn_mask.dtype is not dtypes.bool8 and not _one_width(query, value):
+    added = attn_mask is not None and attn_mask.dtype is not dtypes.bool8
+    if added and max(query.shape[2], key.shape[2]) <= _SHORT and query.shape[0] * query.shape[1] >= _MANY:
+        return "leaves many short sequences with an additive mask to torch, whose kernels are faster"
+    if dropout_p and added and not _one_width(query, value):
         return "does not support additive masks with dropout if value and key differ in width: the gradient is wrong"
     if not 0 <= dropout_p < 1:
         return "supports only dropout probabilities in [0, 1)"

@@ -161,13 +161,23 @@ def _backward(
         q, k, v = _flash_backward(*padded, lse, None, None, *lengths, p, causal, seed, offset, scale=scale)
         return _cut(q, query), _cut(k, key), _cut(v, value)
     if kernel == "efficient":
-        bias = _aligned(mask, query, key)
-        sums = F.pad(lse, (0, -lse.shape[-1] % _SUM_STEP), value=float("inf"))
-        drawn = (seed, offset, p, [True, True, True, False])
-        return _efficient_backward(grad, query, key, value, bias, out, sums, *drawn, causal, scale=scale)[:3]
+        return _efficient_gradients(
+            grad, query, key, value, mask, out, lse, seed, offset, p, causal, scale, of_mask=False
+        )[:3]
     sums = lse.unsqueeze(-1)
     rest = (sums, seed, offset, _readable_mask(mask), None, None, *lengths, p, causal)
     return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)
+
+
+def _efficient_gradients(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, out: torch.Tensor,
+    lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, *, of_mask: bool,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """Run the efficient kernel's backward. The gradient of the mask has the shape of the scores."""
+    bias = _aligned(mask, query, key)
+    sums = F.pad(lse, (0, -lse.shape[-1] % _SUM_STEP), value=float("inf"))
+    drawn = (seed, offset, p, [True, True, True, of_mask])
+    return _efficient_backward(grad, query, key, value, bias, out, sums, *drawn, causal, scale=scale)  # type: ignore[no-any-return]
 
 
 def _check_forward(
@@ -200,6 +210,25 @@ def attention_backward(
     """Return the gradients of query, key and value."""
     drawn = _nothing_drawn(query, kernel)
     return _backward(grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, kernel)
+
+
+def _check_backward_of_mask(*args: Any) -> bool | str:
+    efficient = args[-1] == "efficient" and args[1].device.type == "cuda"
+    return efficient or "only the efficient kernel computes the gradient of a mask"
+
+
+@torch_impl(ltorch.attention_backward_of_mask, checker=_check_backward_of_mask)
+def attention_backward_of_mask(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor,
+    out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradients of query, key, value and mask."""
+    tensors = _readable(grad, query, key, value)
+    drawn = (*_nothing_drawn(query, kernel), 0.0)
+    *grads, of_mask = _efficient_gradients(
+        *tensors, attn_mask, *_readable(out), lse, *drawn, is_causal, scale, of_mask=True
+    )
+    return *grads, of_mask.sum_to_size(attn_mask.shape).to(attn_mask.dtype)
 
 
 @torch_impl(prims.attention_dropout)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -50,7 +50,7 @@ def eager_strides(trace: Trace, values: Iterable[TensorProxy]) -> Mapping[str, S
     known: dict[str, torch.Tensor] = {}
     for p in trace.args:
         if isinstance(p, TensorProxy) and _is_static(p) and (p.ndim < 2 or p.name in of_inputs):
-            strides = [s if n > 1 else 1 for s, n in zip(of_inputs.get(p.name, (1,)), p.shape)]
+            strides = _with_ones(p.shape, of_inputs.get(p.name, (1,) * p.ndim))
             known[p.name] = torch.empty_strided(p.shape, strides, dtype=to_torch_dtype(p.dtype), device="meta")
     wanted = [p.name for p in values]
     needed, operations = set(wanted), []
@@ -72,3 +72,12 @@ def eager_strides(trace: Trace, values: Iterable[TensorProxy]) -> Mapping[str, S
 
 def _is_static(p: TensorProxy) -> bool:
     return all(type(n) is int for n in p.shape)
+
+
+def _with_ones(shape: Sequence[int], strides: Strides) -> Strides:
+    """Return strides in which dimensions of one element have those of a contiguous tensor."""
+    found = [*strides]
+    for d in reversed(range(len(shape))):
+        if shape[d] == 1:
+            found[d] = found[d + 1] * shape[d + 1] if d + 1 < len(shape) else 1
+    return tuple(found)

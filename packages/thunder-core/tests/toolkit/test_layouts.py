@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strides in eager mode of a program's values, and operations that depend on strides."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+import thunder
+from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
+
+
+def test_strides_of_values() -> None:
+    """Every value of a program that torch can compute on the meta device."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.conv2d(x, w).relu()
+        return y, y.permute(0, 2, 3, 1), y.mean((2, 3), keepdim=True), y + x[:, :, 1:-1, 1:-1], y.flatten(1)
+
+    for layout in (torch.contiguous_format, torch.channels_last):
+        given = torch.randn(2, 3, 6, 5).to(memory_format=layout), torch.randn(3, 3, 3, 3)
+        jitted = thunder.jit(program)
+        expected = [x.stride() for x in jitted(*given)]
+        trace = thunder.last_traces(jitted)[0]
+        found = eager_strides(trace, trace.output)
+        assert [found[p.name] for p in trace.output] == expected
+
+
+def test_unknown_strides() -> None:
+    """Values that depend on inputs whose strides no guard checks are left out, unless their strides are fixed."""
+    jitted = thunder.jit(lambda x: (x + 1, (x + 1).contiguous(), x.sum()))
+    jitted(torch.randn(4, 6)[:, ::2])
+    trace = thunder.last_traces(jitted)[0]
+    found = eager_strides(trace, trace.output)
+    assert trace.output[0].name not in found and trace.output[2].name not in found
+    assert found[trace.output[1].name] == (3, 1)
+
+
+def test_operations() -> None:
+    """Views by memory read strides; views of elements and computations do not."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.as_strided((2, 2), (1, 1)), x.view(torch.int32), x.mT, x.reshape(-1), x.exp(), torch.linalg.qr(x)[0]
+
+    jitted = thunder.jit(program)
+    jitted(torch.randn(3, 4))
+    operations = thunder.last_traces(jitted)[0].bound_symbols
+    reading = {op.sym.name for op in operations if not op.sym.is_structural and reads_strides(op)}
+    assert {"as_strided", "view"} <= reading and not reading & {"mT", "reshape", "exp"}
+    assert all(not has_fixed_strides(op) for op in operations if op.sym.name in ("mT", "exp"))

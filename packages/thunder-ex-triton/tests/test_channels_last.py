@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with convolutions: their layout inside, and values, strides and gradients outside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import thunder
+from thunder_ex_triton.channels_last import OPTION
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HALF = torch.float16  # Triton's interpreter rounds bfloat16 differently
+CHANNELS = 16
+
+
+class Block(nn.Module):
+    """Two convolutions, one normalized, one with a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(CHANNELS)
+        self.second = nn.Conv2d(CHANNELS, CHANNELS, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.norm(self.first(x)) + self.second(x))
+
+
+def image(*shape: int, mean: float = 3.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.randn(shape, generator=generator) + mean).to(DEVICE, HALF)
+
+
+def model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    found = nn.Sequential(Block(), Block())
+    with torch.no_grad():
+        for p in found.parameters():
+            if p.ndim == 1:
+                p.add_(torch.rand_like(p))
+    return found.to(DEVICE, HALF)
+
+
+def ordered(jitted: Any) -> int:
+    """Count the operations that set a layout."""
+    return sum(op.sym.name == "stride_order" for op in thunder.last_traces(jitted)[-1].bound_symbols)
+
+
+def compare(fn: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Any:
+    """Compare results and gradients with eager mode: strides exactly, values by their distance to float64."""
+    jitted = thunder.jit(copy.deepcopy(fn), **options)
+    wide = copy.deepcopy(fn).double() if isinstance(fn, nn.Module) else fn
+    runs = []
+    for f, dtype in ((jitted, HALF), (copy.deepcopy(fn), HALF), (wide, torch.float64)):
+        given = [x.detach().to(dtype).requires_grad_() for x in inputs]
+        out = f(*given)
+        out.backward(torch.linspace(-1, 1, out.numel(), device=DEVICE, dtype=dtype).reshape(out.shape))
+        parameters = list(f.parameters()) if isinstance(fn, nn.Module) else []
+        buffers = [b for b in f.buffers() if b.ndim] if isinstance(fn, nn.Module) else []
+        runs.append([out.detach(), *buffers, *[p.grad for p in (*given, *parameters)]])
+    for ours, eager, exact in zip(*runs):
+        assert ours.stride() == eager.stride()
+        limit = 1.5 * (eager.double() - exact).norm() + 2e-3 * exact.norm()
+        assert (ours.double() - exact).norm() <= limit
+    return jitted
+
+
+def test_training() -> None:
+    """Forward and backward as separate programs."""
+    jitted = compare(model(), image(3, CHANNELS, 7, 5))
+    assert ordered(jitted) > 0
+    wide = [
+        p
+        for traces in (thunder.last_traces(jitted), thunder.last_backward_traces(jitted))
+        for op in traces[-1].bound_symbols
+        for p in op.flat_outs
+        if getattr(p, "ndim", 0) == 4 and p.dtype is thunder.dtypes.float32
+    ]
+    assert not wide  # no kernel writes an image in float32 for another kernel
+
+
+def test_training_step() -> None:
+    """One program, with running statistics and an update."""
+    losses = []
+    for jit in (False, True):
+        net, head = model(), nn.Linear(CHANNELS, 4).to(DEVICE, HALF)
+        with torch.no_grad():
+            head.weight.fill_(0.1).mul_(torch.arange(4, device=DEVICE)[:, None])
+            head.bias.zero_()
+        optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(head(net(x).mean((2, 3))), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = thunder.jit(step) if jit else step
+        y = torch.arange(3, device=DEVICE) % 4
+        losses.append([run(image(3, CHANNELS, 7, 5), y).item() for _ in range(4)])
+        strides = [p.grad.stride() for p in net.parameters()]
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+    assert strides == [p.stride() for p in net.parameters()]
+    assert ordered(run) > 0
+
+
+def test_inference() -> None:
+    """Running statistics, and results with eager mode's strides for inputs in either layout."""
+    net = model().eval()
+    jitted = thunder.jit(net)
+    for x in (image(2, CHANNELS, 6, 6), image(2, CHANNELS, 6, 6).to(memory_format=torch.channels_last)):
+        with torch.no_grad():
+            out, expected = jitted(x), net(x)
+        assert out.stride() == expected.stride()
+        torch.testing.assert_close(out, expected, rtol=1e-2, atol=1e-2)
+        assert ordered(jitted) > 0
+
+
+def test_large_mean() -> None:
+    """The variance of values far from zero does not cancel."""
+    net = nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1, bias=False), nn.BatchNorm2d(CHANNELS)).to(DEVICE, HALF)
+    nn.init.dirac_(net[0].weight)
+    compare(net, image(4, CHANNELS, 8, 8, mean=200.0))
+
+
+WEIGHTS = {
+    "same": ((CHANNELS, CHANNELS, 3, 3), {"padding": "same"}),
+    "strided": ((32, CHANNELS, 3, 3), {"stride": 2, "padding": 1}),
+    "grouped": ((CHANNELS, 4, 3, 3), {"groups": 4}),
+    "depthwise": ((CHANNELS, 1, 3, 3), {"groups": CHANNELS, "padding": 1}),
+    "dilated": ((CHANNELS, CHANNELS, 3, 3), {"dilation": 2}),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_convolutions(kind: str, bias: bool) -> None:
+    """All kinds of convolutions, and of their gradients."""
+    shape, how = WEIGHTS[kind]
+    given = [image(2, CHANNELS, 9, 8), image(*shape, mean=0.0), *([image(shape[0])] if bias else [])]
+    jitted = compare(lambda x, w, b=None: F.conv2d(x, w, b, **how), *given, **{OPTION: True})
+    assert ordered(jitted) > 0
+
+
+def test_transposed_and_single() -> None:
+    """Transposed convolutions, and an image without a batch."""
+    given = image(2, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 3, 3, mean=0.0), image(CHANNELS)
+    compare(lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2), *given)
+    compare(lambda x, w, b: F.conv2d(x[0], w, b), *given)
+
+
+def test_operations_that_read_strides() -> None:
+    """`as_strided` reads the elements that it reads in eager mode: nothing changes in such a program."""
+    given = image(2, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 1, 1, mean=0.0)
+
+    def strided(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, w).as_strided((2, 7), (3, 1)) * 2
+
+    assert ordered(compare(strided, *given)) == 0
+    assert ordered(compare(lambda x, w: F.conv2d(x, w).transpose(1, 2).reshape(2, -1) * 2, *given)) > 0
+    assert ordered(compare(lambda x, w: F.conv2d(x, w).view(2, -1)[:, ::3] * 2, *given)) > 0
+
+
+def test_where_it_pays() -> None:
+    """Only convolutions in half precision with enough channels, and never if the user declines."""
+    many = image(2, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 3, 3, mean=0.0)
+    few = image(2, 3, 5, 4), image(CHANNELS, 3, 3, 3, mean=0.0)
+
+    def count(x: torch.Tensor, w: torch.Tensor, **options: Any) -> int:
+        jitted = thunder.jit(lambda x, w: F.conv2d(x, w).relu(), **options)
+        jitted(x, w)
+        return ordered(jitted)
+
+    assert count(*many) > 0 and count(*few) == 0
+    assert count(*many, **{OPTION: False}) == 0 and count(*few, **{OPTION: True}) > 0
+    assert count(*[x.float() for x in many], **{OPTION: True}) == 0

@@ -33,7 +33,7 @@ SURFACE = {
         conformance_profile describe_error executor_order hookimpl hookspec is_usable known_options load_all load_named
         major_and_minor manager records registered_transforms reject_device reject_version reset transformed
     """,
-    "thunder.toolkit": "benchmarking claiming conformance fusion launch testing",
+    "thunder.toolkit": "benchmarking claiming conformance fusion launch layouts testing",
     "thunder.toolkit.benchmarking": """
         Kernels by_events by_kernels copy_bandwidth in_turns on_host parser replayed report step table
     """,
@@ -47,6 +47,7 @@ SURFACE = {
         without_views
     """,
     "thunder.toolkit.launch": "current_cuda_device current_stream increment_versions new_tensor no_device",
+    "thunder.toolkit.layouts": "eager_strides has_fixed_strides reads_strides",
     "thunder.toolkit.testing": "FakeEnv fallbacks_raise gpu is_ready registered",
 }
 # The languages are public too: what they have is what torch, or the set of primitives, has.

@@ -120,7 +120,7 @@ def _changed(trace: Trace) -> dict[str, TensorProxy] | None:
     return changed
 
 
-def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> dict[str, Sequence[int]] | None:
+def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapping[str, Sequence[int]] | None:
     """Return the order of strides in eager mode for the results of the program among `changed`.
 
     Return None if it is not known.

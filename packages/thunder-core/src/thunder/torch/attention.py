@@ -500,4 +500,4 @@ def _(make: MakeTensor) -> Any:
 @attention_backward_of_mask.samples
 def _(make: MakeTensor) -> Any:
     *_, args = _after_forward(make)
-    yield SampleInput(*args, "efficient")
+    yield SampleInput(*args, "flash")

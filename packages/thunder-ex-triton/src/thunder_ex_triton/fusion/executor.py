@@ -305,4 +305,5 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
 def _spreads_sums(operations: Sequence[BoundSymbol], space: Space) -> bool:
     """Check whether whole rows are computed from sums over columns, which takes another kernel."""
     late = after_columns(operations)
-    return any(p.name in late and math.prod(p.shape) > space.columns for op in operations for p in op.flat_outs)
+    made: list[Any] = [p for op in operations for p in op.flat_outs]
+    return any(p.name in late and math.prod(p.shape) > space.columns for p in made)

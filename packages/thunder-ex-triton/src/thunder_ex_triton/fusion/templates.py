@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
@@ -209,7 +209,9 @@ def _in_order_of_memory(
     if any(isinstance(s, Size) for s in (*shape, *strides[output.name])):
         return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
     moved: Counter[tuple[int, ...]] = Counter()  # the bytes of the tensors whose dimensions have an order
-    tensors = {p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides}
+    tensors: dict[str, Any] = {
+        p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides
+    }
     for p in tensors.values():
         if p.shape == shape and any(strides[p.name]):
             moved[_order(shape, strides[p.name])] += p.dtype.bytes

@@ -223,12 +223,26 @@ def attention_backward_of_mask(
     out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the gradients of query, key, value and mask."""
-    tensors = _readable(grad, query, key, value)
-    drawn = (*_nothing_drawn(query, kernel), 0.0)
-    *grads, of_mask = _efficient_gradients(
-        *tensors, attn_mask, *_readable(out), lse, *drawn, is_causal, scale, of_mask=True
-    )
-    return *grads, of_mask.sum_to_size(attn_mask.shape).to(attn_mask.dtype)
+    grad, query, key, value, out = _readable(grad, query, key, value, out)
+    drawn = _nothing_drawn(query, kernel)
+    if kernel == "efficient" and query.device.type == "cuda":
+        *grads, of_mask = _efficient_gradients(
+            grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, of_mask=True
+        )
+    else:
+        grads = [*_backward(grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, kernel)]
+        of_mask = _gradient_of_scores(grad, query, key, value, attn_mask, out, lse, scale)
+    return *grads, of_mask.sum_to_size(attn_mask.shape).to(attn_mask.dtype)  # type: ignore[return-value]
+
+
+def _gradient_of_scores(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
+    out: torch.Tensor, lse: torch.Tensor, scale: float,
+) -> torch.Tensor:  # fmt: skip
+    wide = lse.dtype
+    query, key, value, grad, out = (x.to(wide) for x in (query, key, value, grad, out))
+    weights = (query @ key.mT * scale + mask - lse.masked_fill(lse.isinf(), 0.0).unsqueeze(-1)).exp()
+    return weights * (grad @ value.mT - (grad * out).sum(-1, keepdim=True))
 
 
 @torch_impl(prims.attention_dropout)

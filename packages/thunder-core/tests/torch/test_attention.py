@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
+import thunder.torch.attention as attention_module
 from thunder.tests.running import to_primitives
 from thunder.torch.private import ATTENTION_ADDS_A_BATCH
 
@@ -83,6 +84,15 @@ def test_a_mask_with_a_gradient(as_eager: Any, randn: Any) -> None:
         inputs = *qkv(randn, 2, 3), randn(5, 7).detach().requires_grad_(requires_grad)
         jitted = as_eager(lambda q, k, v, m: attention(q, k, v, m), *inputs)
         assert ("attention_forward" in operations(thunder.last_traces(jitted)[-1])) is not requires_grad
+
+
+def test_a_mask_with_a_gradient_and_dropout(randn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels' backward with dropout has no gradient of a mask, so attention is computed step by step."""
+    monkeypatch.setattr(attention_module, "_chosen_kernel", lambda *args: attention_module._EFFICIENT)
+    query, key, value, mask = *qkv(randn, 2, 3), randn(5, 7)
+    jitted = thunder.jit(lambda q, k, v, m: attention(q, k, v, m, dropout_p=0.5))
+    jitted(query, key, value, mask).sum().backward()
+    assert mask.grad is not None and mask.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["kernel", "steps"])

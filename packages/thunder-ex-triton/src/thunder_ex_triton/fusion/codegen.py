@@ -91,7 +91,7 @@ class Writer:
         size = self.space.size
         if isinstance(size, Size) or math.prod(x.shape) != size:
             return False
-        sizes = {"x": self.space.rows, "r": self.space.columns}
+        sizes = {"b": self.space.batch, "x": self.space.rows, "r": self.space.columns}
         return index.is_permutation(sizes if self.space.reduces else {"x": size})
 
     def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:

@@ -16,7 +16,7 @@ from thunder_ex_triton.fusion.templates import HELPERS, KernelSource, module_tex
 
 __all__ = ["program"]
 
-_PLACES = {"x": "rows", "xm": "in_rows", "r": "columns", "rm": "in_columns"}
+_PLACES = {"b": "entry", "x": "rows", "xm": "in_rows", "r": "columns", "rm": "in_columns"}
 _PLACES_OF_ELEMENTS = {"x": "element", "xm": "in_tensor"}
 _OWN = "zero row first before vector lane whole rest start end p programs XB RB tl triton torch libdevice"
 _TAKEN = frozenset({*_OWN.split(), *HELPERS})

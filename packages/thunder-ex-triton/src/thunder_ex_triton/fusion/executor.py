@@ -205,9 +205,9 @@ def _unfit_reduction(bsym: BoundSymbol) -> str | None:
     if not dtypes.is_float_dtype(a.dtype) and not counts:
         return f"reduces {a.dtype}"
     if space is None:
-        return "reduces neither leading nor trailing dimensions"
+        return "reduces dimensions that are not adjacent, or that are in the middle of a small tensor"
     if not space.by_row and bsym.sym is not prims.sum:
-        return "reduces leading dimensions by an operation other than a sum"
+        return "reduces dimensions that are not the last by an operation other than a sum"
     try:
         space_of([bsym])
     except Unfit as reason:
@@ -286,7 +286,7 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
             return False
         if space.by_column and _spreads_sums(inner, space):
             return False
-        fitting = {space.size, space.rows, space.columns} if space.reduces else {space.size}
+        fitting = {space.size, space.all_rows, space.all_columns} if space.reduces else {space.size}
         inside = {id(op) for op in both}
         made: dict[str, Any] = {p.name: sizes.tensor(p) for op in both for p in op.flat_outs}
         base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}
@@ -306,4 +306,4 @@ def _spreads_sums(operations: Sequence[BoundSymbol], space: Space) -> bool:
     """Check whether whole rows are computed from sums over columns, which takes another kernel."""
     late = after_columns(operations)
     made: list[Any] = [p for op in operations for p in op.flat_outs]
-    return any(p.name in late and math.prod(p.shape) > space.columns for p in made)
+    return any(p.name in late and math.prod(p.shape) > space.all_columns for p in made)

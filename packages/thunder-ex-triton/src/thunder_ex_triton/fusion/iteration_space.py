@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The iteration space of a kernel: rows, and the columns of each row if the kernel reduces.
 
-All operations of a kernel share one space of `rows * columns` elements. A reduction over trailing dimensions has one
-result per row. A reduction over leading dimensions has one result per column. A space without reductions has a single
-column.
+All operations of a kernel share one space of `batch * rows * columns` elements. A reduction over trailing dimensions
+has one result per row. A reduction over leading dimensions has one result per column. A reduction over dimensions in
+the middle has one result per column of each batch entry. A space without reductions has a single column.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from thunder_ex_triton.fusion.op_table import REDUCTIONS
 __all__ = ["MAX_COLUMNS", "Space", "Unfit", "after_columns", "is_long", "is_reduction", "reduces", "space_of"]
 
 MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
+MIN_ENTRY = 1 << 11  # the elements of a batch entry that are enough work for a program
 
 
 class Unfit(Exception):
@@ -26,20 +27,38 @@ class Unfit(Exception):
 
 
 class Space(NamedTuple):
-    """Rows and columns.
+    """Rows and columns of each batch entry.
 
-    `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns.
+    `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns. Only spaces that
+    are reduced along columns, and not along rows, have more than one batch entry.
     """
 
     rows: int
     columns: int
     by_row: bool = False
     by_column: bool = False
+    batch: int = 1
 
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self.rows * self.columns
+        return self.all_rows * self.columns
+
+    @property
+    def all_rows(self) -> int:
+        """The number of rows of all batch entries."""
+        return self.rows if self.batch == 1 else self.batch * self.rows
+
+    @property
+    def all_columns(self) -> int:
+        """The number of columns of all batch entries."""
+        return self.columns if self.batch == 1 else self.batch * self.columns
+
+    @property
+    def text(self) -> str:
+        """The numbers of batch entries (if there are several), rows and columns."""
+        rows = f"{self.rows} x {self.columns}"
+        return rows if self.batch == 1 else f"{self.batch} x {rows}"
 
     @property
     def reduces(self) -> bool:
@@ -58,16 +77,23 @@ def is_reduction(bsym: BoundSymbol) -> bool:
 
 
 def reduces(bsym: BoundSymbol) -> Space | None:
-    """Return the space of a reduction; None if it reduces neither trailing nor leading dimensions."""
+    """Return the space of a reduction; None if the reduced dimensions are not adjacent.
+
+    None also if they are in the middle, and each batch entry is too small for a program of its own.
+    """
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
     if not count or 0 in a.shape:
         return None
     if dims == last[-count:]:
         return Space(math.prod(a.shape[:-count]), math.prod(a.shape[-count:]), by_row=True)
-    if dims == last[:count]:
-        return Space(math.prod(a.shape[:count]), math.prod(a.shape[count:]), by_column=True)
-    return None
+    first = dims[0]
+    if dims != last[first : first + count]:
+        return None
+    batch, rows, columns = map(math.prod, (a.shape[:first], a.shape[first : first + count], a.shape[first + count :]))
+    if batch != 1 and rows * columns < MIN_ENTRY:
+        return None
+    return Space(rows, columns, by_column=True, batch=batch)
 
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:
@@ -82,11 +108,11 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
             continue
         own = reduces(op)
         if own is None:
-            raise Unfit("reduces dimensions in the middle")
-        if found is not None and (own.rows, own.columns) != (found.rows, found.columns):
+            raise Unfit("reduces dimensions that are not adjacent")
+        if found is not None and (own.batch, own.rows, own.columns) != (found.batch, found.rows, found.columns):
             raise Unfit("has reductions of different shapes")
         by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
-        found = Space(own.rows, own.columns, by_row or own.by_row, by_column or own.by_column)
+        found = own._replace(by_row=by_row or own.by_row, by_column=by_column or own.by_column)
     if found is None:
         return Space(largest, 1)
     if is_long(found) and found.by_column:

@@ -125,8 +125,8 @@ class FusedRegion:
         """The kernels for contiguous inputs as a readable, runnable program, with the operations that they replace."""
         launches, partial = self._launches(self._usual)
         outputs = list(zip(self.outputs, self.output_strides(self._usual)))
-        size = f"{self.space.rows} x {self.space.columns}"
-        parts = (partial, self.space.columns)
+        size = self.space.text
+        parts = (partial, self.space.all_columns)
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -239,7 +239,7 @@ class Program:
         scratch = sorted({n for launch in launches for n in launch.source.writes}.difference(order))
         for name in scratch:
             wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
-            shape = (partial, region.space.columns)
+            shape = (partial, region.space.all_columns)
             self.scratch.append((shape, contiguous(shape), wide))
         place = {p.name: i for i, p in enumerate(region.inputs)}
         place.update({p.name: places[k] for k, p in enumerate(region.outputs)})
@@ -322,7 +322,7 @@ def launches_of(
     multiprocessors: int,
     way: int = 0,
 ) -> tuple[list[Launch], int]:
-    """Return the launch of each kernel, and the number of programs that write partial sums of columns.
+    """Return the launch of each kernel, and the number of programs that write partial sums of a column.
 
     `way` is the index of the first kernel's tiling. The finishing kernel uses its default tiling.
     """
@@ -332,7 +332,7 @@ def launches_of(
         programs, numbers, warps = tilings(source, space, multiprocessors, partial)[way if source is sources[0] else 0]
         kernel = Kernel(getattr(module, source.name), checks=source.checks)
         out.append(Launch(kernel, source, programs, numbers, warps))
-        partial = programs[0] if sums else partial
+        partial = programs[0] // space.batch if sums else partial
     return out, partial
 
 

@@ -84,12 +84,12 @@ class SymbolicRegion(FusedRegion):
         launches, partial, value, strides = self._traced
         inputs = [self._concrete(p, value) for p in self.inputs]
         outputs = [(self._concrete(p, value), s) for p, s in zip(self.outputs, strides)]
-        rows, columns = value(self.space.rows), value(self.space.columns)
+        space = self._concrete_space(value)
         numbers = sorted({n for k in launches for n in k.source.sizes})
-        size = f"{rows} x {columns}, for any sizes" + "".join(
+        size = f"{space.text}, for any sizes" + "".join(
             f"\n#   {self.sizes.known[n]}: {self.sizes.known[n].number}" for n in numbers
         )
-        return program(self.name, size, self.original, inputs, outputs, launches, (partial, columns))
+        return program(self.name, size, self.original, inputs, outputs, launches, (partial, space.all_columns))
 
     def _as_traced(self) -> tuple[Any, ...]:
         """Return the key of the traced call, with contiguous inputs."""
@@ -105,6 +105,10 @@ class SymbolicRegion(FusedRegion):
     def _concrete(self, p: TensorProxy, value: Any) -> TensorProxy:
         return TensorProxy(p.name, like=p, shape=tuple(map(value, p.shape)))
 
+    def _concrete_space(self, value: Any) -> Space:
+        batch, rows, columns = map(value, (self.space.batch, self.space.rows, self.space.columns))
+        return self.space._replace(batch=batch, rows=rows, columns=columns)
+
     def _compiled_for(self, key: Sequence[Any]) -> Program:
         return self._program(*self._launched(key))
 
@@ -115,7 +119,7 @@ class SymbolicRegion(FusedRegion):
             inputs=[self._concrete(p, value) for p in self.inputs],
             outputs=[self._concrete(p, value) for p in self.outputs],
             operations=self.operations,
-            space=Space(value(self.space.rows), value(self.space.columns)),
+            space=self._concrete_space(value),
         )
         return Program(there, to_torch_device(self.outputs[0].device), launches, partial, strides)
 
@@ -136,7 +140,7 @@ class SymbolicRegion(FusedRegion):
         placed = [tuple(map(value, s)) for s in self.output_strides(layouts)]
         everything = [x for _, x in tensors] + [(tuple(map(value, p.shape)), s) for p, s in zip(self.outputs, placed)]
         wide = any(sum((d - 1) * s for d, s in zip(shape, strides)) >= 1 << 31 for shape, strides in everything)
-        space = self.space._replace(rows=value(self.space.rows), columns=value(self.space.columns))
+        space = self._concrete_space(value)
         text = (*layouts, wide, is_long(space))
         if text not in self._texts:
             sources = self._sources(layouts, wide, is_long(space))

@@ -137,17 +137,22 @@ def kernels_of(
     for op, part in zip(sums, partial):
         if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
             raise Unfit("reduces columns by an operation other than a sum of floats")
-        a, lead = op.args[0], len(op.args[1])
-        tile = writer.value(a, Index([Group("x", tuple(a.shape[:lead])), Group("r", tuple(a.shape[lead:]))]))
+        a, first, end = op.args[0], min(op.args[1]), max(op.args[1]) + 1
+        shapes = a.shape[:first], a.shape[first:end], a.shape[end:]
+        tile = writer.value(a, Index([Group(e, tuple(shape)) for e, shape in zip("bxr", shapes)]))
         accumulate.append(Line(f"{part} += tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0)"))
     stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
     start = [f"{part} = tl.zeros((XB, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
+    head = ["first = tl.program_id(0)"]
+    if space.batch != 1:  # each program is one of those of a batch entry
+        head = [f"b = (tl.program_id(0) % {space.batch}){integer}", f"first = tl.program_id(0) // {space.batch}"]
+    row = "first" if space.batch == 1 else "tl.program_id(0)"
     body: list[str | Line | Loop] = [
-        "first = tl.program_id(0)", *_columns(space, whole=space.by_row), *start, *writer.before,
+        *head, *_columns(space, whole=space.by_row), *start, *writer.before,
         _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
         *(f"{part} = tl.sum({part}, 0)[None, :]" for part in partial),
-        *(f"tl.store({pointer(part)} + first * {space.columns} + r, {part}, mask=rm)" for part in partial),
+        *(f"tl.store({pointer(part)} + {row} * {space.columns} + r, {part}, mask=rm)" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
@@ -168,8 +173,9 @@ def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
 
     While a row is computed, the next rows are loaded.
     """
+    programs = "tl.num_programs(0)" if space.batch == 1 else f"(tl.num_programs(0) // {space.batch})"
     head = (
-        f"for row in tl.range(first * XB, {space.rows}, tl.num_programs(0) * XB, num_stages=stages):",
+        f"for row in tl.range(first * XB, {space.rows}, {programs} * XB, num_stages=stages):",
         f"x = (row{integer} + tl.arange(0, XB))[:, None]",
         f"xm = x < {space.rows}",
     )
@@ -355,14 +361,15 @@ def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> lis
 
 def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
     size = math.prod(p.shape)
+    rows = [Group("b", (space.batch,)), Group("x", (space.rows,))]
     if size == space.size:
         index = writer.places.get(p.name)
         if index is None:
-            index = Index([Group("x", (space.rows,)), Group("r", (space.columns,))]).reshaped(p.shape)
+            index = Index([*rows, Group("r", (space.columns,))]).reshaped(p.shape)
         return writer.stored(p, index, writer.value(p, index))
-    if size != space.rows:
+    if size != space.all_rows:
         raise Unfit("makes tensors of several sizes")
-    index = Index([Group("x", (space.rows,))]).reshaped(p.shape)
+    index = Index(rows).reshaped(p.shape)
     value = writer.value(p, index)
     if "r" in writer.depends.get(value, ()):
         raise Unfit("makes tensors of several sizes")
@@ -380,7 +387,8 @@ def _finish(
 ) -> KernelSource:  # fmt: skip
     """Return the kernel that adds the partial sums of columns in a fixed order, and computes values from the sums."""
     writer = Writer(operations, strides, space, axis="r")
-    head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}"]
+    columns = space.all_columns
+    head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     for op in sums:
         part, kind = f"{op.output.name}_part", compute_type(op.output.dtype)
@@ -388,16 +396,16 @@ def _finish(
             f"{part} = tl.zeros((XB, RB), {kind})",
             "for first in range(0, programs, XB):",
             "    p = (first + tl.arange(0, XB))[:, None]",
-            f"    {part} += tl.load({pointer(part)} + p * {space.columns} + r, mask=rm & (p < programs), other=0)",
+            f"    {part} += tl.load({pointer(part)} + p * {columns} + r, mask=rm & (p < programs), other=0)",
             f"{part} = tl.sum({part}, 0)[None, :]",
         ]
         writer.depends[part] = frozenset("r")
         writer.known[op.output.name, Index([Group("r", tuple(op.output.shape))]).key, ""] = part
     stores = []
     for p in outputs:
-        if math.prod(p.shape) != space.columns:
+        if math.prod(p.shape) != columns:
             raise Unfit("makes tensors of several sizes")
-        index = Index([Group("r", (space.columns,))]).reshaped(p.shape)
+        index = Index([Group("r", (columns,))]).reshaped(p.shape)
         stores.append(writer.stored(p, index, writer.value(p, index)))
     reads = [*writer.reads, *(f"{op.output.name}_part" for op in sums)]
     body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]

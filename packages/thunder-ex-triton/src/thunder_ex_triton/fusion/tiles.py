@@ -91,13 +91,15 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
     elif source.template == "finish":
+        columns = space.all_columns
+        wide = power_of_two(columns)
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
         found = [Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)]
     elif space.by_row:
         found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
     else:
-        found = _of_columns(rows, columns, multiprocessors)
+        found = _of_columns(space, multiprocessors)
     return list(dict.fromkeys(found))[:4]
 
 
@@ -135,14 +137,14 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
     return found
 
 
-def _of_columns(rows: int, columns: int, multiprocessors: int) -> list[Tiling]:
-    wide = _exact(columns)
-    across = blocks(columns, wide)
+def _of_columns(space: Space, multiprocessors: int) -> list[Tiling]:
+    wide = _exact(space.columns)
+    across = blocks(space.columns, wide)
     found = []
     for tile, each in ((4096, 2), (2048, 4), (4096, 4), (2048, 2)):
-        tall = max(1, min(tile // wide, power_of_two(rows)))
-        programs = min(blocks(rows, tall), max(1, multiprocessors * each // across))
-        found.append(Tiling((programs, across), (tall, wide, 3), 4))
+        tall = max(1, min(tile // wide, power_of_two(space.rows)))
+        programs = min(blocks(space.rows, tall), max(1, multiprocessors * each // (across * space.batch)))
+        found.append(Tiling((programs * space.batch, across), (tall, wide, 3), 4))
     return found
 
 

@@ -30,7 +30,7 @@ from thunder.extend import (
     rewrite,
 )
 from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
-from thunder_ex_triton.batch_norms import fusible
+from thunder_ex_triton.norms import fusible
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["OPTION", "register"]
@@ -207,9 +207,12 @@ class _Ordering:
         return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
 
     def _fusible(self, op: BoundSymbol) -> Any:
-        """Return the results of operations that fuse for batch normalization of an image in half precision."""
-        compute = fusible(op)
-        if compute is None:
+        """Return the results of operations that fuse for normalization of an image in half precision."""
+        found = fusible(op)
+        if found is None:
             return None
-        image = op.args[1 if op.sym.id == "torch.batch_norm_backward" else 0]
-        return compute() if image.name in self.changed and image.ndim == 4 and image.dtype in _HALF else None
+        images, compute = found
+        # The image of a gradient may be an input of the program, which a program before has computed channels-last.
+        if all(p.name not in self.changed for p in images) or any(p.ndim != 4 or p.dtype not in _HALF for p in images):
+            return None
+        return compute()

@@ -54,12 +54,14 @@ class Part(NamedTuple):
 class Group(NamedTuple):
     """An expression that counts through these dimensions in row-major order.
 
-    `part` says which part of another expression it is, if it was split from one.
+    `part` says which part of another expression it is, if it was split from one. `joined` are the groups that it was
+    joined from.
     """
 
     expression: str
     dims: tuple[int, ...] = ()
     part: Part | None = None
+    joined: tuple[Group, ...] = ()
 
     @property
     def size(self) -> int:
@@ -131,7 +133,7 @@ class Index:
         first: list[Group] = []
         last: list[Group] = []
         for group in self.groups:
-            expression, dims, _ = group
+            expression, dims = group.expression, group.dims
             here = min(len(dims), count)
             count -= here
             ahead, behind = dims[:here], dims[here:]
@@ -148,7 +150,8 @@ class Index:
     def reshaped(self, shape: Sequence[int]) -> Index:
         """Return the index of the same elements in the tensor of `shape`, before its reshape."""
         wanted = [d for d in shape if d != 1]
-        groups = [g._replace(dims=tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1]
+        own = [part for g in self.groups for part in g.joined or (g,)]
+        groups = [g._replace(dims=tuple(d for d in g.dims if d != 1)) for g in own if g.size != 1]
         try:
             return _with_ones(_regrouped(groups, wanted), shape)
         except IndexError:  # symbolic sizes that are equal in the traced call, but may differ in other calls
@@ -226,7 +229,7 @@ def _joined(groups: Sequence[Group]) -> Group:
     out = "0"
     for i, g in enumerate(groups):
         out = plus(out, times(g.expression, math.prod(following.size for following in groups[i + 1 :])))
-    return Group(out)
+    return Group(out, joined=tuple(groups))
 
 
 def _with_ones(groups: Sequence[Group], shape: Sequence[int]) -> Index:

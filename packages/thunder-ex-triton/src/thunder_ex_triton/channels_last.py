@@ -30,7 +30,7 @@ from thunder.extend import (
     rewrite,
 )
 from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
-from thunder_ex_triton.norms import fusible
+from thunder_ex_triton.norms import HALF, fusible
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["OPTION", "register"]
@@ -40,7 +40,6 @@ OPTION = "triton_channels_last"
 _CHANNELS_LAST = (3, 0, 2, 1)
 _CONTIGUOUS = (3, 2, 1, 0)
 _CONVOLUTIONS = (prims.convolution, prims.convolution_input_grad, prims.convolution_weight_grad)
-_HALF = (dtypes.float16, dtypes.bfloat16)
 _FEW = 16  # with fewer channels, a vector of a pixel's channels is shorter than a sector of memory
 
 
@@ -61,7 +60,7 @@ def register(registry: Any, executor: str) -> None:
         found = None if changed is None else _orders_of_results(trace, changed)
         if changed is None or found is None:
             return trace
-        return rewrite(trace, "Channels-last convolutions", _Ordering(found, changed))
+        return rewrite(trace, "Channels-last convolutions", _Ordering(found, changed), drops_dead_code=True)
 
     registry.register_transform("triton_channels_last", order, phase="before_execution")
 
@@ -87,7 +86,7 @@ def _operands(op: BoundSymbol) -> list[TensorProxy]:
         return []
     tensors = convolution.args[:2] if convolution.sym is prims.convolution else convolution.args[:3]
     for p in tensors:
-        if p.ndim != 4 or p.dtype not in _HALF or unusable_device(p.device) is not None:
+        if p.ndim != 4 or p.dtype not in HALF or unusable_device(p.device) is not None:
             return []
         if any(type(n) is not int or n == 0 for n in p.shape):
             return []
@@ -149,7 +148,7 @@ def _order_of(strides: Sequence[int]) -> tuple[int, ...]:
     return tuple([inner_to_outer.index(d) for d in range(len(strides))])
 
 
-def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> tuple[Any, ...] | None:
+def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
     """Compute a convolution and then add its bias, or the gradient of the weight and then that of the bias.
 
     torch does the same, in kernels that do not fuse with what comes before and after. Return None if the operation has
@@ -162,7 +161,7 @@ def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> tuple[Any, ...
     if first.sym is prims.convolution and not others and first.args[2] is not None:
         a, weight, bias, *how = first.args
         out = prims.convolution(ordered[a.name], ordered[weight.name], None, *how)
-        return (ltorch.add(out, ltorch.reshape(bias, (1, -1, 1, 1))),)
+        return ltorch.add(out, ltorch.reshape(bias, (1, -1, 1, 1)))
     if first.sym is prims.convolution_weight_grad and [part.sym for part in others] == [prims.sum]:
         g = first.args[0]
         if others[0].args[0].name != g.name:
@@ -179,6 +178,7 @@ class _Ordering:
         self.results = results
         self.changed = changed
         self.ordered: dict[str, Any] = {}
+        self.narrow: dict[str, TensorProxy] = {}  # the values in half precision that others in single precision are of
 
     def __call__(self, op: BoundSymbol) -> Any:
         operands = _operands(op)
@@ -187,12 +187,14 @@ class _Ordering:
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
             orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
+        found = self._fusible(op) if convolution is None else None
         if convolution is None and not orders:
-            return self._fusible(op)
+            return found
         for p in operands:
             if p.name not in self.ordered:
                 self.ordered[p.name] = prims.stride_order(p, _CHANNELS_LAST)
-        found = None if convolution is None else _without_bias(op, self.ordered)
+        if convolution is not None:
+            found = _without_bias(op, self.ordered)
         op = op.substitute({p.name: self.ordered[p.name] for p in operands})
         if found is None:
             trace: Any = current_trace()
@@ -202,17 +204,20 @@ class _Ordering:
             found = map_proxies(op.output, lambda p: p)
             orders = {unordered[name].name: order for name, order in orders.items()}
         else:
-            orders = {new.name: orders[old.name] for old, new in zip(made.values(), found) if old.name in orders}
-            found = found if isinstance(op.output, tuple) else found[0]
+            orders = {
+                new.name: orders[old.name] for old, new in zip(made.values(), proxies_in(found)) if old.name in orders
+            }
         return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
 
     def _fusible(self, op: BoundSymbol) -> Any:
-        """Return the results of operations that fuse for normalization of an image in half precision."""
-        found = fusible(op)
-        if found is None:
+        """Return the results of operations that fuse, for the normalization of an image that may be channels-last."""
+        cast = next(_primitives(op))
+        if cast.sym is prims.convert_element_type and cast.out_names == op.out_names:
+            a, out = cast.args[0], cast.output
+            if isinstance(a, TensorProxy) and a.dtype in HALF and out.dtype is dtypes.float32:
+                self.narrow[out.name] = a
+        found = fusible(op, self.narrow)
+        # The image of a gradient may be an input of the program, which an earlier program has computed channels-last.
+        if found is None or all(p.name not in self.changed for p in found[0]):
             return None
-        images, compute = found
-        # The image of a gradient may be an input of the program, which a program before has computed channels-last.
-        if all(p.name not in self.changed for p in images) or any(p.ndim != 4 or p.dtype not in _HALF for p in images):
-            return None
-        return compute()
+        return found[1]()

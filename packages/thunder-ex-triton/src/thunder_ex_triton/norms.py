@@ -9,42 +9,47 @@ either sums in one pass over the image.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 import thunder.torch as ltorch
-from thunder.extend import BoundSymbol, TensorProxy, current_trace
+from thunder.extend import BoundSymbol, TensorProxy, current_trace, dtypes
 from thunder_ex_triton.fusion.iteration_space import MIN_ENTRY
 
-__all__ = ["fusible"]
+__all__ = ["HALF", "fusible"]
 
 _LAST = (0, 2, 3, 1)
 _SECOND = (0, 3, 1, 2)
 _IMAGES = (0, 1, 2)  # the dimensions that are not channels
 _PIXELS = (1, 2)  # the dimensions that are neither samples nor channels
+HALF = (dtypes.float16, dtypes.bfloat16)
 
 
-def fusible(op: BoundSymbol) -> tuple[list[TensorProxy], Callable[[], Any]] | None:
+def fusible(op: BoundSymbol, narrow: Mapping[str, TensorProxy]) -> tuple[list[TensorProxy], Callable[[], Any]] | None:
     """Return the images of a normalization or its gradient, and the function that computes it for channels-last images.
 
-    Return None for other operations. The function returns None if the images are too small.
+    `narrow` are the values in half precision of which values in single precision are casts. Return None for other
+    operations, and if the images cannot be computed like this.
     """
     name = op.sym.id
+    images = list(op.args[: 2 if name.endswith("_backward") else 1]) if type(name) is str and name in _NORMS else []
+    if not images or any(p.ndim != 4 for p in images):
+        return None
+    if name in _GROUPS:
+        n, c, h, w = images[0].shape
+        if (n != 1 and c * h * w < MIN_ENTRY) or any(p.dtype not in (*HALF, dtypes.float32) for p in images):
+            return None
+        args = [*[narrow.get(p.name, p) for p in images], *op.args[len(images) :]]
+        return images, lambda: _GROUPS[name](images[-1].dtype, *args, **op.kwargs)
+    if any(p.dtype not in HALF for p in images):
+        return None
     if name == "torch.batch_norm_forward":
-        return [op.args[0]], lambda: _forward(*op.args, **op.kwargs)
-    if name == "torch.batch_norm_backward":
-        return [*op.args[:2]], lambda: _backward(*op.args) if op.args[7] else _decomposed(op)
-    if name == "torch.batch_norm":
-        return [op.args[0]], lambda: _decomposed(op)
-    if name == "torch.group_norm_forward":
-        return [op.args[0]], lambda: _of_groups(*op.args, **op.kwargs)
-    if name == "torch.group_norm_backward":
-        return [*op.args[:2]], lambda: _of_groups_backward(*op.args, **op.kwargs)
-    if name == "torch.group_norm":
-        return [op.args[0]], lambda: _of_groups_inference(*op.args, **op.kwargs)
-    return None
+        return images, lambda: _forward(*op.args, **op.kwargs)
+    if name == "torch.batch_norm_backward" and op.args[7]:
+        return images, lambda: _backward(*op.args)
+    return images, lambda: _decomposed(op)
 
 
 def _decomposed(op: BoundSymbol) -> Any:
@@ -67,8 +72,8 @@ def _last(x: Any) -> Any:
     return ltorch.permute(x, _LAST)
 
 
-def _as_image(x: Any, like: Any) -> Any:
-    return ltorch.permute(ltorch.to(x, like.dtype), _SECOND)
+def _as_image(x: Any, dtype: Any) -> Any:
+    return ltorch.permute(ltorch.to(x, dtype), _SECOND)
 
 
 def _forward(
@@ -87,7 +92,7 @@ def _forward(
     unbiased = variance * (count / (count - 1) if count > 1 else math.nan)
     new = _running(running_mean, mean, momentum), _running(running_var, unbiased, momentum)
     reserve = ltorch.empty((0,), dtype=torch.uint8, device=input.device)
-    return _as_image(_last(input) * scale + offset, input), mean, invstd, reserve, *new
+    return _as_image(_last(input) * scale + offset, input.dtype), mean, invstd, reserve, *new
 
 
 def _running(old: Any, new: Any, momentum: float) -> Any:
@@ -108,18 +113,13 @@ def _backward(
     of_input = (_last(input) * of_distance + offset + _last(grad)) * scale
     kind = input.dtype if weight is None else weight.dtype
     of_weight = None if weight is None else ltorch.to(sum_gn, kind)
-    return _as_image(of_input, input), of_weight, ltorch.to(sum_g, kind)
+    return _as_image(of_input, input.dtype), of_weight, ltorch.to(sum_g, kind)
 
 
 # -- groups of channels ------------------------------------------------------------------------------------------------
-def _of_groups_inference(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-    found = _of_groups(input, num_groups, weight, bias, eps)
-    return None if found is None else found[0]
-
-
-def _of_groups(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> Any:
-    if not _is_summable(input):
-        return None
+def _of_groups(
+    dtype: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> tuple[Any, Any, Any]:
     n, c, h, w = input.shape
     # As for batches, sums of distances from an element.
     first = _wide(ltorch.reshape(input[:, :, :1, :1], (n, c)))
@@ -133,13 +133,13 @@ def _of_groups(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) 
     rstd = ltorch.rsqrt(_mean(variances + (means - mean) * (means - mean)) + eps)
     scale = _of_channels(rstd, c) if weight is None else rstd * _grouped(_wide(weight), num_groups)
     offset = -mean * scale if bias is None else _grouped(_wide(bias), num_groups) - mean * scale
-    out = _last(input) * _of_pixels(scale) + _of_pixels(offset)
-    return _as_image(out, input), *[ltorch.squeeze(x, 2) for x in (mean, rstd)]
+    out = _as_image(_last(input) * _of_pixels(scale) + _of_pixels(offset), dtype)
+    return out, ltorch.squeeze(mean, 2), ltorch.squeeze(rstd, 2)
 
 
-def _of_groups_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any) -> Any:
-    if not _is_summable(input):
-        return None
+def _of_groups_backward(
+    dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> tuple[Any, Any, Any]:
     n, c, h, w = input.shape
     mean, rstd = (ltorch.unsqueeze(x, 2) for x in (mean, rstd))
     x, g = _last(input), _last(grad)
@@ -149,7 +149,7 @@ def _of_groups_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd:
     of_weight = None if weight is None else ltorch.to(ltorch.reshape(ltorch.sum(sum_gx * rstd, 0), (c,)), weight.dtype)
     of_bias = None if bias is None else ltorch.to(ltorch.reshape(ltorch.sum(sum_g, 0), (c,)), bias.dtype)
     # If a sum is NaN, so is the result. With this condition, the scale depends on sums of the image. Otherwise the
-    # kernel of the sums would also compute the product of the scale with the gradient, and write it in single precision.
+    # kernel of the sums would also compute the scale times the gradient, and write the product in single precision.
     scale = ltorch.where(sum_g == sum_g, rstd, math.nan)
     if weight is not None:
         factor = _grouped(_wide(weight), num_groups)
@@ -158,12 +158,15 @@ def _of_groups_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd:
     offset = _mean(sum_g) / (-h * w) * rstd - of_distance * mean
     of_distance, offset = (_of_channels(v, c) for v in (of_distance, offset))
     of_input = x * _of_pixels(of_distance) + _of_pixels(offset) + g * _of_pixels(scale)
-    return _as_image(of_input, input), of_weight, of_bias
+    return _as_image(of_input, dtype), of_weight, of_bias
 
 
-def _is_summable(input: Any) -> bool:
-    n, c, h, w = input.shape
-    return n == 1 or c * h * w >= MIN_ENTRY
+_GROUPS: dict[str, Callable[..., Any]] = {
+    "torch.group_norm_forward": _of_groups,
+    "torch.group_norm_backward": _of_groups_backward,
+    "torch.group_norm": lambda *args, **kwargs: _of_groups(*args, **kwargs)[0],
+}
+_NORMS = {"torch.batch_norm", "torch.batch_norm_forward", "torch.batch_norm_backward", *_GROUPS}
 
 
 def _grouped(x: Any, groups: int) -> Any:

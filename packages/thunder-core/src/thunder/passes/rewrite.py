@@ -150,10 +150,9 @@ class Rewriter:
 class _Function(Rewriter):
     """Rewrite by calling a function."""
 
-    drops_dead_code = False
-
-    def __init__(self, name: str, replace: Callable[[BoundSymbol], Any]):
+    def __init__(self, name: str, replace: Callable[[BoundSymbol], Any], drops_dead_code: bool):
         self.pass_name = name
+        self.drops_dead_code = drops_dead_code
         self._replace = replace
 
     def rewrite(self, op: BoundSymbol) -> Any:
@@ -161,15 +160,15 @@ class _Function(Rewriter):
         return self._replace(op)
 
 
-def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any]) -> Trace:
+def rewrite(trace: Trace, name: str, replace: Callable[[BoundSymbol], Any], *, drops_dead_code: bool = False) -> Trace:
     """Return a trace with replaced operations, or `trace` itself if nothing is replaced.
 
     `replace(operation)` follows the contract of `Rewriter.rewrite`. It calls the replacing operations and returns the
     replacement of the output in the same structure; None in the structure means that nothing reads that value. To keep
     the operation, it returns None. `name` is the name of the pass in the trace's provenance. Operations whose results
-    become unused are not dropped.
+    become unused are dropped if `drops_dead_code` is set.
     """
-    rewriter = _Function(name, replace)
+    rewriter = _Function(name, replace, drops_dead_code)
     out = rewriter.run(trace)
     return out if rewriter.changed else trace
 

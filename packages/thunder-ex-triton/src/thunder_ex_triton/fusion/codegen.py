@@ -357,8 +357,10 @@ class Writer:
     def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
         """Return the line that stores an output."""
         offset = address(index, self.strides[p.name])
-        if offset == "0":
-            offset = self.axis  # a single element, which the first lane of the block stores
+        if not any(
+            mentions(offset, v) for v in ("x", "r")
+        ):  # a single element, which the first lane of the block stores
+            offset = self.axis if offset == "0" else f"({offset} + {self.axis})"
         names = []
         for v in ("x", "r"):
             if mentions(offset, v):

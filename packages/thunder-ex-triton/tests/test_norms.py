@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.extend import bytes_of
+from thunder_ex_triton.fusion import iteration_space
 from thunder_ex_triton.fusion.region import FusedRegion
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,15 +50,21 @@ NORMS: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fuse small images."""
+    monkeypatch.setattr(iteration_space, "MIN_ENTRY", 512)
+
+
 def model(norm: Any) -> nn.Module:
     torch.manual_seed(0)
-    found = nn.Sequential(nn.Conv2d(C, C, 3, padding=1), Block(norm), nn.AvgPool2d(2), Block(norm))
+    found = nn.Sequential(nn.Conv2d(C, C, 3, padding=1), nn.AvgPool2d(2, 1), Block(norm))
     for p in found.parameters():
         p.data += torch.randn_like(p) * 0.05
     return found.to(DEVICE, torch.float16)
 
 
-def images(n: int = 3, size: int = 26) -> torch.Tensor:
+def images(n: int = 3, size: int = 12) -> torch.Tensor:
     return torch.randn(n, C, size, size, generator=torch.Generator().manual_seed(n)).to(DEVICE, torch.float16) + 3
 
 
@@ -91,7 +98,7 @@ def check_kernels(*traces: Any) -> None:
     for trace in traces:
         assert "group_norm" not in str(trace) and "batch_norm" not in str(trace)
         for fn in regions(trace):
-            assert all(bytes_of(p) <= 2 * 3 * C * 26 * 26 for p in fn.outputs)
+            assert all(bytes_of(p) <= 2 * 3 * C * 12 * 12 for p in fn.outputs)
             assert all(p.dtype.bytes == 2 for p in fn.outputs if p.ndim == 4 and 1 not in p.shape), fn.source
 
 
@@ -100,9 +107,7 @@ def test_a_step_of_training(norm: str) -> None:
     m = model(NORMS[norm])
     mine = copy.deepcopy(m)
     jitted = thunder.jit(step_of(mine), triton_channels_last=True)
-    for _ in range(2):
-        m.load_state_dict(mine.state_dict())
-        compare(jitted, mine, m, images())
+    compare(jitted, mine, m, images())
     check_kernels(thunder.last_traces(jitted)[-1])
 
 
@@ -124,7 +129,7 @@ def test_a_backward_program_of_its_own(norm: str) -> None:
 
 def test_a_single_image_and_odd_sizes() -> None:
     m = model(NORMS["four groups"])
-    for n, size in ((1, 26), (5, 31)):
+    for n, size in ((1, 12), (3, 13)):
         mine = copy.deepcopy(m)
         jitted = thunder.jit(step_of(mine), triton_channels_last=True)
         exact = copy.deepcopy(m).double()
@@ -141,7 +146,20 @@ def test_inference() -> None:
     torch.testing.assert_close(jitted(x), m(x), rtol=1e-2, atol=1e-2)
     check_kernels(thunder.last_traces(jitted)[-1])
     statistics = [fn for fn in regions(thunder.last_traces(jitted)[-1]) if fn.space.batch == 3]
-    assert [fn.template for fn in statistics] == ["columns, finish"] * 4
+    assert [fn.template for fn in statistics] == ["columns, finish"] * 2
+
+
+@pytest.mark.parametrize("norm", ["four groups", "batches"])
+def test_results_of_the_program(norm: str) -> None:
+    """They have torch's strides."""
+    m = nn.Sequential(nn.Conv2d(C, C, 3), NORMS[norm]()).to(DEVICE, torch.float16).eval()
+    jitted = thunder.jit(m, triton_channels_last=True)
+    x = images()
+    with torch.no_grad():
+        found, expected = jitted(x), m(x)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+    assert found.stride() == expected.stride()
+    check_kernels(thunder.last_traces(jitted)[-1])
 
 
 def test_variances_of_large_means() -> None:
@@ -157,8 +175,7 @@ def test_variances_of_large_means() -> None:
 
 
 def test_nan_stays_in_its_group() -> None:
-    m = model(lambda: nn.GroupNorm(4, C))[1]
-    m = nn.Sequential(nn.Conv2d(C, C, 1, groups=4), m.n).to(DEVICE, torch.float16)
+    m = nn.Sequential(nn.Conv2d(C, C, 1, groups=4), nn.GroupNorm(4, C)).to(DEVICE, torch.float16)
     x = images().requires_grad_()
     x.data[0, 1, 2, 3] = float("nan")
     x.data[1, 5, 2, 3] = float("inf")
@@ -172,8 +189,8 @@ def test_nan_stays_in_its_group() -> None:
 
 def test_small_images_are_left_to_torch() -> None:
     """A program for each of them would have too little to do."""
-    m = model(NORMS["four groups"])[1]
+    m = model(NORMS["four groups"])[2]
     jitted = thunder.jit(m, triton_channels_last=True)
-    x = images(size=8)
+    x = images(size=4)
     torch.testing.assert_close(jitted(x), m(x), rtol=1e-2, atol=1e-2)
     assert "group_norm" in str(thunder.last_traces(jitted)[-1])

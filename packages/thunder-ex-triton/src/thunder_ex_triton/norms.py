@@ -16,7 +16,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.extend import BoundSymbol, TensorProxy, current_trace, dtypes
-from thunder_ex_triton.fusion.iteration_space import MIN_ENTRY
+from thunder_ex_triton.fusion.iteration_space import has_work
 
 __all__ = ["HALF", "fusible"]
 
@@ -39,7 +39,7 @@ def fusible(op: BoundSymbol, narrow: Mapping[str, TensorProxy]) -> tuple[list[Te
         return None
     if name in _GROUPS:
         n, c, h, w = images[0].shape
-        if (n != 1 and c * h * w < MIN_ENTRY) or any(p.dtype not in (*HALF, dtypes.float32) for p in images):
+        if not has_work(n, h * w, c) or any(p.dtype not in (*HALF, dtypes.float32) for p in images):
             return None
         args = [*[narrow.get(p.name, p) for p in images], *op.args[len(images) :]]
         return images, lambda: _GROUPS[name](images[-1].dtype, *args, **op.kwargs)
@@ -55,6 +55,8 @@ def fusible(op: BoundSymbol, narrow: Mapping[str, TensorProxy]) -> tuple[list[Te
 def _decomposed(op: BoundSymbol) -> Any:
     """Record the parts of an operation, which are elementwise with running statistics."""
     trace: Any = current_trace()
+    made = [p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name not in op.arg_names]
+    op = op.substitute({p.name: p.replace_name(trace.make_name()) for p in made})
     for part in op.subsymbols:
         trace.record(part)
     return op.output

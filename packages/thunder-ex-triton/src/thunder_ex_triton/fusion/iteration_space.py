@@ -16,7 +16,17 @@ from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.op_table import REDUCTIONS
 
-__all__ = ["MAX_COLUMNS", "Space", "Unfit", "after_columns", "is_long", "is_reduction", "reduces", "space_of"]
+__all__ = [
+    "MAX_COLUMNS",
+    "Space",
+    "Unfit",
+    "after_columns",
+    "has_work",
+    "is_long",
+    "is_reduction",
+    "reduces",
+    "space_of",
+]
 
 MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
 MIN_ENTRY = 1 << 11  # the elements of a batch entry that are enough work for a program
@@ -91,9 +101,12 @@ def reduces(bsym: BoundSymbol) -> Space | None:
     if dims != last[first : first + count]:
         return None
     batch, rows, columns = map(math.prod, (a.shape[:first], a.shape[first : first + count], a.shape[first + count :]))
-    if batch != 1 and rows * columns < MIN_ENTRY:
-        return None
-    return Space(rows, columns, by_column=True, batch=batch)
+    return Space(rows, columns, by_column=True, batch=batch) if has_work(batch, rows, columns) else None
+
+
+def has_work(batch: int, rows: int, columns: int) -> bool:
+    """Check whether the batch entries are large enough for programs of their own."""
+    return batch == 1 or rows * columns >= MIN_ENTRY
 
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:

@@ -74,3 +74,11 @@ def test_memory_order_needs_no_division() -> None:
     assert address(index, strides_of(shape, order)) == "x"
     assert address(index.of_broadcast((c,), (1,)), (1,)) == f"(x % {c})"
     assert address(index, (c * h * w, 1, 0, 0)) == f"((x // {c * h * w}) * {c * h * w} + (x % {c}))"
+
+
+def test_groups_that_were_joined_are_split_without_division() -> None:
+    """Rows and columns in a shape that joins them, and in the shape before."""
+    index = Index([Group("x", (12,)), Group("r", (4,))])
+    joined = index.reshaped((3, 1, 16))
+    assert joined.key == (("(x * 4 + r)", (3, 16)),)
+    assert joined.reshaped((3, 4, 4)).of_broadcast((3, 4), (0, 1)).key == (("x", (3, 4)),)

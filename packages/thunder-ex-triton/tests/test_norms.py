@@ -141,7 +141,7 @@ def test_a_single_image_and_odd_sizes() -> None:
 
 def test_inference() -> None:
     m = model(NORMS["four groups"]).eval().requires_grad_(False)
-    jitted = thunder.jit(m, triton_channels_last=True)
+    jitted = thunder.jit(m, triton_channels_last=True, cuda_graphs="never")
     x = images()
     torch.testing.assert_close(jitted(x), m(x), rtol=1e-2, atol=1e-2)
     check_kernels(thunder.last_traces(jitted)[-1])

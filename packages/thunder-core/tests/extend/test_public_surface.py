@@ -47,7 +47,7 @@ SURFACE = {
         without_views
     """,
     "thunder.toolkit.launch": "current_cuda_device current_stream increment_versions new_tensor no_device",
-    "thunder.toolkit.layouts": "eager_strides has_fixed_strides reads_strides",
+    "thunder.toolkit.layouts": "eager_strides has_fixed_strides order_of reads_strides",
     "thunder.toolkit.testing": "FakeEnv fallbacks_raise gpu is_ready registered",
 }
 # The languages are public too: what they have is what torch, or the set of primitives, has.

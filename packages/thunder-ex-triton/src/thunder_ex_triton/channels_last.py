@@ -29,7 +29,7 @@ from thunder.extend import (
     proxies_in,
     rewrite,
 )
-from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
+from thunder.toolkit.layouts import eager_strides, has_fixed_strides, order_of, reads_strides
 from thunder_ex_triton.norms import HALF, fusible
 from thunder_ex_triton.probe import unusable_device
 
@@ -138,14 +138,8 @@ def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapp
         dense = dense_strides(p.shape, strides[p.name]) if p.name in strides else None
         if dense is None:
             return None
-        found[p.name] = _order_of(dense)
+        found[p.name] = order_of(dense)
     return found
-
-
-def _order_of(strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the rank of each stride, 0 for the smallest."""
-    inner_to_outer = sorted(range(len(strides)), key=lambda d: (strides[d], -d))
-    return tuple([inner_to_outer.index(d) for d in range(len(strides))])
 
 
 def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -191,8 +192,9 @@ def main(rank: int, store: str) -> None:
             "eager": eager, "jitted": found, "hits": stats.cache_hits, "misses": stats.cache_misses,
             "reason": stats.partly_eager, "inner_hits": inner,
         }  # fmt: skip
-    print(json.dumps(report))
+    print(json.dumps(report), flush=True)
     dist.destroy_process_group()
+    os._exit(0)  # the exit would destroy the works that eager runs left without a wait, at times after gloo's threads
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from thunder_ex_triton.fusion.functions import row_number
 from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["embedding_backward", "register"]
+__all__ = ["LARGEST", "TAKEN", "embedding_backward", "register", "sums_of_rows", "workspace_of_sums"]
 
 _FEWEST = 3072  # with at most this many indices, torch needs one kernel and less host time
 _MOST_COMPARED = 16384  # with more indices, torch sorts
@@ -30,8 +30,8 @@ _FILLING = 128  # the number of programs that fill the output with zeros
 _COMPARED = (16, 512)  # a tile of comparisons: indices of a program, and indices that it compares them with at a time
 _PIECE = 32  # the maximal number of sorted positions that one program accumulates
 _TILE = 4096  # the number of elements loaded at a time
-_LARGEST = (1 << 31) - 1
-_TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
+LARGEST = (1 << 31) - 1
+TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
 @triton.jit
@@ -163,21 +163,30 @@ def embedding_backward(
     width, count = g.shape[-1], indices.numel()
     if g.numel() == 0:
         return g.new_zeros((num_weights, width))
-    if count <= _FEWEST or max(count, num_weights) >= _LARGEST:  # the kernels use 32-bit indices
+    if count <= _FEWEST or max(count, num_weights) >= LARGEST:  # the kernels use 32-bit indices
         return torch.ops.aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
-    out = g.new_empty((num_weights, width))
+    return sums_of_rows(g, indices, num_weights, padding_idx)
+
+
+def sums_of_rows(g: torch.Tensor, indices: torch.Tensor, number: int, padding: int) -> torch.Tensor:
+    """Return the sums of the rows of `g` with the same index, for each index below `number` but `padding`.
+
+    Raise if an index is negative or not below `number`: immediately on the CPU, by an asynchronous assertion on a GPU.
+    """
+    width, count = g.shape[-1], indices.numel()
+    out = g.new_empty((number, width))
     rows, places = _ordered(indices.reshape(-1).contiguous(), out)
-    acc, number = (tl.float64, torch.float64) if g.dtype is torch.float64 else (tl.float32, torch.float32)
+    acc, wider = (tl.float64, torch.float64) if g.dtype is torch.float64 else (tl.float32, torch.float32)
     left = blocks(count, _PIECE)
-    part = torch.empty((left, 2, width), dtype=number, device=g.device)
+    part = torch.empty((left, 2, width), dtype=wider, device=g.device)
     wide = min(power_of_two(width), 1024)
     tile = (_PIECE, min(_PIECE, max(1, _TILE // wide)), wide, acc)
     arrays = (g.contiguous(), rows, places, out, part)
-    pieces((count, blocks(width, wide)), arrays, (count, num_weights, width, padding_idx, *tile), max(1, wide // 256))
+    pieces((count, blocks(width, wide)), arrays, (count, number, width, padding, *tile), max(1, wide // 256))
     if left > 1:
         narrow = min(wide, 128)
         tile = (_PIECE, 16, narrow, acc)
-        whole_rows((left - 1, blocks(width, narrow)), (part, rows, out), (count, width, padding_idx, *tile), 4)
+        whole_rows((left - 1, blocks(width, narrow)), (part, rows, out), (count, width, padding, *tile), 4)
     return out
 
 
@@ -192,16 +201,19 @@ def _takes(g: Any, indices: Any, num_weights: int, padding_idx: int, scale_grad_
         return reason
     if scale_grad_by_freq:
         return "the kernels do not support scale_grad_by_freq"
-    if g.dtype not in _TAKEN:
+    if g.dtype not in TAKEN:
         return f"the kernels do not support gradients in {g.dtype}"
     return True
 
 
 def _workspace(g: Any, indices: Any, num_weights: int, *how: Any) -> int:
+    return workspace_of_sums(g.dtype, math.prod(known_shape(indices)), known_shape(g)[-1])
+
+
+def workspace_of_sums(dtype: Any, count: int, width: int) -> int:
     """Return the bytes of the sorted indices and of the partial sums."""
-    count, width = math.prod(known_shape(indices)), known_shape(g)[-1]
     order = 8 * count if count <= _MOST_COMPARED else 48 * count
-    return order + blocks(count, _PIECE) * 2 * width * max(4, g.dtype.bytes)
+    return int(order + blocks(count, _PIECE) * 2 * width * max(4, dtype.bytes))
 
 
 def register(registry: Any, executor: str) -> None:

@@ -51,15 +51,17 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (linear cross-entropy, layouts, padded matmuls, random numbers), and autotuning."""
-    from thunder_ex_triton import channels_last
-    from thunder_ex_triton.cross_entropy import linear_passes
+    """Register the passes (cross-entropy, layouts, padded matmuls, sums of rows, random numbers), and autotuning."""
+    from thunder_ex_triton import channels_last, indexed_rows
+    from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
     from thunder_ex_triton.matmul import padding
 
     linear_passes.register(registry, CROSS_ENTROPY)
+    casts.register(registry, CROSS_ENTROPY)
     channels_last.register(registry, FUSION)
     padding.register(registry, FUSION)
+    indexed_rows.register(registry, FUSION)
     random.register(registry, FUSION)
     autotune.register(registry)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
-from thunder_ex_triton import resize
+from thunder_ex_triton import embedding, indexed_rows, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
 
@@ -59,6 +59,7 @@ def _probabilities(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 def _loss(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for logits, labels, weight, ignore_index, reduction, smoothing in _numbers(make):
         yield logits, labels, weight, None, ignore_index, None, reduction, smoothing
+    yield _logits(make, (4, 5)), _labels(make, (4,), 5), None, None, -100, None, "mean", 0.0, "float32"
     for logits, target, weight, reduction, smoothing in _probabilities(make):
         yield logits, target, weight, None, -100, None, reduction, smoothing
 
@@ -171,13 +172,28 @@ def _resized_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make((*shape[:2], *size)), shape, *how, False
 
 
+# -- sums of rows ------------------------------------------------------------------------------------------------------
+def _indexed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield values, their indices (also negative, repeated, of two dimensions, none), and the number of rows."""
+    for index, tail, rows in (
+        ([0, 2, -1, 2, 1], (3,), 4),
+        ([[1, 1], [-3, 1]], (2, 3), 3),
+        ([0, 3, 0], (), 5),
+        ([], (2,), 3),
+    ):
+        where = torch.tensor(index, dtype=torch.int64, device=make.device)
+        yield make((*where.shape, *tail)), where, rows
+
+
 def fusion_opinfos() -> list[Any]:
     """Return an OpInfo for each operator of the fusion executor."""
     images = {
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }
+    indexed = {"triton_add_rows": OperatorSamples(_indexed, indexed_rows.like, embedding.TAKEN)}
     return [
         *seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40))),
         *operator_opinfos("triton", images, family="images"),
+        *operator_opinfos("triton", indexed, family="indexing"),
     ]

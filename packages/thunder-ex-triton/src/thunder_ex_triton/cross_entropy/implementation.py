@@ -18,7 +18,7 @@ from thunder_ex_triton.cross_entropy.operators import (
 )
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["DTYPES", "register"]
+__all__ = ["DTYPES", "register", "takes"]
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 _TAKEN = tuple(getattr(dtypes, name) for name in DTYPES)
@@ -44,7 +44,7 @@ def takes(
 
 
 def register(registry: Any, executor: str) -> None:
-    """Register the operators, and implement cross-entropy with them."""
+    """Register the operators and their gradient, and implement cross-entropy with them."""
 
     def operator(name: str, of: Any) -> Any:
         return registry.register_operator(name, executor=executor, like=of.like, fn=of.run)
@@ -74,10 +74,22 @@ def register(registry: Any, executor: str) -> None:
             of_target = gradient_of_probabilities(g, input, target, lse, weight, reduction, label_smoothing)
             put_grad(target, of_target)
             return out
+        return hard_gradient(input, target, weight, ignore_index, reduction, label_smoothing, None)
+
+    def hard_gradient(
+        input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
+        loss_dtype: str | None,
+    ) -> Any:  # fmt: skip
         how = (weight, ignore_index, reduction, label_smoothing)
-        out, lse, total = forward(input, target, *how)
+        out, lse, total = forward(input, target, *how, *([] if loss_dtype is None else [loss_dtype]))
         put_grad(input, backward(get_grad(out), input, target, lse, total, *how))
         return out
+
+    def gradient_of_loss(
+        input: Any, target: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
+        label_smoothing: float, loss_dtype: str | None = None,
+    ) -> Any:  # fmt: skip
+        return hard_gradient(input, target, weight, ignore_index, reduction, label_smoothing, loss_dtype)
 
     registry.register_implementation(
         ltorch.cross_entropy,
@@ -86,3 +98,4 @@ def register(registry: Any, executor: str) -> None:
         execution_transform=execution,
         grad_transform=gradient,
     )
+    registry.register_implementation(loss, loss, executor=executor, grad_transform=gradient_of_loss)

@@ -280,21 +280,24 @@ def wide_dtype(x: Rows) -> torch.dtype:
 
 def forward(
     x: Rows, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, smoothing: float, *,
-    keep_rows: bool, save_lse: bool,
+    rows_dtype: torch.dtype | None, save_lse: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:  # fmt: skip
-    """Return the losses of the rows and the log-sum-exps (if requested), and the partial sums of the tiles."""
+    """Return the losses of the rows and the log-sum-exps (if requested), and the partial sums of the tiles.
+
+    The losses of the rows are returned in `rows_dtype`, and not at all if it is None.
+    """
     rows, block = x.tile(FORWARD_BYTES // x.tensor.element_size())
     vector = x.vector(rows, block)
     block = block // 2 if vector > 1 and block >= 2048 else block
     programs = blocks(x.number, rows)
     wide, device = wide_dtype(x), x.tensor.device
-    loss = torch.empty(x.number, dtype=x.tensor.dtype, device=device) if keep_rows else None
+    loss = torch.empty(x.number, dtype=rows_dtype, device=device) if rows_dtype is not None else None
     lse = torch.empty(x.number, dtype=wide, device=device) if save_lse else None
     partial = torch.empty(3 * programs, dtype=wide, device=device)
     tensors = (x.tensor, target, weight, loss, lse, partial)
     numbers = (
         x.number, x.classes, x.inner, *x.strides, ignore_index, *in_two(smoothing), programs,
-        weight is not None, smoothing != 0, keep_rows, save_lse, x.accumulator, rows, block, vector,
+        weight is not None, smoothing != 0, loss is not None, save_lse, x.accumulator, rows, block, vector,
     )  # fmt: skip
     forward_kernel(programs, tensors, numbers, WARPS)
     return loss, lse, partial

@@ -195,7 +195,7 @@ def _chunked(
             torch.addmm(bias, chunk, w.t(), out=of_chunk)
         r = Rows.of(of_chunk[:, :classes])
         _, lse, partial = kernels.forward(
-            r, t, weight, ignore_index, label_smoothing, keep_rows=False, save_lse=gradients is not None
+            r, t, weight, ignore_index, label_smoothing, rows_dtype=None, save_lse=gradients is not None
         )
         partials.append(partial)
         if gradients is not None and lse is not None:

@@ -8,7 +8,6 @@ pass runs after differentiation, and removes unused gradients from the forward o
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import thunder.torch as ltorch
@@ -18,11 +17,10 @@ from thunder.extend import (
     Trace,
     dtypes,
     get_grad,
-    proxies_in,
     put_grad,
     rewrite,
 )
-from thunder.toolkit.claiming import loss_reduction
+from thunder_ex_triton.cross_entropy.chains import Chains, loss_arguments
 from thunder_ex_triton.cross_entropy.linear import LinearLoss, LinearLossForward, profitable, workspace
 from thunder_ex_triton.probe import unusable_device
 
@@ -106,15 +104,12 @@ class _Matcher:
     def __init__(self, trace: Trace, loss: Any, *, always: bool):
         self.loss = loss
         self.always = always
-        self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
-        works = [op for op in trace.bound_symbols if op.out_names or op.sym.must_stay]  # others have no effect
-        self.uses = Counter(name for op in works for name in op.arg_names)
-        self.returned = {p.name for p in proxies_in(trace.output)}
+        self.chains = Chains(trace)
 
     def __call__(self, op: BoundSymbol) -> Any:
         if op.sym.id != "torch.cross_entropy":
             return None
-        target, weight, ignore_index, reduction, smoothing = _arguments(*op.args, **op.kwargs)
+        target, weight, ignore_index, reduction, smoothing = loss_arguments(*op.args, **op.kwargs)
         logits = op.args[0]
         if logits.ndim != 2 or target.shape == logits.shape or target.ndim != 1 or reduction == "none":
             return None
@@ -127,19 +122,11 @@ class _Matcher:
 
     def linear_of(self, logits: Proxy) -> BoundSymbol | None:
         """Return the linear layer that computes the logits; None if an intermediate value has another use."""
-        p, cast = logits, False
-        while True:
-            op = self.made_by.get(p.name)
-            if op is None or self.uses[p.name] != 1 or p.name in self.returned:
-                return None
-            if op.sym.id == "torch.linear":
-                return op
-            source = op.args[0]
-            if op.sym.facts.casts and not cast and _is_widening(source, p):
-                cast = True
-            elif not op.sym.facts.keeps_order or not _keeps_rows(source, p):
-                return None
-            p = source
+        for p in self.chains.of(logits):
+            op = self.chains.made_by.get(p.name)
+            if op is not None and op.sym.id == "torch.linear":
+                return op if self.chains.is_read_once(p) else None
+        return None
 
     def fits(self, linear: BoundSymbol, logits: Any) -> bool:
         """Check whether the kernels support the fused call, and whether it is profitable."""
@@ -150,19 +137,3 @@ class _Matcher:
         if not rows or not classes or not x.shape[-1]:
             return False
         return self.always or profitable(rows, classes, x.dtype.bytes)
-
-
-def _is_widening(source: Any, result: Any) -> bool:
-    return source.shape == result.shape and result.dtype in (source.dtype, dtypes.float32)
-
-
-def _keeps_rows(source: Any, result: Any) -> bool:
-    return source.ndim > 0 and result.ndim > 0 and source.shape[-1] == result.shape[-1]
-
-
-def _arguments(
-    input: Any, target: Any, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
-    reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
-) -> tuple[Any, Any, int, str, float]:  # fmt: skip
-    """Return `target`, `weight`, `ignore_index`, `reduction` and `label_smoothing` of a call."""
-    return target, weight, ignore_index, loss_reduction(reduction, size_average, reduce), label_smoothing

@@ -40,6 +40,10 @@ def _wide(x: Any) -> Any:
     return ltorch.to(x, wide_dtype(x))
 
 
+def _widened(x: Any, dtype: str | None) -> Any:
+    return x if dtype is None else ltorch.to(x, getattr(torch, dtype))
+
+
 def _rows_shape(x: torch.Tensor) -> tuple[int, ...]:
     return tuple(x.shape[:1] + x.shape[2:]) if x.ndim > 1 else ()
 
@@ -60,27 +64,30 @@ def _contiguous(x: torch.Tensor | None) -> torch.Tensor | None:
 
 # -- class indices -----------------------------------------------------------------------------------------------------
 class Loss:
-    """`triton_crossentropy`: computes only the loss. Its arguments are those of `torch.nn.functional.cross_entropy`."""
+    """`triton_crossentropy`: computes only the loss. Its arguments are those of `torch.nn.functional.cross_entropy`.
+
+    With `loss_dtype`, class indices are the targets, and the loss is that of the logits in this wider dtype.
+    """
 
     @staticmethod
     def like(
         logits: Any, labels: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
-        label_smoothing: float,
+        label_smoothing: float, loss_dtype: str | None = None,
     ) -> Any:  # fmt: skip
         """Decompose into torch's operations."""
         return ltorch.cross_entropy(
-            logits, labels, weight, size_average, ignore_index, reduce, reduction, label_smoothing
+            _widened(logits, loss_dtype), labels, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
 
     @staticmethod
     def run(
         logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, size_average: Any, ignore_index: int,
-        reduce: Any, reduction: str, label_smoothing: float,
+        reduce: Any, reduction: str, label_smoothing: float, loss_dtype: str | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Run the kernels."""
         if labels.shape == logits.shape:
             return _soft_loss(logits, labels, weight, reduction, label_smoothing, save=False)[0]
-        return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, save=False)[0]
+        return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, loss_dtype, save=False)[0]
 
 
 class LossForward:
@@ -88,11 +95,12 @@ class LossForward:
 
     @staticmethod
     def like(
-        logits: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float
-    ) -> tuple[Any, Any, Any]:
+        logits: Any, labels: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
+        loss_dtype: str | None = None,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Decompose into torch's operations."""
         how = (weight, ignore_index, reduction, label_smoothing)
-        loss, lse = ltorch.cross_entropy_forward(logits, labels, *how)
+        loss, lse = ltorch.cross_entropy_forward(_widened(logits, loss_dtype), labels, *how)
         counts = ltorch.ne(labels, ignore_index)
         lse = ltorch.where(ltorch.reshape(counts, lse.shape), lse, 0.0)  # the kernel does not read ignored rows
         if weight is None:
@@ -105,23 +113,24 @@ class LossForward:
     @staticmethod
     def run(
         logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, reduction: str,
-        label_smoothing: float,
+        label_smoothing: float, loss_dtype: str | None = None,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Run the kernels."""
-        return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, save=True)
+        return _loss(logits, labels, weight, ignore_index, reduction, label_smoothing, loss_dtype, save=True)
 
 
 def _loss(
     logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, reduction: str,
-    label_smoothing: float, *, save: bool,
+    label_smoothing: float, loss_dtype: str | None, *, save: bool,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     x = Rows.of(logits)
-    by_row = reduction == "none"
+    by_row, dtype = reduction == "none", logits.dtype if loss_dtype is None else getattr(torch, loss_dtype)
     loss, lse, partial = kernels.forward(
-        x, labels.contiguous(), _contiguous(weight), ignore_index, label_smoothing, keep_rows=by_row, save_lse=save
-    )
+        x, labels.contiguous(), _contiguous(weight), ignore_index, label_smoothing, save_lse=save,
+        rows_dtype=dtype if by_row else None,
+    )  # fmt: skip
     reduced, total = kernels.finish(
-        x, partial, mean=reduction == "mean", single=logits.ndim == 1 and not label_smoothing
+        x, partial, mean=reduction == "mean", dtype=dtype, single=logits.ndim == 1 and not label_smoothing
     )
     shape = _rows_shape(logits)
     if lse is not None:

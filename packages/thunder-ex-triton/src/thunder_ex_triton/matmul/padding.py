@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import triton.language as tl
 from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import BoundSymbol, Executor, OpTags, TensorProxy, Trace, are_named, rewrite, to_torch_dtype
+from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.matmul.rule import Sizes, padded_sizes
 
 __all__ = ["PaddedMatmul", "register"]
@@ -41,6 +43,16 @@ _READS_ROWS = {
     "triton_crossentropy.triton_crossentropy_soft_backward": 1,
 }
 _LOSS_BACKWARD = "triton_crossentropy.triton_crossentropy_backward"
+_BLOCK = 1024  # the elements that a program copies
+
+
+@kernel
+def pack_rows(x_ptr, out_ptr, columns, stride, BLOCK: tl.constexpr):
+    """Copy rows that have gaps between them."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < columns
+    tl.store(out_ptr + row * columns + at, tl.load(x_ptr + row * stride + at, mask=inside), mask=inside)
 
 
 class PaddedMatmul:
@@ -61,7 +73,12 @@ class PaddedMatmul:
         cut = out[..., :rows, :columns]
         if strided or (out.ndim == 2 and columns == out.shape[1]):  # the first rows are contiguous
             return cut.detach()  # for autograd it is not a view
-        return cut.clone(memory_format=torch.contiguous_format)
+        if (out.ndim > 2 and rows != out.shape[-2]) or not out.is_contiguous():
+            return cut.clone(memory_format=torch.contiguous_format)
+        packed = torch.empty(cut.shape, dtype=out.dtype, device=out.device)
+        grid = (packed.numel() // columns, blocks(columns, _BLOCK))
+        pack_rows(grid, (out, packed), (columns, out.shape[-1], _BLOCK), 4)
+        return packed
 
     @staticmethod
     def workspace(a: Any, b: Any, bias: Any, rows: int, columns: int, strided: bool) -> int:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
+import thunder.torch as ltorch
 from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
 
 
@@ -24,6 +25,22 @@ def test_strides_of_values() -> None:
         trace = thunder.last_traces(jitted)[0]
         found = eager_strides(trace, trace.output)
         assert [found[p.name] for p in trace.output] == expected
+
+
+def test_operators_of_executors_are_not_run() -> None:
+    """Their kernels may need memory. The strides are those of what they stand for."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        assert x.device.type != "meta"
+        return x.mT * 2
+
+    executor = thunder.extend.OperatorExecutor("laid_out")
+    turned = executor.register_operator("turned", like=lambda x: ltorch.mul(x.mT, 2), fn=run)
+    jitted = thunder.jit(lambda x: turned(x) + 1, executors=[executor])
+    assert jitted(torch.randn(3, 4)).stride() == (1, 4)
+    trace = thunder.last_traces(jitted)[-1]
+    (found,) = eager_strides(trace, [trace.output]).values()
+    assert found == (1, 4)
 
 
 def test_unknown_strides() -> None:

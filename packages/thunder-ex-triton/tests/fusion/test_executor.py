@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 import thunder
-from thunder_ex_triton.fusion import tiles
+from thunder_ex_triton.fusion import executor, region, tiles
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -277,6 +277,12 @@ def _rotated_heads(x: Any, cos: Any, sin: Any) -> Any:
     return rotated(q, cos, sin), rotated(k, cos, sin)
 
 
+def images(*channels: int) -> tuple[torch.Tensor, ...]:
+    """Channels-last images with 4 x 6 places, or volumes if there are three numbers."""
+    places, kind = ((4, 6), torch.channels_last) if len(channels) == 2 else ((2, 4, 6), torch.channels_last_3d)
+    return tuple([make(2, c, *places, seed=c).detach().to(memory_format=kind) for c in channels[:2]])
+
+
 PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "heads for attention": (_rotated_heads, (make(2, 5, 96), make(5, 16), make(5, 16, seed=1))),
     "the first operand decides": (lambda a, b: (a.mT * 2 + b, b + a.mT * 2), (make(4, 5), make(5, 4))),
@@ -284,6 +290,11 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "spread": (lambda a: ((a[:, None].expand(4, 6, 5) * 2).tanh(),), (make(4, 5),)),
     "seen otherwise": (lambda a: ((a.view(2, 2, 5).transpose(0, 1) * 2).exp(),), (make(4, 5),)),
     "joined": (lambda a: (torch.cat((a.mT * 2, a.mT), 1) * 2,), (make(4, 5),)),
+    "joined images": (lambda a, b: (torch.cat((a * 2, b, a), 1), torch.cat((a, b.contiguous()), 0) + 1), images(3, 3)),
+    "joined channels": (lambda a, b: (torch.cat((a * 2, b), 1), torch.cat((b, b[..., :1]), -1) * 2), images(3, 5)),
+    "joined images of one channel": (lambda a, b: (torch.cat((a * 2, b), 1) * 2,), images(1, 1)),
+    "joined volumes": (lambda a, b: (torch.cat((a * 2, b), 1) * 2,), images(3, 2, 2)),
+    "padded image": (lambda a, b: (F.pad(a * 2, (1, 0, 2, 1)), F.pad(b, (1, 1)) * 2), images(3, 2)),
     "packed by kernels": (lambda a: (F.softmax(a.mT, -1), F.layer_norm(a.mT * 2, (4,)), F.gelu(a.mT)), (make(4, 5),)),
     "a part": (lambda a: (a[::2, 1:] * 2,), (make(4, 5).detach().mT,)),
     "broadcast": (lambda a, b: (a * b,), (make(4, 1, 5), make(7, 5).detach().mT.contiguous().mT[None])),
@@ -435,3 +446,35 @@ def test_compositions(steps: list[str], rows: int, columns: int) -> None:
         return x
 
     check(f, make(rows, columns), make(rows, columns, seed=3).detach(), forward=None, backward=None, tolerance=2e-4)
+
+
+def test_kernels_are_compiled_ahead_for_the_strides_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of inputs that operations of torch, views and other kernels lay out; a call then waits for no compiler."""
+    expected: dict[str, Any] = {}
+    seen: dict[str, Any] = {}
+    prepare, compile_ = region.FusedRegion.prepare, region.FusedRegion._compile
+
+    def record(self: Any, strides: Any) -> None:
+        monkeypatch.setattr(self, "_begin", lambda key, write: expected.__setitem__(self.name, key))
+        with monkeypatch.context() as context:
+            context.setattr(region, "interpreting", lambda: False)
+            prepare(self, strides)
+
+    def called(self: Any, key: Any) -> Any:
+        seen[self.name] = key
+        return compile_(self, key)
+
+    monkeypatch.setattr(executor, "interpreting", lambda: False)
+    monkeypatch.setattr(region.FusedRegion, "prepare", record)
+    monkeypatch.setattr(region.FusedRegion, "_compile", called)
+
+    def f(x: Any, w: Any, y: Any) -> Any:
+        h = F.conv2d(x * 2, w, padding=1).tanh()
+        h = F.max_pool2d(h, 2) + 1
+        heads = F.scaled_dot_product_attention(*[y.view(2, 5, 3, 2, 8).transpose(1, 3)[:, :, i] for i in range(3)])
+        return h.exp(), heads.transpose(1, 2) * 2, (y @ y.mT).sin()
+
+    x = make(2, 3, 8, 8).detach().to(memory_format=torch.channels_last)
+    thunder.jit(f, executors=["triton"])(x, make(4, 3, 3, 3).detach(), make(2, 5, 48).detach())
+    assert len(seen) >= 4 and seen == expected
+    assert any(strides[1] == 1 for strides in (key[0] for key in seen.values()) if len(strides) == 4)

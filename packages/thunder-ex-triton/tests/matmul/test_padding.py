@@ -325,3 +325,13 @@ def test_training_step(gpt: Any) -> None:
     for name, p in gpt.named_parameters():
         assert found[name].stride() == p.grad.stride()
         torch.testing.assert_close(found[name], p.grad, rtol=2e-2, atol=2e-3)
+
+
+def test_layers_with_a_bias_share_a_padded_input() -> None:
+    """The bias is an operand that is never padded."""
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        h = x.view(-1, 21)
+        return F.linear(h, w, b), h @ w[:16].mT
+
+    check(f, random(4, 6, 21, grad=True), random(24, 21, grad=True), random(24, grad=True))

@@ -52,7 +52,8 @@ def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) ->
         known.update((p.name, contiguous(p)) for p in outs)
         return
     fn = torch_function(bsym)
-    if fn is None and bsym.subsymbols:  # torch has no function for it, e.g. for the property x.T
+    by_plugin = bsym.sym.executor not in (None, TORCH)  # its kernels may not run on meta tensors
+    if (fn is None or by_plugin) and bsym.subsymbols:  # torch has no function for the property x.T, for example
         for sub in bsym.subsymbols:
             run(sub, known, unknown)
         for p in outs:
@@ -63,7 +64,7 @@ def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) ->
             known[outs[0].name] = torch.empty_like(known[bsym.args[0].name])
         return
     try:
-        if fn is None:
+        if fn is None or by_plugin:
             raise TypeError
         by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
         found = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)

@@ -25,6 +25,7 @@ from thunder.extend import (
     to_torch_device,
 )
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
+from thunder.toolkit.layouts import eager_strides
 from thunder_ex_triton.fusion.autotune import OPTION
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces, space_of
@@ -36,7 +37,7 @@ from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
 from thunder_ex_triton.fusion.updates import Update, with_groups, with_numbers
-from thunder_ex_triton.probe import unusable_device
+from thunder_ex_triton.probe import interpreting, unusable_device
 
 __all__ = ["TritonFusion"]
 
@@ -90,7 +91,7 @@ class TritonFusion(FusionExecutor):
             except Unfit:
                 return in_halves(region)
             count += 1
-            fn.prepare()
+            fn.prepare(strides)
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )
@@ -130,6 +131,7 @@ class TritonFusion(FusionExecutor):
         own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
+        strides = {} if interpreting() else eager_strides(own, [p for op in own.bound_symbols for p in op.tensors()])
         out = replace_regions(own, parts, run, "Fusion by triton")
         _ASKED.clear()
         return out

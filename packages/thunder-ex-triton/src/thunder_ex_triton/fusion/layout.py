@@ -56,9 +56,13 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     sym, a = op.sym, op.args[0] if op.args else None
     if sym.id in POINTWISE:
         return _together(p.shape, [found[x.name] for x in op.args if isinstance(x, TensorProxy) and x.ndim == p.ndim])
+    if sym is prims.cat and all(_is_channels_last(x.shape, found[x.name]) for x in op.tensors()):
+        return _channels_last(p.shape)
     if not isinstance(a, TensorProxy):
         return contiguous(p.shape)
     strides = found[a.name]
+    if sym is prims.pad and _is_channels_last(a.shape, strides):
+        return _channels_last(p.shape)
     if sym is prims.flip:
         return _together(p.shape, [strides])
     if sym is prims.transpose:
@@ -74,6 +78,24 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     if sym.facts.keeps_order:
         return _as_view(a.shape, strides, p.shape) or contiguous(p.shape)
     return contiguous(p.shape)
+
+
+def _channels_last(shape: Sequence[int]) -> tuple[Any, ...]:
+    n, c, *places = contiguous((shape[0], *shape[2:], shape[1]))
+    return n, places[-1], c, *places[:-1]
+
+
+def _is_channels_last(shape: Sequence[int], strides: Strides) -> bool:
+    """Check whether torch takes an image for channels-last: contiguous images of one channel or one place are not."""
+    if len(shape) not in (4, 5) or hint_of(strides[1]) == 0:
+        return False
+    least = 0
+    for d in (1, *reversed(range(2, len(shape))), 0):
+        size, stride = hint_of(shape[d]), hint_of(strides[d])
+        if size == 0 or stride < least or (d == 0 and least == hint_of(strides[1])):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
 
 
 def _together(shape: Sequence[int], operands: Sequence[Strides]) -> tuple[Any, ...]:

@@ -146,11 +146,14 @@ class FusedRegion:
         long = is_long(self.space) if long is None else long
         return kernels_of(self.operations, known, self.outputs, self.space, wide, long)
 
-    def prepare(self) -> None:
-        """Start to compile the kernels for contiguous inputs in another thread."""
-        usual = tuple(self._usual)
+    def prepare(self, strides: Mapping[str, tuple[int, ...]]) -> None:
+        """Start to compile the kernels in another thread, for the strides that inputs will probably have.
+
+        Inputs that `strides` lacks are expected to be contiguous.
+        """
+        expected = tuple([strides.get(p.name, s) for p, s in zip(self.inputs, self._usual)])
         if not interpreting():
-            self._begin(usual, lambda: self._compiled_for(usual))
+            self._begin(expected, lambda: self._compiled_for(expected))
 
     def _begin(self, key: Any, write: Callable[[], Program]) -> None:
         """Start to compile the program that `write` returns in another thread. `_compile` waits for it."""
@@ -340,7 +343,7 @@ def launches_of(
 def _compilers() -> ThreadPoolExecutor:
     """Return the thread pool that compiles kernels. Triton's compiler and ptxas can run in parallel."""
     remember_triton()
-    return ThreadPoolExecutor(min(os.cpu_count() or 1, 8), thread_name_prefix="thunder-triton")
+    return ThreadPoolExecutor(min(os.cpu_count() or 1, 16), thread_name_prefix="thunder-triton")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ multiples of 16, and for rows that need a wider tile.)
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -73,7 +73,7 @@ class SymbolicRegion(FusedRegion):
         """Return the operations as a program that torch runs."""
         return torch_program(self.name, self.region, self.executor).python_callable()
 
-    def prepare(self) -> None:
+    def prepare(self, strides: Mapping[str, tuple[int, ...]]) -> None:
         """Start to compile the kernels in another thread, for the sizes of the traced call and contiguous inputs."""
         if not interpreting():
             self._begin(self._as_traced(), functools.partial(self._program, *self._traced))

@@ -211,7 +211,7 @@ class _Padder:
         product = self.product(op)
         if product is None:
             return self.is_dropped(op)
-        unpadded = [p for p, operand in zip(op.args, product) if not operand.is_padded]
+        unpadded = [p for p, operand in zip(op.args, product[:2]) if not operand.is_padded]
         return all(p.name != name for p in (*unpadded, product.bias) if p is not None)
 
     def is_dropped(self, op: BoundSymbol) -> bool:

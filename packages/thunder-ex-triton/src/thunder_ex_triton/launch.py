@@ -74,8 +74,12 @@ class Kernel:
     def compile_ahead(
         self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
     ) -> None:
-        """Compile the kernel for tensors of these dtypes at aligned addresses, without launching it."""
-        self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
+        """Compile the kernel for tensors of these dtypes at aligned addresses, and load it, without launching it.
+
+        Triton compiles C code that launches kernels of a signature. This is a part of loading.
+        """
+        compiled = self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
+        direct(compiled)
 
     def _launch(
         self,

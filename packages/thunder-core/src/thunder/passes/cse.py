@@ -2,21 +2,25 @@
 """Common subexpression elimination: replace the results of a repeated call by the results of the first equal call.
 
 Contract: the program computes the same outputs. The pass never merges operations with effects (e.g. random draws or
-writes to memory), and never merges two calls across a write to memory.
+writes to memory), and never merges two calls across a write to memory. It notes the casts to another dtype that it
+merges (`merged_casts`), because autograd sums the gradients of separate casts in the dtype before the cast.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from thunder.core import prims
+from thunder.core import dtypes, prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.symint.numbers import same_shape
 from thunder.core.trace import Trace
 from thunder.passes.rewrite import Rewriter
 
-__all__ = ["cse", "escaping_values"]
+__all__ = ["MERGED_CASTS", "cse", "escaping_values"]
+
+#: The key in `Trace.info` of the merged casts: the name of each result, and the dtype before the cast.
+MERGED_CASTS = "merged_casts"
 
 
 def _writes(bsym: BoundSymbol) -> bool:
@@ -45,6 +49,13 @@ def _shapes_in(bsym: BoundSymbol) -> list[Any]:
     return [p.shape for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
 
 
+def _is_cast(bsym: BoundSymbol) -> bool:
+    """Check whether an operation only converts its operand to another dtype."""
+    if bsym.sym.is_prim:
+        return bsym.sym is prims.convert_element_type
+    return len(bsym.subsymbols) == 1 and _is_cast(bsym.subsymbols[0])
+
+
 class _CommonSubexpressions(Rewriter):
     """Replaces the results of repeated calls by those of the first."""
 
@@ -64,7 +75,19 @@ class _CommonSubexpressions(Rewriter):
             first = self.seen.setdefault(op.key, op)
         except TypeError:  # an argument is unhashable
             return None
-        return first.output if first is not op and _same_shapes(first, op) else None
+        if first is op or not _same_shapes(first, op):
+            return None
+        self._note_cast(first)
+        return first.output
+
+    def _note_cast(self, op: BoundSymbol) -> None:
+        """Note a cast that is at most as wide as its operand, of which a later cast is replaced by this one."""
+        made, given = op.output, op.args[0] if op.args else None
+        if not isinstance(made, TensorProxy) or not isinstance(given, TensorProxy) or made.dtype is given.dtype:
+            return
+        both = dtypes.is_inexact_dtype(made.dtype) and dtypes.is_inexact_dtype(given.dtype)
+        if both and made.dtype.bytes <= given.dtype.bytes and _is_cast(op):
+            self.out.info[MERGED_CASTS] = {**self.out.info.get(MERGED_CASTS, {}), made.name: given.dtype}
 
 
 def cse(trace: Trace) -> Trace:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, FusionExecutor, NumberProxy, SymbolicNumber, TensorProxy, Trace, dtypes
+from thunder.extend import BoundSymbol, FusionExecutor, NumberProxy, Saved, SymbolicNumber, TensorProxy, Trace, dtypes
 from thunder.toolkit.fusion import (
     Region,
     by_device,
@@ -29,6 +30,14 @@ MOST_DIMENSIONS = 8
 MOST_OPERATIONS = 150
 _EXTREMES = (prims.amax.id, prims.amin.id)
 _HALF = (dtypes.float16, dtypes.bfloat16)
+# The ids of operations that subtract the largest element before `exp`.
+_SHIFTED_BY_LARGEST = frozenset(
+    symbol.id
+    for symbol in (
+        ltorch.softmax, ltorch.log_softmax, ltorch.logsumexp, ltorch.scaled_dot_product_attention,
+        ltorch.attention_forward,
+    )
+)  # fmt: skip
 
 
 class NvFusion(FusionExecutor):
@@ -63,20 +72,52 @@ class NvFusion(FusionExecutor):
 
 
 def _looks_for_largest(trace: Trace) -> bool:
-    """Check whether a trace computes amax or amin in half precision, or compares with the result as the gradient does.
+    """Check whether a gradient looks for amax or amin of computed values: in this trace, or in its backward program.
 
     The gradient recomputes the elements and compares them for equality. In another fusion or kernel, nvFuser may round
-    the same operations differently, and then no element is equal. If torch runs both traces, results are bitwise equal.
+    the same operations differently (in half precision, or where it contracts a product and a sum), and so may torch:
+    then no element is equal. If torch runs both traces, results are bitwise equal. Elements that the trace is given, or
+    only converts to a wider dtype, are the same everywhere.
     """
+    returned = trace.output
+    has_backward = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Saved)
     spread: set[str] = set()
-    for op in flattened(trace.bound_symbols, lambda op: not op.subsymbols):
-        if op.sym.id is prims.broadcast_in_dim.id:
-            spread.update(op.out_names)
-        elif any(p.dtype in _HALF for p in op.tensors()) and (
-            op.sym.id in _EXTREMES or (op.sym.id is prims.eq.id and spread.intersection(op.arg_names))
-        ):
-            return True
+    computed: set[str] = set()
+    for op in _leaves(trace.bound_symbols):
+        known = computed.isdisjoint(op.arg_names)
+        if op.sym.id in VIEWS:
+            if op.sym.id is prims.broadcast_in_dim.id or not spread.isdisjoint(op.arg_names):
+                spread.update(op.out_names)
+        elif op.sym.id in _EXTREMES or (op.sym.id is prims.eq.id and not spread.isdisjoint(op.arg_names)):
+            looked_for = has_backward or op.sym.id not in _EXTREMES
+            if any(p.dtype in _HALF for p in op.tensors()) or (looked_for and not known):
+                return True
+            known = known and op.sym.id in _EXTREMES  # the largest of given elements is one of them
+        elif op.sym.id in _SHIFTED_BY_LARGEST or (op.sym.id in OPERATIONS and not _widens(op)):
+            known = False
+        if not known:
+            computed.update(op.out_names)
     return False
+
+
+def _widens(op: BoundSymbol) -> bool:
+    """Check whether an operation is a conversion that rounds nothing."""
+    if op.sym.id is not prims.convert_element_type.id:
+        return False
+    a, out = op.args[0].dtype, op.output.dtype
+    return dtypes.is_float_dtype(a) and dtypes.is_float_dtype(out) and a.bytes < out.bytes
+
+
+def _leaves(operations: Iterable[BoundSymbol]) -> Iterator[BoundSymbol]:
+    """Yield the primitives of a program, but leave operations of `_SHIFTED_BY_LARGEST` whole.
+
+    The largest element only shifts these operations' exponents, and their gradient rules do not look for it again.
+    """
+    for op in operations:
+        if op.sym.id in _SHIFTED_BY_LARGEST or not op.subsymbols:
+            yield op
+        else:
+            yield from _leaves(op.subsymbols)
 
 
 def _follow(region: Region, operations: Sequence[BoundSymbol]) -> bool:

@@ -43,7 +43,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, current_trace, registrations, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
 from thunder.core.trace import Trace, construct
-from thunder.passes.cse import MERGED_CASTS
+from thunder.passes.merged_casts import MERGED_CASTS, converted, has_dtype, is_only_cast
 from thunder.passes.remat import is_cheap
 from thunder.passes.trace_templates import Names, Recorded, Unlike, Values, likeness
 
@@ -424,20 +424,7 @@ class JointTrace:
             for block in reversed(self.blocks):
                 self._replay(block, grads, found)
             gradients = [grads.get(name, found[name]) for name in names]
-            return [g if g is None else self._narrowed(g, p.dtype) for g, p in zip(gradients, wrt)]
-
-    def _widened(self, name: str, grad: Any) -> Any:
-        """Return a gradient in the dtype in which the gradients of a value are summed.
-
-        Casts of one value that were merged into one have the sum of their gradients in the dtype before the cast, as
-        without the merge. The cast of the sum is then none (`_replay`).
-        """
-        wide = self._merged_casts.get(name)
-        return grad if wide is None or grad.dtype is wide else prims.convert_element_type(grad, wide)
-
-    def _narrowed(self, grad: Any, dtype: Any) -> Any:
-        """Return a gradient in the dtype of its value."""
-        return grad if grad.dtype is dtype else prims.convert_element_type(grad, dtype)
+            return [g if g is None else converted(g, p.dtype) for g, p in zip(gradients, wrt)]
 
     def _replay(self, block: _Block, grads: dict[str, Any], wanted: dict[str, Any]) -> None:
         env, fresh, source = dict(block.names), block.fresh, block.source
@@ -450,14 +437,14 @@ class JointTrace:
             if op.sym is prims.get_grad:
                 a = renamed(op.args[0], env, fresh)
                 found = grads.get(a.name)
-                if found is not None and found.dtype is not a.dtype and not _is_only_cast(op.output, block):
-                    found = self._narrowed(found, a.dtype)
+                if found is not None and found.dtype is not a.dtype and not is_only_cast(op.output, block.backward):
+                    found = converted(found, a.dtype)
                 env[op.output.name] = found if found is not None else zeros_of(a)
             elif op.sym is prims.put_grad:
                 name = renamed(op.args[0], env, fresh).name
                 if name in self.tracked:
                     put.append((name, renamed(op.args[1], env, fresh)))
-            elif op.sym is prims.convert_element_type and _has_dtype(env.get(op.args[0].name), op.output.dtype):
+            elif op.sym is prims.convert_element_type and has_dtype(env.get(op.args[0].name), op.output.dtype):
                 env[op.output.name] = env[op.args[0].name]  # the sum of the gradients of merged casts
             else:
                 trace.record(op.substitute(env, fresh, source) if env else op)
@@ -469,7 +456,8 @@ class JointTrace:
         for name, grad in put:
             before = grads.get(name)
             if before is not None:
-                grad = self._sum(self._widened(name, before), self._widened(name, grad), trace)
+                wide = self._merged_casts.get(name)
+                grad = self._sum(converted(before, wide), converted(grad, wide), trace)
             grads[name] = grad
 
     def _sum(self, a: Any, b: Any, trace: Trace) -> Any:
@@ -495,16 +483,6 @@ class JointTrace:
         for op in recorded.operations:
             trace.record(op.substitute(env, fresh))
         return renamed(result, env, fresh)
-
-
-def _is_only_cast(grad: Any, block: _Block) -> bool:
-    """Check whether a rule does nothing else with a gradient than cast it."""
-    readers = [op for op in block.backward if grad.name in op.arg_names]
-    return all(op.sym is prims.convert_element_type for op in readers)
-
-
-def _has_dtype(x: Any, dtype: Any) -> bool:
-    return isinstance(x, TensorProxy) and x.dtype is dtype
 
 
 def _recomputed(blocks: list[_Block], bsym: BoundSymbol, parts: list[BoundSymbol]) -> list[BoundSymbol] | None:

@@ -15,12 +15,10 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.symint.numbers import same_shape
 from thunder.core.trace import Trace
+from thunder.passes.merged_casts import MERGED_CASTS
 from thunder.passes.rewrite import Rewriter
 
-__all__ = ["MERGED_CASTS", "cse", "escaping_values"]
-
-#: The key in `Trace.info` of the merged casts: the name of each result, and the dtype before the cast.
-MERGED_CASTS = "merged_casts"
+__all__ = ["cse", "escaping_values"]
 
 
 def _writes(bsym: BoundSymbol) -> bool:

@@ -3,8 +3,10 @@
 
     python packages/thunder-core/benchmarks/decode.py [--markdown FILE] [--json FILE]
 
-Each call takes a token and its position, writes to the cache in place, and returns the next token. The exit status says
-whether the target is met: `thunder.jit(decode)` at most as slow as torch.compile's `mode="reduce-overhead"`.
+Each call takes a token and its position, writes to the cache in place, and returns the next token. A second row is of
+128 tokens, and a third of a token with weights in int8 with a scale for each row (the head, too): by
+`QuantizationTransform` for thunder, and by a module that dequantizes them for the others. The exit status says whether
+the targets are met: at most as slow as torch.compile's `mode="reduce-overhead"`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,29 @@ from torch.nn import functional as F
 
 OURS, PEER = "thunder", "torch.compile, reduce-overhead"
 NAMES = [OURS, 'thunder, cuda_graphs="never"', PEER, "torch.compile", "eager"]
-HEADS, KV_HEADS, SIZE, TOKENS = 32, 8, 64, 64
+HEADS, KV_HEADS, SIZE, TOKENS, GENERATED = 32, 8, 64, 64, 128
+
+
+class Int8Linear(nn.Module):
+    """A linear layer whose weight is stored in int8."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        from thunder.transforms.quantization import quantize_int8
+
+        numbers, scale = quantize_int8(linear.weight)
+        self.register_buffer("numbers", numbers)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.numbers.to(x.dtype) * self.scale)
+
+
+def quantized(module: nn.Module) -> nn.Module:
+    """Replace the linear layers of a module."""
+    for name, child in module.named_children():
+        setattr(module, name, Int8Linear(child) if isinstance(child, nn.Linear) else quantized(child))
+    return module
 
 
 class Layer(nn.Module):
@@ -75,11 +99,13 @@ class Decoder(nn.Module):
 class Candidate:
     """A model that generates tokens."""
 
-    def __init__(self, name: str, given: Any):
+    def __init__(self, name: str, given: Any, int8: bool = False):
         torch.manual_seed(0)
         sizes = (2, 64, 128, 97) if given.tiny else (16, 2048, 8192, 128256)
         with torch.device(given.device):
             self.model = Decoder(*sizes, given.length).to(torch.bfloat16)
+            if int8 and not name.startswith("thunder"):
+                quantized(self.model)
         self.run: Callable[..., torch.Tensor] = self.model
         self.mark = name == PEER
         if name.startswith("torch.compile"):
@@ -87,14 +113,16 @@ class Candidate:
         elif name.startswith("thunder"):
             import thunder
 
-            self.run = thunder.jit(self.model, cuda_graphs="auto" if name == OURS else "never")
-        self.positions = [torch.tensor([i], device=given.device) for i in range(TOKENS)]
+            transforms = [thunder.transforms.QuantizationTransform("int8")] if int8 else []
+            graphs: Any = "auto" if name == OURS else "never"
+            self.run = thunder.jit(self.model, cuda_graphs=graphs, transforms=transforms)
+        self.positions = [torch.tensor([i], device=given.device) for i in range(GENERATED)]
 
-    def tokens(self) -> list[int]:
+    def tokens(self, count: int = TOKENS) -> list[int]:
         """Return tokens that the model generates."""
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.positions[0].device)
         found = []
-        for at in self.positions:
+        for at in self.positions[:count]:
             if self.mark:
                 torch.compiler.cudagraph_mark_step_begin()
             token = self.run(token, at).clone()  # torch.compile's next call overwrites its result
@@ -107,6 +135,12 @@ class Candidate:
         self.tokens()
         return (time.perf_counter() - start) / TOKENS
 
+    def generation(self) -> float:
+        """Return the seconds of many tokens."""
+        start = time.perf_counter()
+        self.tokens(GENERATED)
+        return time.perf_counter() - start
+
 
 def main() -> None:
     """Measure all candidates, after comparing their tokens."""
@@ -115,15 +149,24 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--tiny", action="store_true", help="a model of a tiny size")
     given = parser.parse_args()
-    candidates = {name: Candidate(name, given) for name in NAMES}
-    expected = candidates["eager"].tokens()
-    equal = {name: sum(a == b for a, b in zip(c.tokens(), expected)) for name, c in candidates.items()}
-    print(f"of {TOKENS} tokens, equal to eager mode's: {equal}")
     report = Report("Decode", __file__, NAMES)
-    times = alternate({name: c.seconds for name, c in candidates.items()}, given.repetitions)
-    cells = {name: milliseconds(best(found)) for name, found in times.items()}
-    what = f"a token, cache of {given.length}"
-    report.add(Row(what, cells, (ratio(PEER, 1.0, times[OURS], times[PEER]),), dict(times)))
+
+    def row(what: str, runs: dict[str, Callable[[], float]]) -> None:
+        times = alternate(runs, given.repetitions)
+        cells = {name: milliseconds(best(found)) for name, found in times.items()}
+        report.add(Row(what, cells, (ratio(PEER, 1.0, times[OURS], times[PEER]),), dict(times)))
+
+    for int8 in (False, True):
+        candidates = {name: Candidate(name, given, int8) for name in NAMES}
+        expected = candidates["eager"].tokens()
+        equal = {name: sum(a == b for a, b in zip(c.tokens(), expected)) for name, c in candidates.items()}
+        print(f"of {TOKENS} tokens, equal to eager mode's: {equal}")
+        weights = ", weights in int8" if int8 else ""
+        row(f"a token, cache of {given.length}{weights}", {name: c.seconds for name, c in candidates.items()})
+        if not int8:
+            row(f"{GENERATED} tokens", {name: c.generation for name, c in candidates.items()})
+        del candidates
+        torch.compiler.reset()
     report.finish(given)
 
 

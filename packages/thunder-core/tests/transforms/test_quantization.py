@@ -21,7 +21,7 @@ from torch import nn
 
 import thunder
 from thunder.transforms import LoRATransform, QuantizationTransform
-from thunder.transforms.quantization import dequantize_int8, quantize_int8
+from thunder.transforms.quantization import dequantize, quantize_float8, quantize_int8
 
 
 class Model(nn.Module):
@@ -61,7 +61,7 @@ def test_rounding(seed: int, dtype: torch.dtype) -> None:
     weight[1] = 0
     integers, scale = quantize_int8(weight)
     assert integers.dtype is torch.int8 and scale.dtype is dtype and scale.shape == (4, 1)
-    found = dequantize_int8(integers, scale)
+    found = dequantize(integers, scale)
     assert found.dtype is dtype
     assert (integers.abs().amax(1) == torch.tensor([127, 0, 127, 127])).all()
     slack = 1.02 if dtype is torch.bfloat16 else 1.0001
@@ -69,6 +69,38 @@ def test_rounding(seed: int, dtype: torch.dtype) -> None:
     step = scale.double().expand_as(error)
     bound = step / 2 * slack + (weight.double().abs() * 2**-7 if dtype is torch.bfloat16 else 0)
     assert (error <= bound).all()
+
+
+@given(st.integers(0, 1000), st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
+def test_rounding_to_float8(seed: int, dtype: torch.dtype) -> None:
+    """Within half of the distance of numbers with four significant bits; rows of zeros are exact."""
+    weight = torch.randn(4, 6, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    weight[1] = 0
+    numbers, scale = quantize_float8(weight)
+    assert numbers.dtype is torch.float8_e4m3fn and scale.dtype is dtype and scale.shape == (4, 1)
+    found, exact = dequantize(numbers, scale).double(), weight.double()
+    assert found.isfinite().all() and (found[1] == 0).all()
+    # Half a unit in the last place, half of the smallest subnormal number, and the rounding of scales and products.
+    bound = exact.abs() * (2**-4 + 2 * torch.finfo(dtype).eps) + scale.double() * 2**-10 * 1.01
+    assert ((found - exact).abs() <= bound).all()
+
+
+def test_float8() -> None:
+    """Results of the dequantized weights, and state in the layout of the original module."""
+    torch.manual_seed(0)
+    model = Model()
+    fast = thunder.jit(model, transforms=[QuantizationTransform("float8")])
+    by_hand = copy.deepcopy(model)
+    for name in ("layers.0", "layers.1", "head"):
+        assert fast.get_submodule(name).weight_float8.dtype is torch.float8_e4m3fn
+        weight = by_hand.get_submodule(name).weight
+        weight.data = dequantize(*quantize_float8(weight))
+    torch.testing.assert_close(fast(TOKENS), by_hand(TOKENS))
+    torch.testing.assert_close(dict(fast.state_dict()), dict(by_hand.state_dict()))
+    other = Model()
+    fast.load_state_dict(other.state_dict())
+    by_hand.head.weight.data = dequantize(*quantize_float8(other.head.weight))
+    torch.testing.assert_close(fast.state_dict()["head.weight"], by_hand.head.weight.detach())
 
 
 def test_results() -> None:
@@ -109,7 +141,7 @@ def test_what_is_chosen() -> None:
         thunder.jit(model, transforms=[QuantizationTransform(modules=["haed"])])
     with pytest.raises(ValueError, match=r"there is no torch\.nn\.Linear in this Embedding"):
         thunder.jit(nn.Embedding(3, 2), transforms=[QuantizationTransform()])
-    with pytest.raises(ValueError, match="kind is one of int8, nf4, not 'int4'"):
+    with pytest.raises(ValueError, match="kind is one of int8, float8, nf4, not 'int4'"):
         QuantizationTransform("int4")
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
-from thunder_ex_triton import embedding, indexed_rows, resize
+from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
+from thunder_ex_triton.matmul import matvec
 
 __all__ = ["fusion_opinfos", "loss_opinfos"]
 
@@ -185,15 +186,50 @@ def _indexed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make((*where.shape, *tail)), where, rows
 
 
+# -- single rows and few queries ---------------------------------------------------------------------------------------
+def _matvec(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for rows, columns, shape in ((5, 272, (1,)), (1, 256, (1, 1)), (64, 300, ())):
+        yield make((rows, columns), low=-1, high=1), make((*shape, columns), low=-1, high=1)
+
+
+# (batch, heads, heads of the cache, queries, keys, size, shape of the mask)
+ATTENDED: tuple[tuple[Any, ...], ...] = (
+    (1, 4, 1, 1, 70, 16, None), (2, 2, 2, 3, 64, 16, (3, 64)), (1, 8, 2, 1, 200, 32, (1, 1, 1, 200)),
+)  # fmt: skip
+
+
+def _attended(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for batch, heads, kv_heads, queries, keys, size, shape in ATTENDED:
+        cache = (batch, kv_heads, keys, size)
+        tensors = make((batch, heads, queries, size)), make(cache), make(cache)
+        if shape is None:
+            yield *tensors, None, 0.25
+        else:
+            mask = make.constant(shape, low=-2, high=2)
+            yield *tensors, mask, 0.25
+            yield *tensors, mask > 0, 0.25
+
+
+def _long_rows(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape in ((1, 5000), (3, 1024), (2, 1, 1300)):
+        yield make(shape), -1
+
+
 def fusion_opinfos() -> list[Any]:
     """Return an OpInfo for each operator of the fusion executor."""
     images = {
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }
+    rows = {
+        "triton_matvec": OperatorSamples(_matvec, matvec.like, matvec.DTYPES),
+        "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
+        "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),
+    }
     indexed = {"triton_add_rows": OperatorSamples(_indexed, indexed_rows.like, embedding.TAKEN)}
     return [
         *seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40))),
         *operator_opinfos("triton", images, family="images"),
         *operator_opinfos("triton", indexed, family="indexing"),
+        *operator_opinfos("triton", rows, family="matmul"),
     ]

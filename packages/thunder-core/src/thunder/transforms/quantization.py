@@ -6,8 +6,9 @@ Each use dequantizes the weight to its original dtype, as operations of the prog
 Quantized weights are frozen. `state_dict()` and `load_state_dict` use the original layout.
 
 `int8` is symmetric, with one scale for each row (output channel): `weight ≈ int8 * scale`, `scale = max |row| / 127`.
-Numbers are rounded to the nearest integer. `nf4` is the 4-bit NormalFloat of bitsandbytes, quantized in blocks. It
-requires that library.
+Numbers are rounded to the nearest integer. `float8` is the same with the numbers of `torch.float8_e4m3fn` and
+`scale = max |row| / 448`: small weights of a row keep more of their digits, and large ones fewer. `nf4` is the 4-bit
+NormalFloat of bitsandbytes, quantized in blocks. It requires that library.
 """
 
 from __future__ import annotations
@@ -23,48 +24,67 @@ from thunder.core.errors import ThunderError
 from thunder.transforms.base import Transform, check_names, check_option
 from thunder.transforms.modules import Variant, become, chosen_modules, saved_tensors
 
-__all__ = ["QuantizationTransform", "dequantize_int8", "quantize_int8"]
+__all__ = ["QuantizationTransform", "dequantize", "quantize_float8", "quantize_int8"]
 
-KINDS = ("int8", "nf4")
+KINDS = ("int8", "float8", "nf4")
+_LARGEST_FLOAT8 = 448  # of torch.float8_e4m3fn
+
+
+def _scaled(weight: torch.Tensor, largest: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide each row by its scale, so that its numbers are at most `largest`. Return the quotients and the scales."""
+    dims = tuple(range(1, weight.ndim))
+    scale = (weight.detach().float().abs().amax(dims, keepdim=True) / largest).to(weight.dtype)
+    # A row of zeros has a scale of zero. For this row, any nonzero divisor gives zeros.
+    divisor = torch.where(scale == 0, torch.ones_like(scale), scale).float()
+    return weight.detach().float() / divisor, scale
 
 
 def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize a weight to int8. Return the integers and the scale of each row."""
-    dims = tuple(range(1, weight.ndim))
-    scale = (weight.detach().float().abs().amax(dims, keepdim=True) / 127).to(weight.dtype)
-    # A row of zeros has a scale of zero. For this row, any nonzero divisor gives zeros.
-    divisor = torch.where(scale == 0, torch.ones_like(scale), scale).float()
-    return (weight.detach().float() / divisor).round().clamp(-127, 127).to(torch.int8), scale
+    numbers, scale = _scaled(weight, 127)
+    return numbers.round().clamp(-127, 127).to(torch.int8), scale
 
 
-def dequantize_int8(integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Dequantize an int8 weight."""
-    return integers.to(scale.dtype) * scale
+def quantize_float8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize a weight to `torch.float8_e4m3fn`. Return the numbers and the scale of each row."""
+    numbers, scale = _scaled(weight, _LARGEST_FLOAT8)
+    # A scale that was rounded down gives numbers above the largest, which would be converted to NaN.
+    return numbers.clamp(-_LARGEST_FLOAT8, _LARGEST_FLOAT8).to(torch.float8_e4m3fn), scale
+
+
+def dequantize(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Dequantize a weight in int8 or float8."""
+    return numbers.to(scale.dtype) * scale
 
 
 class Int8(Variant):
     """A submodule whose weight is stored as int8 with a scale for each row."""
 
-    weight_int8: torch.Tensor
+    stored = "weight_int8"  # the name of the buffer
     weight_scale: torch.Tensor
 
+    def quantized(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize a weight."""
+        return quantize_int8(weight)
+
     def quantize(self, weight: torch.Tensor) -> None:
-        """Store a weight as integers and scales."""
-        integers, scale = quantize_int8(weight)
-        self.register_buffer("weight_int8", integers, persistent=False)  # type: ignore[attr-defined]
+        """Store a weight as numbers of eight bits and scales."""
+        numbers, scale = self.quantized(weight)
+        self.register_buffer(self.stored, numbers, persistent=False)  # type: ignore[attr-defined]
         self.register_buffer("weight_scale", scale, persistent=False)  # type: ignore[attr-defined]
 
     @property
     def weight(self) -> torch.Tensor:
         """Return the dequantized weight."""
-        return dequantize_int8(self.weight_int8, self.weight_scale)
+        return dequantize(getattr(self, self.stored), self.weight_scale)
 
     def load_weight(self, weight: torch.Tensor) -> None:
         """Write another weight into the same memory."""
-        if weight.shape != self.weight_int8.shape:
-            raise ValueError(f"weight has the shape {tuple(weight.shape)}, not {tuple(self.weight_int8.shape)}")
-        integers, scale = quantize_int8(weight.to(self.weight_scale.device, self.weight_scale.dtype))
-        self.weight_int8.copy_(integers)
+        own: torch.Tensor = getattr(self, self.stored)
+        if weight.shape != own.shape:
+            raise ValueError(f"weight has the shape {tuple(weight.shape)}, not {tuple(own.shape)}")
+        numbers, scale = self.quantized(weight.to(self.weight_scale.device, self.weight_scale.dtype))
+        own.copy_(numbers)
         self.weight_scale.copy_(scale)
 
     def state_to_original(self) -> dict[str, torch.Tensor]:
@@ -80,6 +100,16 @@ class Int8(Variant):
                 self.load_weight(value)
             else:
                 own[name].copy_(value)
+
+
+class Float8(Int8):
+    """A submodule whose weight is stored as `torch.float8_e4m3fn` with a scale for each row."""
+
+    prefix = "Float8"
+    stored = "weight_float8"
+
+    def quantized(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return quantize_float8(weight)
 
 
 class Nf4(Int8):
@@ -112,11 +142,15 @@ class Nf4(Int8):
         self.weight_scale.copy_(scales)
 
 
+_VARIANTS: dict[str, type[Int8]] = {"int8": Int8, "float8": Float8, "nf4": Nf4}
+
+
 class QuantizationTransform(Transform):
     """Weight-only quantization.
 
-    `kind` is "int8" or "nf4". `modules` contains names or patterns of submodules that have a weight; None selects every
-    `torch.nn.Linear`. `skip` contains names or patterns of submodules to exclude, e.g. the head of a language model.
+    `kind` is "int8", "float8" or "nf4". `modules` contains names or patterns of submodules that have a weight; None
+    selects every `torch.nn.Linear`. `skip` contains names or patterns of submodules to exclude, e.g. the head of a
+    language model.
     """
 
     changes_results = False  # the transform only changes the module
@@ -157,7 +191,7 @@ class QuantizationTransform(Transform):
             if not weight.is_floating_point() or math.prod(weight.shape) == 0:
                 continue
             del sub._parameters["weight"]
-            become(sub, Int8 if self.kind == "int8" else Nf4).quantize(weight)
+            become(sub, _VARIANTS[self.kind]).quantize(weight)
 
     def __repr__(self) -> str:
         return f"thunder.transforms.QuantizationTransform({self.kind!r})"

@@ -21,6 +21,7 @@ from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction,
 from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.lines import CHECK, DRAW, VALUE, Access, Line, Loop
 from thunder_ex_triton.fusion.op_table import (
+    MATVEC,
     POINTWISE,
     REDUCTIONS,
     compute_type,
@@ -48,6 +49,7 @@ class Writer:
         axis: str = "x",
         long: bool = False,
     ):
+        self.products = any(op.sym.id == MATVEC for op in operations)
         self.long = long  # whether the kernel loops over the chunks of a row
         self.axis = axis  # the index variable of a kernel with a single axis
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
@@ -251,7 +253,8 @@ class Writer:
             text = f"@.to({compute_type(x.dtype)})"
         elif storage_type(x.dtype) == "tl.int1":
             text = "(@ != 0)"
-        return self.named(text, access=Access(pointer(x.name), offset, mask))
+        other = "0.0" if x.dtype is dtypes.float8_e4m3fn else "0"  # no integer can be converted to float8
+        return self.named(text, access=Access(pointer(x.name), offset, mask, other=other, itemsize=x.dtype.bytes))
 
     def drawn(self, op: BoundSymbol, index: Index) -> str:
         """Return the random number of an element."""
@@ -263,25 +266,42 @@ class Writer:
 
     def reduction(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
         """Return the result of a reduction over a row."""
+        if op.sym.id == MATVEC:
+            return self.product(op, index, guard)
         own = reduces(op)
         if self.axis == "r":
             raise Unfit("uses a row reduction after a column reduction")
-        if own is None or guard or not own.by_row or (own.rows, own.columns) != (self.space.rows, self.space.columns):
+        single = self.products and own is not None and (own.rows, own.columns) == (1, self.space.columns)
+        rows = 1 if single else self.space.rows
+        if own is None or guard or not own.by_row or (own.rows, own.columns) != (rows, self.space.columns):
             raise Unfit("uses a column reduction inside of the rows")
         a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
         if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
             raise Unfit("uses the reduction of another row")
-        inner = Index([Group("x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
+        inner = Index([Group("0" if single else "x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
 
         def tile() -> str:
             return self.value(a, inner)
 
         if op.sym in (prims.var_mean, prims.var):
-            return self._variance(op, position, index, tile)
-        return self._reduced(op.sym.id, tile, a.dtype)
+            return self._variance(op, position, index, tile, single)
+        return self._reduced(op.sym.id, tile, a.dtype, single)
 
-    def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any) -> str:
-        """Return the reduction of the elements of a row."""
+    def product(self, op: BoundSymbol, index: Index, guard: str) -> str:
+        """Return an element of the product of a weight and a single row: the sum over a row of the weight."""
+        weight, x = op.args
+        rows, columns = weight.shape
+        if guard or index.key != Index([Group("x", (rows,))]).key:
+            raise Unfit("uses the product of another row")
+
+        def tile() -> str:
+            element = self.value(weight, Index([Group("x", (rows,)), Group("r", (columns,))]))
+            return f"{element} * {self.value(x, Index([Group('r', (columns,))]).reshaped(x.shape))}"
+
+        return self._reduced(prims.sum.id, tile, x.dtype)
+
+    def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any, single: bool = False) -> str:
+        """Return the reduction of the elements of a row; of the single row that all programs read, if `single`."""
         text, combined, neutral = REDUCTIONS[kind]
         if neutral in ("inf", "-inf"):
             if compute_type(dtype) not in ("tl.float32", "tl.float64"):
@@ -291,10 +311,10 @@ class Writer:
         if self.long:
             whole = self._gone_over(tile, combined, neutral, compute_type(dtype))
         else:
-            whole = f"tl.broadcast_to({tile()}, (XB, RB))"
+            whole = f"tl.broadcast_to({tile()}, ({1 if single else 'XB'}, RB))"
             if isinstance(columns, Size) or columns & (columns - 1):
                 whole = f"tl.where(rm, {whole}, {neutral})"
-        return self.named(f"{text.format(whole, 1)}[:, None]", row=True)
+        return self.named(f"{text.format(whole, 1)}[:, None]", row=True, single=single)
 
     def _gone_over(self, tile: Callable[[], str], combined: str, neutral: str, kind: str) -> str:
         """Return a tile of partial results of a long row, which a loop over its chunks accumulates."""
@@ -314,34 +334,39 @@ class Writer:
         """Return the known values that are uniform within a row."""
         return {key: value for key, value in self.known.items() if "r" not in self.depends.get(value, ())}
 
-    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str]) -> str:
+    def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str], single: bool) -> str:
         columns, dtype = self.space.columns, op.args[0].dtype
-        mean = self.named(f"{self._reduced(prims.sum.id, tile, dtype)} / {columns}", row=True)
+        mean = self.named(f"{self._reduced(prims.sum.id, tile, dtype, single)} / {columns}", row=True, single=single)
 
         def square() -> str:
             element = tile()
             return self.named(f"({element} - {mean}) * ({element} - {mean})")
 
-        total = self._reduced(prims.sum.id, square, dtype)
+        total = self._reduced(prims.sum.id, square, dtype, single)
         correction = op.kwargs["correction"]
         if isinstance(columns, Size):
             text = f"{total} / tl.maximum({columns} - {correction}, 0)" if correction else f"{total} / {columns}"
         else:
             divisor = max(columns - correction, 0)
             text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
-        variance = self.named(text, row=True)
+        variance = self.named(text, row=True, single=single)
         for p, name in zip(op.flat_outs, (variance, mean)):
             self.known[p.name, index.key, ""] = name
         return (variance, mean)[position]
 
     # -- text ---------------------------------------------------------------------------------------------------------
-    def named(self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False) -> str:
-        """Add a line that computes `text`, outside of all loops that it does not depend on. Return its name."""
+    def named(
+        self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False, single: bool = False
+    ) -> str:
+        """Add a line that computes `text`, outside of all loops that it does not depend on. Return its name.
+
+        `row` says that the value is uniform within a row, and `single` that it is the same for all rows.
+        """
         if text in self.depends:
             return text
         line = Line(text, access, kind)
         text = str(line)
-        depends = {"x"} if row else {v for v in ("x", "r") if mentions(text, v)}
+        depends = ({"x"} if self.long or not single else set()) if row else {v for v in ("x", "r") if mentions(text, v)}
         for name in re.findall(r"\b[vc]\d+\b", text):
             depends |= self.depends.get(name, frozenset()) - ({"r"} if row else set())
         name = f"v{self.count}"

@@ -32,7 +32,7 @@ from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
-from thunder_ex_triton.fusion.op_table import POINTWISE, operands_of, storage_type
+from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
@@ -53,6 +53,8 @@ _SHAPES = {
     prims.pad,
 }
 _CONSTANTS = {prims.full, prims.iota}
+_FROM_FLOAT8 = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+_FLOAT8_GPU = (8, 9)  # the oldest compute capability with instructions for float8
 
 
 class TritonFusion(FusionExecutor):
@@ -161,6 +163,10 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
     reason = reject_values(values, "Triton", storage_type, unusable_device)
     if reason is not None:
         return reason
+    if any(isinstance(p, TensorProxy) and p.dtype is dtypes.float8_e4m3fn for p in values):
+        reason = _unfit_float8(bsym)
+        if reason is not None:
+            return reason
     if not all(isinstance(p, TensorProxy) for p in results):
         return "has results that are not tensors"
     if any(type(d) is int and d == 0 for p in results for d in p.shape):
@@ -169,6 +175,8 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
         bsym = Sizes().operation(bsym)
     if sym.id == UNIFORM:
         return None
+    if sym.id == MATVEC:
+        return "has symbolic sizes" if is_symbolic(bsym) else None
     if not sym.is_prim or sym.executor is not None:
         return "is not a primitive"
     if sym.id in POINTWISE:
@@ -190,6 +198,16 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
     if sym in _CONSTANTS or sym in _SHAPES or sym in GATHERS:
         return None
     return "has no code in Triton's language"
+
+
+def _unfit_float8(bsym: BoundSymbol) -> str | None:
+    """Return why an operation on float8 cannot be fused. Kernels only dequantize: torch rounds, and saturates."""
+    if bsym.sym is not prims.convert_element_type or bsym.output.dtype not in _FROM_FLOAT8:
+        return "computes in float8"
+    device = to_torch_device(bsym.output.device)
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < _FLOAT8_GPU:
+        return "reads float8 on a GPU that does not convert it"
+    return None
 
 
 def _holds(dtype: Any, number: int) -> bool:
@@ -279,8 +297,12 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
             found = parts[id(op)] = [sizes.operation(part) for part in _primitives(op)]
         return found
 
+    before_products = _before_products(trace)
+
     def may_join(first: Sequence[BoundSymbol], second: Sequence[BoundSymbol]) -> bool:
         both = (*first, *second)
+        if before_products and _repeats(both, before_products):
+            return False
         inner = [op for part in both for op in primitives(part)]
         try:
             space = space_of(inner)
@@ -302,6 +324,47 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
         return True
 
     return may_join
+
+
+def _before_products(trace: Trace) -> set[str]:
+    """Return the values of norms that only products of one single row read. The products' kernels compute them.
+
+    Each program of such a kernel computes them again. Operations that no norm contains, or that read another product,
+    are therefore not among them: the kernel before does them.
+    """
+    if not any(op.sym.id == MATVEC for op in trace.bound_symbols):
+        return set()
+    readers: dict[str, list[BoundSymbol]] = {}
+    for op in trace.bound_symbols:
+        for name in op.arg_names:
+            readers.setdefault(name, []).append(op)
+    products = {name for op in trace.bound_symbols if op.sym.id == MATVEC for name in op.out_names}
+    row_of: dict[str, str] = {}  # for values that only the products of one row read: the row
+    in_norm: set[str] = set()  # those that a reduction is computed from, or that are computed from such values
+    for op in reversed(trace.bound_symbols):
+        found = [reader for name in op.out_names for reader in readers.get(name, ())]
+        rows = {row_of.get(r.out_names[0]) if r.sym.id != MATVEC else r.args[1].name for r in found if r.out_names}
+        row = rows.pop() if len(rows) == 1 and all(r.out_names for r in found) else None
+        if row is None or op.sym.id == MATVEC or not products.isdisjoint(op.arg_names):
+            continue
+        row_of.update(dict.fromkeys(op.out_names, row))
+        if any(map(is_reduction, _primitives(op))) or any(not in_norm.isdisjoint(r.out_names) for r in found):
+            in_norm.update(op.out_names)
+    for op in trace.bound_symbols:
+        if any(name in row_of for name in op.out_names) and not in_norm.isdisjoint(op.arg_names):
+            in_norm.update(op.out_names)
+    return in_norm
+
+
+def _repeats(operations: Sequence[BoundSymbol], before_products: set[str]) -> bool:
+    """Check whether an operation before products reads a product of the same kernel."""
+    late: set[str] = set()
+    for op in operations:
+        if op.sym.id == MATVEC or not late.isdisjoint(op.arg_names):
+            if op.sym.id != MATVEC and not before_products.isdisjoint(op.out_names):
+                return True
+            late.update(op.out_names)
+    return False
 
 
 def _spreads_sums(operations: Sequence[BoundSymbol], space: Space) -> bool:

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["logistic", "rounded_to_bfloat16", "row_number", "tanh"]
+__all__ = ["float_of_byte", "logistic", "rounded_to_bfloat16", "row_number", "tanh"]
 
 
 @triton.jit
@@ -28,6 +28,16 @@ def rounded_to_bfloat16(x):
     else:
         rounded = x.to(tl.bfloat16).to(tl.float32)
     return rounded
+
+
+@triton.jit
+def float_of_byte(x, offset: tl.constexpr):
+    """Convert int8 (with an offset of 128) or uint8 (0) to float32, without the slow unit.
+
+    Add the number to the last bits of 2 ** 23, whose unit in the last place is 1, and subtract what is too much.
+    """
+    bits = (x.to(tl.uint8, bitcast=True) ^ offset).to(tl.int32) | 0x4B000000
+    return bits.to(tl.float32, bitcast=True) - (8388608.0 + offset)
 
 
 @triton.jit

@@ -4,6 +4,9 @@
 All operations of a kernel share one space of `batch * rows * columns` elements. A reduction over trailing dimensions
 has one result per row. A reduction over leading dimensions has one result per column. A reduction over dimensions in
 the middle has one result per column of each batch entry. A space without reductions has a single column.
+
+The product of a weight and a single row is a reduction of the weight's rows. Its kernel may also compute reductions of
+the single row (a norm), which each program repeats.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
-from thunder_ex_triton.fusion.op_table import REDUCTIONS
+from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, REDUCTIONS
 
 __all__ = [
     "MAX_COLUMNS",
@@ -83,7 +86,7 @@ def is_long(space: Space) -> bool:
 
 def is_reduction(bsym: BoundSymbol) -> bool:
     """Check whether an operation is a reduction that kernels support."""
-    return bsym.sym.id in REDUCTIONS or bsym.sym in (prims.var_mean, prims.var)
+    return bsym.sym.id in REDUCTIONS or bsym.sym.id == MATVEC or bsym.sym in (prims.var_mean, prims.var)
 
 
 def reduces(bsym: BoundSymbol) -> Space | None:
@@ -91,6 +94,9 @@ def reduces(bsym: BoundSymbol) -> Space | None:
 
     None also if they are in the middle, and each batch entry is too small for a program of its own.
     """
+    if bsym.sym.id == MATVEC:
+        rows, columns = bsym.args[0].shape
+        return Space(rows, columns, by_row=True)
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
     if not count or 0 in a.shape:
@@ -113,6 +119,9 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     """Return the common space of all these operations. Raise `Unfit` if they have none."""
     found: Space | None = None
     largest = 0
+    products = [op for op in operations if op.sym.id == MATVEC]
+    if products:
+        _check_products(operations)
     for op in operations:
         for p in op.flat_outs:
             if isinstance(p, TensorProxy):
@@ -122,6 +131,8 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
         own = reduces(op)
         if own is None:
             raise Unfit("reduces dimensions that are not adjacent")
+        if products and op.sym.id != MATVEC and _is_of_single_row(own, products[0]):
+            continue  # each program computes it
         if found is not None and (own.batch, own.rows, own.columns) != (found.batch, found.rows, found.columns):
             raise Unfit("has reductions of different shapes")
         by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
@@ -133,6 +144,27 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     if largest > found.size:
         raise Unfit("has values larger than the reduced tensor")
     return found
+
+
+def _is_of_single_row(own: Space, product: BoundSymbol) -> bool:
+    """Check whether a reduction has the shape of a product's single row."""
+    return own.by_row and (own.rows, own.columns) == (1, product.args[0].shape[1])
+
+
+def _check_products(operations: Sequence[BoundSymbol]) -> None:
+    """Raise `Unfit` if an operation needs elements of a product that other programs compute."""
+    late: set[str] = set()
+    for op in operations:
+        if not late.isdisjoint(op.arg_names):
+            a, out = op.args[0], op.output
+            if op.sym.id not in POINTWISE and not (
+                (op.sym.facts.keeps_order or op.sym is prims.broadcast_in_dim)
+                and math.prod(a.shape) == math.prod(out.shape)
+            ):
+                raise Unfit("reads elements of a product that other programs compute")
+            late.update(op.out_names)
+        elif op.sym.id == MATVEC:
+            late.update(op.out_names)
 
 
 def after_columns(operations: Sequence[BoundSymbol]) -> set[str]:

@@ -20,13 +20,15 @@ class Access(NamedTuple):
     mask: str = ""
     value: str | None = None
     policy: str = ""  # the eviction policy of a load
+    other: str = "0"  # the value of elements that the mask excludes
+    itemsize: int = 0  # the bytes of an element of a load
 
     def __str__(self) -> str:
         where, mask = f"{self.pointer} + {self.offset}", f", mask={self.mask}" if self.mask else ""
         if self.value is not None:
             return f"tl.store({where}, {self.value}{mask})"
         policy = f', eviction_policy="{self.policy}"' if self.policy else ""
-        return f"tl.load({where}{f'{mask}, other=0' if mask else ''}{policy})"
+        return f"tl.load({where}{f'{mask}, other={self.other}' if mask else ''}{policy})"
 
 
 class Line(NamedTuple):

@@ -19,13 +19,16 @@ from thunder.extend import Proxy, TensorProxy, dtypes
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
+__all__ = ["MATVEC", "POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
+
+MATVEC = "triton.triton_matvec"  # the id of the operator that multiplies a weight by a single row
 
 _TYPES = {
     dtypes.float64: "tl.float64", dtypes.float32: "tl.float32", dtypes.float16: "tl.float16",
     dtypes.bfloat16: "tl.bfloat16", dtypes.int64: "tl.int64", dtypes.int32: "tl.int32", dtypes.int16: "tl.int16",
-    dtypes.int8: "tl.int8", dtypes.uint8: "tl.uint8", dtypes.bool8: "tl.int1",
+    dtypes.int8: "tl.int8", dtypes.uint8: "tl.uint8", dtypes.bool8: "tl.int1", dtypes.float8_e4m3fn: "tl.float8e4nv",
 }  # fmt: skip
+_ROUNDED = (dtypes.float16, dtypes.bfloat16, dtypes.float8_e4m3fn)
 
 
 def storage_type(dtype: Any) -> str | None:
@@ -35,7 +38,7 @@ def storage_type(dtype: Any) -> str | None:
 
 def compute_type(dtype: Any) -> str:
     """Return the dtype in which values of a dtype are computed."""
-    return "tl.float32" if dtype in (dtypes.float16, dtypes.bfloat16) else _TYPES[dtype]
+    return "tl.float32" if dtype in _ROUNDED else _TYPES[dtype]
 
 
 def literal(value: Any) -> str:
@@ -106,6 +109,10 @@ def _convert(bsym: Any, a: str) -> str | None:
         return f"({a} != 0)"
     if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
         return None
+    if source in (dtypes.int8, dtypes.uint8) and compute_type(target) == "tl.float32":  # any of the dtypes is exact
+        return (
+            f"{a}.to(tl.float32)" if interpreting() else f"float_of_byte({a}, {0 if source is dtypes.uint8 else 128})"
+        )
     if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
         a = f"{a}.to(tl.float32)"  # there is no direct conversion of integers to half precision
     if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.codegen import Writer, in_chunks, mentions, pointer
-from thunder_ex_triton.fusion.functions import logistic, rounded_to_bfloat16, row_number, tanh
+from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index
-from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces
+from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, Unfit, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
@@ -39,7 +39,7 @@ from triton.language.extra import libdevice
 # Functions that kernels call. Each function comes after the functions that it calls.
 HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
-    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (rounded_to_bfloat16, logistic, tanh)},
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (float_of_byte, rounded_to_bfloat16, logistic, tanh)},
     "row_number": f"\n{textwrap.dedent(inspect.getsource(getattr(row_number, 'fn', row_number)))}",
     "load_row": """
 @triton.jit
@@ -90,6 +90,7 @@ class KernelSource(NamedTuple):
     tensors: int = 0  # the number of tensors that the kernel reads and writes
     operations: int = 0  # the number of lines
     passes: int = 0  # the number of loops over a long row
+    products: int = 0  # the number of weights that the kernel multiplies by a single row
     checks: bool = False  # whether the kernel asserts that indices are in bounds
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
 
@@ -128,7 +129,11 @@ def kernels_of(
     if not space.by_column:
         stores = _stores(writer, outputs, space)
         columns = space.columns
-        if not isinstance(columns, Size) and is_chunking_profitable(columns, len(writer.tiles), writer.lines):
+        if writer.products:
+            chunks = columns * len(writer.tiles) > MAX_COLUMNS
+        else:
+            chunks = not isinstance(columns, Size) and is_chunking_profitable(columns, len(writer.tiles), writer.lines)
+        if chunks:
             return [_long(operations, strides, outputs, space, integer)]
         return [_rows(writer, [p.name for p in outputs], stores, integer)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
@@ -164,8 +169,22 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
     """Return a kernel with one program per row, or per few rows."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
-    body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *writer.before, *writer.lines, *stores]
+    lines = [*writer.before, *writer.lines]
+    if writer.products:
+        lines.sort(key=lambda line: not _is_load_of_weight(line))
+    body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *lines, *stores]
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
+
+
+def _is_load_of_weight(line: Line) -> bool:
+    """Check whether a line loads a tile of a weight, which a kernel does before it computes the norm of the single row.
+
+    Bytes are loaded where they are converted, because the layout of their tile in registers is another one.
+    """
+    access = line.access
+    if access is None or access.value is not None or re.search(r"\b[vc]\d+\b", f"{access.offset} {access.mask}"):
+        return False
+    return mentions(access.offset, "x") and mentions(access.offset, "r") and access.itemsize > 1
 
 
 def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
@@ -335,7 +354,7 @@ def _unmasked(line: Line) -> Line:
 def _by_vectors(line: Line) -> Line:
     """Return a load or store with one mask per vector."""
     assert line.access is not None
-    pointer, _, _, value, policy = line.access
+    pointer, _, _, value, policy, *_ = line.access
     if value is None:
         return line._replace(instead=f'load_row({pointer} + {_LANES}, whole, rest, "{policy}")')
     return line._replace(instead=f"store_row({pointer} + {_LANES}, {value}, whole, rest)")
@@ -435,5 +454,6 @@ def _kernel(
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
         tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        products=len(writer.tiles) if writer.products else 0,
         checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
     )  # fmt: skip

@@ -22,6 +22,7 @@ _SHARED = 200 * 1024
 # Bytes of a row (read and written) per warp of its program. At half of the maximal occupancy, all rows in progress then
 # fit into the cache, and are still there when they are read again.
 _CACHED = 13 * 1024
+_FEWEST_PROGRAMS = 264  # two programs for each multiprocessor, so that all of them load weights
 
 
 class Tiling(NamedTuple):
@@ -61,6 +62,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def products(self) -> int:
+        """The number of weights that the kernel multiplies by a single row."""
+        ...
+
+    @property
     def operations(self) -> int:
         """The number of lines."""
         ...
@@ -86,7 +92,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     if source.template == "elements":
         found = _of_elements(source, rows)
     elif source.template == "rows":
-        found = _of_rows(rows, wide)
+        found = _of_products(rows, wide, source.read) if source.products else _of_rows(rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
@@ -119,6 +125,14 @@ def _of_rows(rows: int, wide: int) -> list[Tiling]:
     tall = max(1, min(2048 // wide, power_of_two(rows)))
     warps = _warps(tall * wide)
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
+    return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
+
+
+def _of_products(rows: int, wide: int, read: int) -> list[Tiling]:
+    """Return the tilings of products of a single row: 64 bytes of weights for each thread."""
+    tall = max(1, min(8192 // (wide * read), power_of_two(blocks(rows, _FEWEST_PROGRAMS))))
+    warps = 4 if tall * wide * read <= 8192 else 16
+    others = (tall, warps), (tall, min(warps * 2, 16)), (tall * 2, warps), (max(tall // 2, 1), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 
 

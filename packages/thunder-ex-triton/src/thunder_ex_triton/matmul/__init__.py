@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix multiplications of half-precision operands whose rows do not begin at multiples of 16 bytes."""
+"""Matrix multiplications in half precision: of single rows, and of rows that do not begin at multiples of 16 bytes."""

@@ -27,10 +27,10 @@ from thunder.extend import BoundSymbol, Executor, OpTags, TensorProxy, Trace, ar
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.matmul.rule import Sizes, padded_sizes
 
-__all__ = ["PaddedMatmul", "register"]
+__all__ = ["LINEAR", "MATMULS", "PaddedMatmul", "register", "transposes"]
 
-_MATMULS = frozenset({"torch.matmul", "torch.mm", "torch.bmm", prims.matmul.id})
-_LINEAR = frozenset({"torch.linear", prims.linear.id})
+MATMULS = frozenset({"torch.matmul", "torch.mm", "torch.bmm", prims.matmul.id})
+LINEAR = frozenset({"torch.linear", prims.linear.id})
 # Operations that accept rows with gaps, and the position of this argument. Their results do not depend on its strides.
 _READS_ROWS = {
     "torch.cross_entropy": 0,
@@ -156,8 +156,8 @@ class _Padder:
     # -- analysis -----------------------------------------------------------------------------------------------------
     def product_of(self, op: BoundSymbol) -> _Product | None:
         """Return how a matrix multiplication is padded; None if it is not, or if `op` is another operation."""
-        is_linear = op.sym.id in _LINEAR
-        if not is_linear and op.sym.id not in _MATMULS:
+        is_linear = op.sym.id in LINEAR
+        if not is_linear and op.sym.id not in MATMULS:
             return None
         a, b, bias = (*op.args, *op.kwargs.values(), None)[:3]
         if not (_is_matrix(a) and _is_matrix(b)) or not (bias is None or (bias.ndim == 1 and _is_static(bias))):
@@ -185,7 +185,7 @@ class _Padder:
     def stored(self, p: TensorProxy) -> tuple[TensorProxy, bool]:
         """Return the tensor that `p` is the transpose of, and True. If `p` is no transpose, return `p` and False."""
         op = self.made_by.get(p.name)
-        return (op.args[0], True) if op is not None and _transposes(op) else (p, False)
+        return (op.args[0], True) if op is not None and transposes(op) else (p, False)
 
     def source_of(self, operand: _Operand) -> tuple[TensorProxy, tuple[int, int]]:
         """Return the tensor to pad for an operand, and the sizes with padding of its last two dimensions.
@@ -217,9 +217,7 @@ class _Padder:
     def is_dropped(self, op: BoundSymbol) -> bool:
         """Check whether an operation is a view that nothing reads any more."""
         return (
-            (_transposes(op) or _keeps_rows(op))
-            and op.output.name not in self.padded
-            and self.is_unread(op.output.name)
+            (transposes(op) or _keeps_rows(op)) and op.output.name not in self.padded and self.is_unread(op.output.name)
         )
 
     def product(self, op: BoundSymbol) -> _Product | None:
@@ -263,7 +261,7 @@ class _Padder:
 
     def replacement(self, op: BoundSymbol, product: _Product) -> Any:
         """Compute a padded matrix multiplication, and cut its result."""
-        is_linear = op.sym.id in _LINEAR
+        is_linear = op.sym.id in LINEAR
         a, b = (self.matrix(x) if x.is_padded else None for x in product[:2])
         a = op.args[0] if a is None else a
         if b is None:
@@ -299,7 +297,7 @@ def _is_matrix(p: Any) -> bool:
     return _is_static(p) and p.ndim >= 2
 
 
-def _transposes(op: BoundSymbol) -> bool:
+def transposes(op: BoundSymbol) -> bool:
     """Check whether an operation exchanges the last two dimensions of a tensor."""
     while not op.sym.is_prim and len(op.subsymbols) == 1 and op.subsymbols[0].out_names == op.out_names:
         op = op.subsymbols[0]

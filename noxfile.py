@@ -431,6 +431,14 @@ def build(session: nox.Session) -> None:
         check_import(session, name, wheel)
 
 
+@nox.session
+def release_check(session: nox.Session) -> None:
+    """Check that packages can be released: their conformance tables. `-- PACKAGE` checks one; the default is all."""
+    session.install(*requirements_of(CORE))  # without torch, which the check does not import
+    path = os.pathsep.join(map(str, (TOOLS, PACKAGES[CORE] / "src")))
+    session.run("python", "-m", "release_check", *session.posargs, env={"PYTHONPATH": path})
+
+
 def check_wheel(session: nox.Session, name: str, wheel: Path) -> None:
     """Check a wheel for its types, licence, entry points, static version and (core) the conformance suite."""
     project = project_of(name)["project"]

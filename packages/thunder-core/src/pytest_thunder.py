@@ -52,6 +52,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--thunder-family", dest="thunder_family", metavar="NAMES", help="test only operators of these families"
     )
     group.addoption(
+        "--thunder-shard",
+        dest="thunder_shard",
+        metavar="I/N",
+        help="run only the I-th of N parts of the tests; `python -m thunder conformance --merge` merges their reports",
+    )
+    group.addoption(
         "--thunder-log",
         dest="thunder_log",
         metavar="PATH",
@@ -93,16 +99,29 @@ def _is_without_case(item: pytest.Item) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Counts for this session alone: one process may run several, one inside of the other."""
-    path = config.getoption("thunder_log", None)
-    config.pluginmanager.register(_Table(Path(path) if path else None), "thunder-conformance-table")
+    # A worker of xdist sends its reports to the process that prints and writes.
+    path = None if hasattr(config, "workerinput") else config.getoption("thunder_log", None)
+    shard = config.getoption("thunder_shard", None)
+    if shard is not None:
+        shards = importlib.import_module("thunder.tests.shards")
+        try:
+            shard = shards.Shard.parse(shard)
+        except shards.BadShards as error:
+            raise pytest.UsageError(str(error)) from None
+    config.pluginmanager.register(_Table(Path(path) if path else None, shard), "thunder-conformance-table")
 
 
 class _Table:
     """Counts the tests of the suite and prints the table; with several workers, in the process that prints."""
 
-    def __init__(self, log: Path | None = None) -> None:
+    def __init__(self, log: Path | None = None, shard: Any = None) -> None:
         # Outcome, what the test counted, and its node id.
         self.outcomes: list[tuple[str, dict[str, Any], str]] = []
+        self.failed: list[str] = []
+        self.finished: set[str] = set()
+        self.selected = 0
+        self.matrix: str | None = None
+        self.shard = shard
         self.log = log
 
     def _write(self, **line: Any) -> None:
@@ -111,18 +130,53 @@ class _Table:
             with self.log.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
 
+    @pytest.hookimpl(trylast=True)  # after -k and -m
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselects the tests of other shards."""
+        matrix = None
+        if self.shard is not None:
+            ids = [_without_folder(item.nodeid) for item in items]
+            matrix = importlib.import_module("thunder.tests.shards").digest(ids)
+            mine = self.shard.select(ids)
+            others = [item for item, selected in zip(items, mine) if not selected]
+            items[:] = [item for item, selected in zip(items, mine) if selected]
+            config.hook.pytest_deselected(items=others)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["thunder_collected"] = (len(items), matrix)
+        else:
+            self._collected(len(items), matrix)
+
+    def _collected(self, selected: int, matrix: str | None) -> None:
+        self.selected, self.matrix = selected, matrix
+        self._write(selected=selected, matrix=matrix)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Notes what a worker of xdist has collected; each collects the same."""
+        found = getattr(node, "workeroutput", {}).get("thunder_collected")
+        if found is not None and not self.selected:
+            self._collected(*found)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Notes what could not be collected."""
+        if report.failed:
+            self.failed.append(report.nodeid)
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Notes which test runs."""
         self._write(start=nodeid)
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Notes that it has ended."""
+        self.finished.add(nodeid)
         self._write(end=nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Counts a test that has run, or failed before it could."""
         counted = next((value for key, value in report.user_properties if key == PROPERTY), None)
         if not isinstance(counted, dict):
+            if report.failed:
+                self.failed.append(report.nodeid)
             return
         known = hasattr(report, "wasxfail")
         if report.when == "call":
@@ -138,7 +192,7 @@ class _Table:
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """Prints the table, and writes it where `--thunder-report` says."""
-        if not self.outcomes:
+        if not self.outcomes and self.shard is None:
             return
         report = importlib.import_module("thunder.tests.report")
         summary = report.Summary(report.Outcome(*each) for each in self.outcomes)
@@ -148,8 +202,23 @@ class _Table:
                 terminalreporter.write_line(line)
         path = config.getoption("thunder_report")
         if path:
-            report.write_report(summary, Path(path), environment())
+            run = report.Run(
+                report.command_line(config.invocation_params.args),
+                environment(),
+                selected=self.selected,
+                finished=len(self.finished),
+                matrix=self.matrix,
+                shard=None if self.shard is None else str(self.shard),
+                failed=tuple(self.failed),
+            )
+            report.write_report(summary, Path(path), run)
             terminalreporter.write_line(f"written to {path}")
+
+
+def _without_folder(nodeid: str) -> str:
+    """Return the id of a test without the place where its file is installed."""
+    file, colons, rest = nodeid.partition("::")
+    return f"{file.rpartition('/')[2]}{colons}{rest}"
 
 
 def environment() -> dict[str, str]:

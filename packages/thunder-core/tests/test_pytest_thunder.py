@@ -97,9 +97,68 @@ def test_the_table(pytester: pytest.Pytester, workers: list[str]) -> None:
     assert result.ret == 0, result.stdout.str()
     result.stdout.fnmatch_lines(["*conformance of outside*", "family*claimed*passed*total", "written to *report.json"])
     counts = json.loads((pytester.path / "deep" / "report.json").read_text())
-    assert set(counts["environment"]) == {"thunder", "torch"}
+    run = counts["run"]
+    assert set(run["environment"]) == {"thunder", "torch"}
+    assert "outside" in run["command"] and "--thunder-report" not in run["command"]
+    assert run["selected"] == run["finished"] > 0
+    assert (run["shard"], run["matrix"], run["failed"]) == (None, None, [])
     neg = counts["executors"]["outside"]["operators"]["neg"]
     assert (neg["claimed"], neg["passed"], neg["tests"]["passed"]) == (True, True, 1)
+
+
+MATRIX = """
+import pytest
+
+@pytest.mark.parametrize("n", range(23))
+def test_it(n):
+    assert n != 20
+
+@pytest.fixture
+def broken():
+    raise ValueError
+
+def test_other(broken):
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one", "two"])
+def test_shards(pytester: pytest.Pytester, workers: list[str]) -> None:
+    """Each test that -k selects runs in one of the shards, whatever the number of workers of a shard."""
+    pytester.makepyfile(MATRIX)
+    runs = []
+    for i in (1, 2, 3):
+        only = ["-k", "test_it or test_other", "-v", *(workers if i == 2 else [])]
+        options = [f"--thunder-shard={i}/3", f"--thunder-report={i}.json", f"--thunder-log={i}.log"]
+        pytester.runpytest_inprocess(*only, *options)
+        runs.append(json.loads((pytester.path / f"{i}.json").read_text())["run"])
+    assert [run["shard"] for run in runs] == ["1/3", "2/3", "3/3"]
+    assert [run["selected"] for run in runs] == [run["finished"] for run in runs] == [8, 8, 8]
+    assert len({run["matrix"] for run in runs}) == 1
+    failed = [test.partition("::")[2] for run in runs for test in run["failed"]]
+    assert sorted(failed) == ["test_it[20]", "test_other"]
+    lines = [json.loads(line) for i in (1, 2, 3) for line in (pytester.path / f"{i}.log").read_text().splitlines()]
+    assert len({line["end"] for line in lines if "end" in line}) == 24
+    assert sum("end" in line for line in lines) == 24
+    assert [line["selected"] for line in lines if "selected" in line] == [8, 8, 8]
+
+
+def test_an_interrupted_run(pytester: pytest.Pytester) -> None:
+    """The report says how many tests were to run, and how many ended."""
+    pytester.makepyfile(MATRIX)
+    pytester.runpytest_inprocess("-x", "--thunder-shard=1/1", "--thunder-report=report.json")
+    run = json.loads((pytester.path / "report.json").read_text())["run"]
+    assert (run["selected"], run["finished"]) == (24, 21)
+
+
+def test_a_shard_that_there_is_not(pytester: pytest.Pytester) -> None:
+    """The run stops with the reason, not with a traceback."""
+    pytester.makepyfile(MATRIX)
+    result = pytester.runpytest_inprocess("--thunder-shard=4/3")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = result.stdout.str() + result.stderr.str()
+    assert "a shard is written I/N, with I from 1 to N (such as 1/4), but not '4/3'" in text
+    assert "Traceback" not in text
 
 
 def test_an_executor_that_there_is_not(pytester: pytest.Pytester) -> None:

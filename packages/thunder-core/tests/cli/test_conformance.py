@@ -7,6 +7,7 @@ import importlib.util
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import thunder.plugins
 from thunder.cli import conformance, main
 from thunder.plugins import GROUP, PluginManager, PluginRecord, PluginState
+from thunder.tests.report import Outcome, Run, Summary, write_report
 
 
 @pytest.fixture
@@ -71,6 +73,44 @@ def test_one_executor(sessions, capsys) -> None:
     ]
     assert sessions == [[sys.executable, *expected]]
     assert capsys.readouterr().out == f"$ python {' '.join(expected)}\n"
+
+
+@pytest.mark.parametrize("given", [["--shard", "2/4"], ["--shard=2/4"], ["--thunder-shard", "2/4"]], ids=str)
+def test_shard(sessions, given: list[str]) -> None:
+    """pytest's option has a name that no other plugin has."""
+    assert main(["conformance", "acme", *given, "-k", "a=b"]) == 0
+    assert sessions[0][sessions[0].index("acme") + 1 :] == ["--thunder-shard=2/4", "-k", "a=b"]
+
+
+def shard(folder: Path, index: int, outcome: str = "passed") -> str:
+    """Write the report of one of two shards; returns its path."""
+    counted = {"executor": "acme", "operator": f"op{index}", "family": "f", "claimed": True, "sources": "acme 1"}
+    run = Run("python -m thunder conformance acme", {}, selected=1, finished=1, matrix="m", shard=f"{index}/2")
+    path = folder / f"{index}.json"
+    write_report(Summary([Outcome(outcome, counted, "test_x")]), path, run)
+    return str(path)
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_merge(sessions, capsys, tmp_path: Path, outcome: str) -> None:
+    """The table of all shards is printed and written; the status is that of their tests."""
+    page = tmp_path / "deep" / "acme.md"
+    files = [shard(tmp_path, 1), shard(tmp_path, 2, outcome)]
+    assert main(["conformance", "--merge", *files, "--thunder-report", str(page)]) == (outcome == "failed")
+    shown = capsys.readouterr().out
+    assert "conformance of acme" in shown and f"written to {page}" in shown
+    assert f"| f | 2 | {2 - (outcome == 'failed')} | 0 | {int(outcome == 'failed')} | 2 |" in page.read_text()
+    assert sessions == []
+
+
+def test_merge_of_too_few(sessions, capsys, tmp_path: Path) -> None:
+    """What is missing is said, and nothing is written."""
+    page = tmp_path / "acme.md"
+    assert main(["conformance", "--merge", shard(tmp_path, 2), f"--thunder-report={page}"]) == 2
+    assert "one report of each of the 2 shards is needed, but these are of 2/2" in capsys.readouterr().err
+    assert not page.exists()
+    assert main(["conformance", "--merge"]) == 2
+    assert "--merge needs the reports of the shards" in capsys.readouterr().err
 
 
 def test_without_pytest(sessions, monkeypatch, capsys) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from thunder.cli import isolate
 from thunder.cli.isolate import Session, take_option
 
 # An executor whose kernel for one operator ends the process, as a crash of compiled code does.
@@ -73,3 +74,16 @@ def test_how_it_ended() -> None:
     """Failing tests, and having none, are no crashes."""
     assert [Session("a", status, [], None, "").crash for status in (0, 1, 5)] == [None] * 3
     assert Session("a", -11, [], None, "").crash == "crashed: killed by SIGSEGV"
+
+
+def test_the_run_of_all_processes() -> None:
+    """The sums of their tests, and one digest of all tests that there were to deal, whatever the shard."""
+    first = [Session("a", 0, [], None, "", 3, 3, "m1"), Session("b", -11, [], "x", "", 4, 2, "m2")]
+    run = isolate._run_of(first, "acme", ["-x", "--thunder-shard=1/2", "--thunder-report=r.json"], "8")
+    assert run.command == "python -m thunder conformance acme --isolate=8 -x"
+    assert (run.selected, run.finished, run.shard, run.complete) == (7, 5, "1/2", False)
+    second = [Session("a", 0, [], None, "", 2, 2, "m1"), Session("b", 0, [], None, "", 4, 4, "m2")]
+    assert isolate._run_of(second, "acme", ["--thunder-shard=2/2"], "").matrix == run.matrix
+    other = [second[0], Session("b", 0, [], None, "", 4, 4, "m3")]
+    assert isolate._run_of(other, "acme", ["--thunder-shard=2/2"], "").matrix != run.matrix
+    assert isolate._run_of(second, "acme", [], "").matrix is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from thunder.plugins.sources import hash_of_sources
 
 VENDOR = Path(__file__).parent / "vendor"
 
@@ -237,15 +240,21 @@ def test_ops(good_site: Path) -> None:
     assert implementation["checker"] and implementation["gradient"]
 
 
-def test_conformance(good_site: Path) -> None:
-    """The suite takes the plugin's profile, tests its own operator too, and sees that the executor claimed both."""
+def test_conformance(good_site: Path, tmp_path: Path) -> None:
+    """The suite takes the plugin's profile, tests its own operator too, and sees that the executor claimed both.
+
+    The hash in the table, of the installed wheel, is that of the vendor's sources.
+    """
+    report = tmp_path / "multimul.md"
     name = " or ".join(f"test_core_vs_torch_consistency[{op}-multimul-cpu-float32]" for op in ("mul", "multimul"))
-    done = python(good_site, "-m", "thunder", "conformance", "multimul", "-q", "-k", name)
+    done = python(good_site, "-m", "thunder", "conformance", "multimul", "-q", "-k", name, f"--thunder-report={report}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "conformance of multimul" in done.stdout
     total = next(line.split() for line in done.stdout.splitlines() if line.startswith("all "))
     claimed, passed = int(total[1]), int(total[2])
     assert claimed == passed == 2, done.stdout
+    sources = hash_of_sources(VENDOR / GOOD / "src" / "thunder_ex_multimul")
+    assert re.search(rf"^Sources: {GOOD} \S+, {sources}\.$", report.read_text(), re.M)
 
 
 def test_doctor(site: Path) -> None:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from thunder.tests.report import Outcome, Summary, write_report
+from thunder.tests.report import Outcome, Run, Summary, command_line, write_report
+
+SOURCES = "thunder-ex-acme 1.0, sha256:" + 64 * "0"
+RUN = Run("python -m thunder conformance acme", {"thunder": "0.1.0", "torch": "2.13"}, selected=3, finished=3)
 
 
 def outcome(kind: str, operator: str, *, family: str = "shape", claimed: bool | None = True) -> Outcome:
-    counted = {"executor": "acme", "operator": operator, "family": family, "claimed": claimed}
+    counted = {"executor": "acme", "operator": operator, "family": family, "claimed": claimed, "sources": SOURCES}
     return Outcome(kind, counted, f"test_x[{operator}]")
 
 
@@ -47,10 +50,11 @@ def test_text() -> None:
 def test_json(tmp_path: Path) -> None:
     """Counts by executor, family and operator, with the tests that failed."""
     path = tmp_path / "deep" / "report.json"
-    write_report(SUMMARY, path, {"torch": "2.13"})
+    write_report(SUMMARY, path, RUN)
     content = json.loads(path.read_text())
-    assert content["environment"] == {"torch": "2.13"}
+    assert Run.from_data(content["run"]) == RUN
     acme = content["executors"]["acme"]
+    assert acme["sources"] == [SOURCES]
     assert acme["total"] == {"claimed": 4, "passed": 2, "known_failures": 1, "failed": 1, "total": 7}
     assert acme["families"]["reductions"]["total"] == 2
     assert acme["tests"] == {"passed": 8, "failed": 1, "xfailed": 1, "skipped": 1}
@@ -61,10 +65,44 @@ def test_json(tmp_path: Path) -> None:
 def test_markdown(tmp_path: Path) -> None:
     """A table that a page of the documentation can hold."""
     path = tmp_path / "report.md"
-    write_report(SUMMARY, path, {"thunder": "0.1.0", "torch": "2.13"})
+    write_report(SUMMARY, path, RUN)
     lines = path.read_text().splitlines()
     assert lines[0] == "## Conformance of acme"
     assert "| shape | 3 | 1 | 1 | 1 | 3 |" in lines
     assert "| all | 4 | 2 | 1 | 1 | 7 |" in lines
     assert "Operators by family; tests: 8 passed, 1 failed, 1 xfailed, 1 skipped." in lines
-    assert lines[-1] == "thunder 0.1.0, torch 2.13"
+    assert f"Sources: {SOURCES}." in lines
+    assert lines[-1] == "Command: `python -m thunder conformance acme`; thunder 0.1.0, torch 2.13."
+
+
+def test_sources_that_changed_meanwhile() -> None:
+    """All of them are told; those of an executor of no distribution are unknown."""
+    changed = Outcome("passed", {**outcome("passed", "cat").counted, "sources": "thunder-ex-acme 1.1, sha256:1"})
+    lines = Summary([outcome("passed", "cat"), changed]).markdown().splitlines()
+    assert [line for line in lines if line.startswith("Sources")] == [
+        f"Sources: {SOURCES}.",
+        "Sources: thunder-ex-acme 1.1, sha256:1.",
+    ]
+    unknown = Outcome("passed", {**changed.counted, "sources": None})
+    assert "Sources: unknown." in Summary([unknown]).markdown()
+
+
+def test_a_run_that_was_not_whole(tmp_path: Path) -> None:
+    """Tests that did not end, and those that failed and belong to no operator, are told below the table."""
+    run = Run("python -m pytest", {}, selected=9, finished=4, failed=("test_claims_something[acme]", "test_b[acme]"))
+    path = tmp_path / "report.md"
+    write_report(SUMMARY, path, run)
+    assert path.read_text().splitlines()[-2:] == [
+        "Incomplete: only 4 of 9 tests ended.",
+        "Failed, and not in the table: test_claims_something[acme], test_b[acme].",
+    ]
+    assert not run.complete
+    assert RUN.complete
+
+
+def test_command_line() -> None:
+    """The command of the whole table, without where it is written and which shard ran."""
+    suite = ["--pyargs", "thunder.tests", "--executor", "acme"]
+    one_run = ["--thunder-shard", "1/4", "--thunder-report=/home/me/a.json", "--thunder-shard=2/4"]
+    assert command_line([*suite, "-k", "a or b", *one_run, "-x"]) == "python -m thunder conformance acme -k 'a or b' -x"
+    assert command_line(["--executor", "acme", "tests"]) == "python -m pytest --executor acme tests"

@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import thunder
 import thunder.torch as ltorch
 from thunder.extend import OperatorExecutor, deregister_executor, get_executor, register_executor
 from thunder.plugins import ConformanceProfile
+from thunder.plugins.sources import hash_of_sources
 from thunder.tests import target as targets
 from thunder.tests.opinfos import OpInfo, elementwise_unary_generator
 from thunder.tests.target import (
@@ -102,6 +106,17 @@ def test_devices(executor: OperatorExecutor, profile: Any) -> None:
         target_of(executor)
     with pytest.raises(BadTarget, match="this machine has no device no_such_device"):
         target_of(executor, devices=["cpu", "no_such_device"])
+
+
+def test_sources(executor: OperatorExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of thunder-core for its executors, those of the plugin's package for its own, else none."""
+    ours = hash_of_sources(Path(thunder.__file__).parent)
+    assert target_of(get_executor("torch")).sources == f"thunder-core {thunder.__version__}, {ours}"
+    assert target_of(executor).sources is None
+    entry_point = EntryPoint("acme", "thunder.plugins.env:hooks", "thunder.executors.v1")
+    owner = SimpleNamespace(source="thunder-ex-acme 1.0", entry_point=entry_point)
+    monkeypatch.setattr(targets, "manager", lambda: SimpleNamespace(owner_of=lambda name: owner))
+    assert target_of(executor).sources == f"thunder-ex-acme 1.0, {ours}"
 
 
 def test_names(executor: OperatorExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@
 Runs the suite of thunder-core (`thunder.tests`) in pytest, with one session per executor. Further arguments are passed
 to pytest: `python -m thunder conformance acme -n 2 -k softmax --thunder-dtypes float32`. `--isolate` runs each family
 of operators in a separate process, so that a crash does not affect the other families (`thunder.cli.isolate`).
+`--shard I/N` runs one of N parts, and `--merge REPORT.json…` makes one table of the reports of all parts
+(`--thunder-report=PATH` writes it).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from thunder.cli import isolate
@@ -23,7 +26,9 @@ from thunder.plugins import PluginState
 __all__ = ["add_parser", "run", "split"]
 
 COMMAND = "conformance"
-SUITE = "thunder.tests"
+MERGE = "--merge"
+#: Options of this command, with their names in pytest, where another plugin may have an option `--shard`.
+NAMES = {"--shard": isolate.SHARD}
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -65,9 +70,13 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    rest = _joined(args.rest)
+    merging, files = isolate.take_option(rest, MERGE)
+    if merging is not None:
+        return merge([merging, *files] if merging else files)
     if args.name is not None:
-        return test(args.name, args.rest)
-    outcomes = list(_every_plugin(args.rest))
+        return test(args.name, rest)
+    outcomes = list(_every_plugin(rest))
     if not outcomes:
         print("thunder conformance: no executor plugin is installed; name an executor to test, such as torch")
         return 0
@@ -75,6 +84,41 @@ def run(args: argparse.Namespace) -> int:
     for name, _, words in outcomes:
         print(f"  {name}: {words}")
     return max(status for _, status, _ in outcomes)
+
+
+def _joined(rest: Sequence[str]) -> list[str]:
+    """Return the arguments with `--option value` as `--option=value`, for the options that this command reads."""
+    joined: list[str] = []
+    wanted = (*NAMES, *NAMES.values(), isolate.REPORT, isolate.FAMILY)
+    for argument in rest:
+        if joined and joined[-1] in wanted:
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    parts = [argument.partition("=") for argument in joined]
+    return [f"{NAMES.get(name, name)}{equals}{value}" for name, equals, value in parts]
+
+
+def merge(arguments: Sequence[str]) -> int:
+    """Make one table of the reports of all shards. Return 0 if no test failed, and every test ended."""
+    # The import is local because it imports torch, and other commands work without torch.
+    from thunder.tests import shards
+    from thunder.tests.report import write_report
+
+    report, files = isolate.take_option(arguments, isolate.REPORT)
+    try:
+        if not files:
+            raise shards.BadShards(f"{MERGE} needs the reports of the shards: {MERGE} 1.json 2.json")
+        summary, run = shards.merge({file: shards.read(Path(file)) for file in files})
+    except shards.BadShards as error:
+        print(f"thunder conformance: {error}", file=sys.stderr)
+        return 2
+    isolate.print_tables(summary)
+    print("\n".join(["", *run.lines()]))
+    if report:
+        write_report(summary, Path(report), run)
+        print(f"written to {report}")
+    return 0 if run.complete and not summary.failed else 1
 
 
 def test(executor: str, rest: Sequence[str]) -> int:
@@ -85,7 +129,7 @@ def test(executor: str, rest: Sequence[str]) -> int:
     at_once, rest = isolate.take_option(rest, isolate.OPTION)
     if at_once is not None:
         return isolate.run(executor, rest, at_once)
-    command = [sys.executable, "-m", "pytest", "--pyargs", SUITE, "--executor", executor, *rest]
+    command = [sys.executable, "-m", "pytest", "--pyargs", isolate.SUITE, "--executor", executor, *rest]
     print(f"$ python {' '.join(command[1:])}", flush=True)
     return subprocess.run(command, check=False).returncode
 

@@ -9,6 +9,7 @@ four processes at a time.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -20,11 +21,11 @@ from typing import Any, NamedTuple
 
 from thunder.cli.child import death
 
-__all__ = ["OPTION", "Session", "run", "take_option"]
+__all__ = ["OPTION", "REPORT", "SHARD", "SUITE", "Session", "print_tables", "run", "take_option"]
 
 OPTION = "--isolate"
 SUITE = "thunder.tests"
-REPORT, FAMILY = "--thunder-report", "--thunder-family"
+REPORT, FAMILY, SHARD = "--thunder-report", "--thunder-family", "--thunder-shard"
 #: The exit statuses of pytest if tests have run, or if there were none.
 ENDED = (0, 1, 5)
 
@@ -37,6 +38,9 @@ class Session(NamedTuple):
     outcomes: list[tuple[str, dict[str, Any], str]]
     running: str | None  # the test during which the process died
     output: str
+    selected: int = 0
+    finished: int = 0
+    matrix: str | None = None  # a digest of the tests of all shards
 
     @property
     def crash(self) -> str | None:
@@ -71,7 +75,7 @@ def run(executor: str, rest: Sequence[str], at_once: str) -> int:
     outcomes = [each for session in sessions for each in _outcomes_of(session, executor)]
     if report:
         _write_outputs(sessions, Path(report).parent)
-    return _summarize(outcomes, report)
+    return _summarize(outcomes, report, _run_of(sessions, executor, rest, at_once))
 
 
 def families_of(executor: str, folder: Path) -> list[str]:
@@ -92,16 +96,20 @@ def _session(executor: str, family: str, arguments: Sequence[str], folder: Path)
     with output.open("w") as stream:
         status = subprocess.run(command, check=False, stdout=stream, stderr=subprocess.STDOUT).returncode
     outcomes: list[tuple[str, dict[str, Any], str]] = []
-    running = None
+    running, selected, finished, matrix = None, 0, 0, None
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
         told = json.loads(line)
         if "start" in told:
             running = told["start"]
         elif "end" in told:
             running = None
+            finished += 1
+        elif "selected" in told:
+            selected, matrix = told["selected"], told["matrix"]
         else:
             outcomes.append((told["outcome"], told["counted"], told["nodeid"]))
-    return Session(family, status, outcomes, running, output.read_text(encoding="utf-8", errors="replace"))
+    text = output.read_text(encoding="utf-8", errors="replace")
+    return Session(family, status, outcomes, running, text, selected, finished, matrix)
 
 
 def _told(session: Session) -> Session:
@@ -134,22 +142,45 @@ def _write_outputs(sessions: Sequence[Session], folder: Path) -> None:
             (folder / f"{session.family.replace(' ', '_')}.txt").write_text(session.output, encoding="utf-8")
 
 
-def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str | None) -> int:
+def _run_of(sessions: Sequence[Session], executor: str, rest: Sequence[str], at_once: str) -> Any:
+    """Describe how the results were made, as a session of pytest does for its own."""
     # The import is local because it imports torch, and other commands work without torch.
     from pytest_thunder import environment
+    from thunder.tests.report import Run, command_line
+
+    shard, _ = take_option(rest, SHARD)
+    isolated = f"{OPTION}={at_once}" if at_once else OPTION
+    dealt = "\n".join(f"{session.family} {session.matrix}" for session in sessions)
+    return Run(
+        command_line(["--pyargs", SUITE, "--executor", executor, isolated, *rest]),
+        environment(),
+        selected=sum(session.selected for session in sessions),
+        finished=sum(session.finished for session in sessions),
+        matrix=None if shard is None else hashlib.sha256(dealt.encode()).hexdigest(),
+        shard=shard,
+    )
+
+
+def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str | None, run: Any) -> int:
+    # The import is local because it imports torch, and other commands work without torch.
     from thunder.tests.report import Outcome, Summary, write_report
 
     summary = Summary(Outcome(*each) for each in outcomes)
     failed = sorted({nodeid for outcome, _, nodeid in outcomes if outcome == "failed"})
     for nodeid in failed:
         print(f"FAILED {nodeid}")
+    print_tables(summary)
+    if report:
+        write_report(summary, Path(report), run)
+        print(f"written to {report}")
+    return 1 if failed or not outcomes else 0
+
+
+def print_tables(summary: Any) -> None:
+    """Print the table of each executor."""
     for name in sorted(summary.executors):
         print(f"\nconformance of {name}")
         print("\n".join(summary.text(name)))
-    if report:
-        write_report(summary, Path(report), environment())
-        print(f"written to {report}")
-    return 1 if failed or not outcomes else 0
 
 
 def main(arguments: Sequence[str]) -> int:

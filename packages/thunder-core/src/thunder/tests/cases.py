@@ -167,6 +167,7 @@ class Case:
             family=self.info.family,
             test=self.test,
             executor=self.target.name,
+            sources=self.target.sources,
             device=self.device,
             dtype=self.dtype_name,
             claimed=None,

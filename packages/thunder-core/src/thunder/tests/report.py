@@ -8,12 +8,13 @@ An operator passes if it was claimed and all its tests passed. Known failures ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Outcome", "Row", "Summary", "write_report"]
+__all__ = ["Outcome", "Row", "Run", "Summary", "command_line", "write_report"]
 
 PASSED, FAILED, XFAILED, SKIPPED = "passed", "failed", "xfailed", "skipped"
 
@@ -25,6 +26,60 @@ class Outcome:
     outcome: str
     counted: Mapping[str, Any]
     nodeid: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """How the results of a table were made.
+
+    `command` is the command of all shards. `selected` is the number of tests to run, and `finished` the number of those
+    that ended. `matrix` is a digest of the tests of all shards. `failed` are tests that belong to no operator.
+    """
+
+    command: str
+    environment: Mapping[str, str]
+    selected: int = 0
+    finished: int = 0
+    matrix: str | None = None
+    shard: str | None = None
+    failed: tuple[str, ...] = ()
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Run:
+        """Return the run that `asdict` made plain data of."""
+        return cls(**{**data, "failed": tuple(data["failed"])})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every test ended, and each test that failed is in the table."""
+        return self.finished == self.selected and not self.failed
+
+    def lines(self) -> list[str]:
+        """Return the paragraph below the tables."""
+        told = ", ".join(f"{key} {value}" for key, value in self.environment.items())
+        lines = [f"Command: `{self.command}`; {told}."]
+        if self.finished != self.selected:
+            lines.append(f"Incomplete: only {self.finished} of {self.selected} tests ended.")
+        if self.failed:
+            lines.append(f"Failed, and not in the table: {', '.join(self.failed)}.")
+        return lines
+
+
+# Options about where results are written and which part of the tests runs. They do not change the merged table.
+_OF_ONE_RUN = ("--thunder-report", "--thunder-shard", "--thunder-log")
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Return the command that makes a table, from pytest's arguments."""
+    kept: list[str] = []
+    value_follows = False
+    for argument in arguments:
+        if not value_follows and argument.partition("=")[0] not in _OF_ONE_RUN:
+            kept.append(argument)
+        value_follows = not value_follows and argument in _OF_ONE_RUN
+    if kept[:3] == ["--pyargs", "thunder.tests", "--executor"]:
+        return shlex.join(["python", "-m", "thunder", "conformance", *kept[3:]])
+    return shlex.join(["python", "-m", "pytest", *kept])
 
 
 @dataclass
@@ -59,18 +114,43 @@ _COLUMNS = ("family", "claimed", "passed", "known failures", "failed", "total")
 
 
 class Summary:
-    """The counts of a run, by executor."""
+    """The counts of a run, by executor, and the sources of each executor: one, unless they changed meanwhile."""
 
-    def __init__(self, outcomes: Iterable[Outcome]):
+    def __init__(self, outcomes: Iterable[Outcome] = ()):
         self.executors: dict[str, dict[str, Operator]] = {}
+        self.sources: dict[str, set[str]] = {}
         for each in outcomes:
             counted = each.counted
+            sources = self.sources.setdefault(counted["executor"], set())
+            if counted.get("sources"):
+                sources.add(counted["sources"])
             operators = self.executors.setdefault(counted["executor"], {})
             found = operators.setdefault(counted["operator"], Operator(counted["operator"], counted["family"]))
             found.tests[each.outcome] += 1
             found.claimed |= bool(counted["claimed"])
             if each.outcome == FAILED:
                 found.failures.append(each.nodeid)
+
+    @classmethod
+    def merged(cls, parts: Iterable[Mapping[str, Any]]) -> Summary:
+        """Return the summary of the parts that `data` returned."""
+        summary = cls()
+        for part in parts:
+            for executor, told in part.items():
+                summary.sources.setdefault(executor, set()).update(told["sources"])
+                operators = summary.executors.setdefault(executor, {})
+                for name, counts in told["operators"].items():
+                    found = operators.setdefault(name, Operator(name, counts["family"]))
+                    found.claimed |= counts["claimed"]
+                    found.failures += counts["failures"]
+                    for outcome, number in counts["tests"].items():
+                        found.tests[outcome] += number
+        return summary
+
+    @property
+    def failed(self) -> bool:
+        """Whether a test of an operator failed."""
+        return any(self.tests(executor)[FAILED] for executor in self.executors)
 
     def rows(self, executor: str) -> list[Row]:
         """Return the families of an executor by name, and their sum."""
@@ -122,6 +202,7 @@ class Summary:
             lines += [_markdown_line(_cells(row)) for row in self.rows(executor)]
             counts = ", ".join(f"{number} {outcome}" for outcome, number in self.tests(executor).items() if number)
             lines += ["", f"Operators by family; tests: {counts}."]
+            lines += ["", *(f"Sources: {sources}." for sources in sorted(self.sources[executor]) or ["unknown"])]
             parts.append("\n".join(lines))
         return "\n\n".join(parts) + "\n"
 
@@ -131,6 +212,7 @@ class Summary:
         for executor, operators in sorted(self.executors.items()):
             rows = self.rows(executor)
             out[executor] = {
+                "sources": sorted(self.sources[executor]),
                 "total": _row_data(rows[-1]),
                 "families": {row.family: _row_data(row) for row in rows[:-1]},
                 "tests": self.tests(executor),
@@ -166,12 +248,11 @@ def _row_data(row: Row) -> dict[str, int]:
     }
 
 
-def write_report(summary: Summary, path: Path, environment: Mapping[str, str]) -> None:
+def write_report(summary: Summary, path: Path, run: Run) -> None:
     """Write the counts as JSON (`.json`) or as Markdown (anything else)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
-        content = {"environment": dict(environment), "executors": summary.data()}
+        content = {"run": asdict(run), "executors": summary.data()}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     else:
-        told = ", ".join(f"{key} {value}" for key, value in environment.items())
-        path.write_text(f"{summary.markdown()}\n{told}\n", encoding="utf-8")
+        path.write_text("\n".join([summary.markdown(), *run.lines(), ""]), encoding="utf-8")

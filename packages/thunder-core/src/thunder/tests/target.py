@@ -9,9 +9,12 @@ from dataclasses import dataclass
 
 import torch
 
+import thunder
 from thunder.core.dtypes import all_dtypes, to_torch_dtype
+from thunder.executors import PYTHON, TORCH, TORCH_COMPILE
 from thunder.extend import Executor, get_executor
-from thunder.plugins import ConformanceProfile, conformance_profile, load_named
+from thunder.plugins import ConformanceProfile, conformance_profile, load_named, manager
+from thunder.plugins.sources import hash_of_sources, package_of
 from thunder.tests.comparison import Tolerance, default_tolerance
 from thunder.tests.known_failures import KnownFailure, known_failures_of
 from thunder.tests.opinfo import OpInfo
@@ -25,6 +28,7 @@ __all__ = [
     "Target",
     "device_is_there",
     "operators_without_samples",
+    "sources_of",
     "targets_of",
 ]
 
@@ -50,7 +54,8 @@ class Target:
     """An executor under test.
 
     `devices` and `dtypes` are those of this run. `every_dtype` are all dtypes of the profile, which known failures may
-    name. `opinfos` are the operators of thunder, followed by the operators of the plugin.
+    name. `opinfos` are the operators of thunder, followed by the operators of the plugin. `sources` names the
+    distribution that the executor belongs to and the hash of its sources; None for an executor of no distribution.
     """
 
     executor: Executor
@@ -62,6 +67,7 @@ class Target:
     opinfos: tuple[OpInfo, ...]
     own_operators: frozenset[str]
     known_failures: tuple[KnownFailure, ...]
+    sources: str | None = None
 
     @property
     def name(self) -> str:
@@ -131,7 +137,21 @@ def target_of(
         opinfos=tuple(info for info in infos if not families or info.family in families),
         own_operators=frozenset(info.name for info in own),
         known_failures=known_failures_of(profile.known_failures, there),
+        sources=sources_of(executor),
     )
+
+
+def sources_of(executor: Executor) -> str | None:
+    """Return the distribution that an executor belongs to, with the hash of its sources."""
+    owner = manager().owner_of(executor.name)
+    if owner is not None:
+        distribution, module = owner.source, owner.entry_point.module
+    elif executor in (TORCH, PYTHON, TORCH_COMPILE):
+        distribution, module = f"thunder-core {thunder.__version__}", "thunder"
+    else:
+        return None
+    package = package_of(module)
+    return None if package is None else f"{distribution}, {hash_of_sources(package)}"
 
 
 def operators_without_samples(target: Target) -> list[str]:

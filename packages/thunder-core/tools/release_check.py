@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nox -s release_check [-- PACKAGE...]`: check what must hold when a package is released.
+
+The conformance tables of a package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for
+thunder-core) must have been made from its sources as they are now, must be complete, and must have no failed rows.
+
+A check is a function `(root, package) -> problems`. Add further checks to `CHECKS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thunder.plugins.sources import hash_of_sources
+
+__all__ = ["CHECKS", "Page", "Table", "check", "check_tables", "main", "page_of"]
+
+CORE, PREFIX = "thunder-core", "thunder-ex-"
+TABLES = Path("docs", "conformance")
+HEADER = "| family | claimed | passed | known failures | failed | total |"
+FAILED = HEADER.strip("|").split("|").index(" failed ")
+
+_COMMAND = re.compile(r"`((?:[A-Z_]+=\S+ )*python -m thunder conformance\b[^`]*)`")
+_SOURCES = re.compile(r"Sources: (?P<distribution>\S+)(?: \S+)?, (?P<hash>sha256:[0-9a-f]{64})\.$")
+_CHANGED = ("Sources: ", "Incomplete: ", "Failed, and not in the table: ")
+
+
+@dataclass
+class Table:
+    """One conformance table of a page. `lines` are those below the table that say how it was made."""
+
+    number: int
+    rows: list[list[str]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def problems(self, package: str, now: str) -> list[str]:
+        """Return what is wrong with the table. `now` is the hash of the package's sources."""
+        found = [f"{row[0]} has {row[FAILED]} failed" for row in self.rows if row[FAILED] != "0"]
+        sources = [line for line in self.lines if line.startswith("Sources: ")]
+        hashes = [match for match in map(_SOURCES.match, sources) if match is not None]
+        if not hashes or len(hashes) != len(sources):
+            found.append("it does not say from which sources it was made")
+        elif any(match["distribution"] != package for match in hashes):
+            found.append(f"it was made from the sources of another distribution than {package}")
+        elif any(match["hash"] != now for match in hashes):
+            found.append(f"the sources of {package} have changed since")
+        return found + [line for line in self.lines if line not in sources]
+
+
+@dataclass
+class Page:
+    """A page with conformance tables, and the commands that made them."""
+
+    tables: list[Table] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
+
+
+def page_of(text: str) -> Page:
+    """Return the tables and commands of a page."""
+    page = Page(commands=list(dict.fromkeys(" ".join(each.split()) for each in _COMMAND.findall(text))))
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line == HEADER:
+            page.tables.append(Table(number))
+            inside = True
+        elif inside and line.startswith("|"):
+            if not line.startswith("|---"):
+                page.tables[-1].rows.append([cell.strip() for cell in line.strip("|").split("|")])
+        else:
+            inside = False
+            # Lines about the whole run (its tests that are in no table) follow the last table.
+            if page.tables and line.startswith(_CHANGED):
+                page.tables[-1].lines.append(line)
+    return page
+
+
+def plugins_of(package: str) -> tuple[str, ...]:
+    """Return the names with which the pages of a package begin."""
+    return ("torch", "python") if package == CORE else (package.removeprefix(PREFIX),)
+
+
+def sources_of(root: Path, package: str) -> Path:
+    """Return the folder of a package that its wheel installs."""
+    module = "thunder" if package == CORE else package.replace("-", "_")
+    return root / "packages" / package / "src" / module
+
+
+def check_tables(root: Path, package: str) -> list[str]:
+    """Check that the conformance tables are those of the sources, complete, and without failures."""
+    names = plugins_of(package)
+    pages = [path for path in sorted((root / TABLES).glob("*.md")) if path.stem.split("-")[0] in names]
+    if not pages:
+        command = f"python -m thunder conformance {names[0]} --thunder-report={TABLES.as_posix()}/{names[0]}-cuda.md"
+        return [f"there is no conformance table; make it with\n    {command}"]
+    now = hash_of_sources(sources_of(root, package))
+    found = []
+    for path in pages:
+        page = page_of(path.read_text(encoding="utf-8"))
+        name = path.relative_to(root).as_posix()
+        wrong = [f"{name}:{table.number}: {why}" for table in page.tables for why in table.problems(package, now)]
+        if not page.tables:
+            wrong = [f"{name}: has no conformance table"]
+        if wrong:
+            commands = page.commands or [f"python -m thunder conformance {path.stem.split('-')[0]}"]
+            wrong.append("make it anew, with --thunder-report=PATH for the text of the page:")
+            wrong += [f"    {command}" for command in commands]
+            found.append("\n".join(wrong))
+    return found
+
+
+CHECKS: tuple[Callable[[Path, str], list[str]], ...] = (check_tables,)
+
+
+def check(root: Path, packages: Sequence[str]) -> dict[str, list[str]]:
+    """Return the problems of each package, and those of no package."""
+    found = {package: [problem for one in CHECKS for problem in one(root, package)] for package in packages}
+    names = {name for path in (root / "packages").glob("*/pyproject.toml") for name in plugins_of(path.parent.name)}
+    strangers = [path for path in sorted((root / TABLES).glob("*.md")) if path.stem.split("-")[0] not in names]
+    if strangers:
+        found["this repository"] = [f"{path.relative_to(root).as_posix()} is of no package" for path in strangers]
+    return found
+
+
+def main(arguments: Sequence[str], root: Path = Path(__file__).resolve().parents[3]) -> int:
+    """Check packages, or all of them, and return 0 if they can be released."""
+    known = sorted(path.parent.name for path in (root / "packages").glob("*/pyproject.toml"))
+    parser = argparse.ArgumentParser(prog="nox -s release_check --", description=__doc__)
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(known)} (default: all)")
+    packages = parser.parse_args(arguments).packages or known
+    if unknown := sorted(set(packages) - set(known)):
+        parser.error(f"there is no package {', '.join(unknown)}; the packages are {', '.join(known)}")
+    problems = check(root, packages)
+    for package, found in problems.items():
+        print(f"{package}: {'cannot be released' if found else 'can be released'}")
+        for problem in found:
+            print("\n".join(f"  {line}" for line in problem.splitlines()))
+    return 1 if any(problems.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -49,7 +49,7 @@ def test_what_is_no_shard(text: str) -> None:
     """The message says how a shard is written."""
     with pytest.raises(BadShards, match="a shard is written I/N"):
         Shard.parse(text)
-    assert Shard.parse("3/12") == (3, 12)
+    assert Shard.parse("3/12") == Shard(3, 12)
     assert str(Shard(3, 12)) == "3/12"
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from thunder.tests.report import Run, Summary
 
@@ -24,7 +24,8 @@ class BadShards(ValueError):
     """A shard that does not exist, or reports that are not the shards of one run. The message contains the reason."""
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """One part of the matrix. The first has the index 1."""
 
     index: int

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.core.transforms import grad
+from thunder.toolkit.testing import repeats
 from thunder_ex_apex import cross_entropy
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 3e-3}
@@ -162,3 +163,11 @@ def test_small_losses_are_torchs_unless_it_is_named(device: str) -> None:
     f = thunder.jit(lambda x, t: F.cross_entropy(x, t))
     torch.testing.assert_close(f(x, t), F.cross_entropy(x, t))
     assert "apex" not in str(thunder.last_traces(f)[-1])
+
+
+def test_deterministic_algorithms(device: str) -> None:
+    """Losses and gradients repeat bit by bit."""
+    x = torch.randn(512, 1000, device=device, requires_grad=True)
+    t = torch.arange(512, device=device)
+    f = thunder.jit(lambda x: torch.nn.functional.cross_entropy(x, t), executors=["apex"])
+    assert repeats(f, x)

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+from thunder.toolkit.testing import repeats
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 SHAPES = (((3, 4), (4,)), ((2, 3, 4), (3, 4)), ((7,), (7,)), ((5, 33), (33,)), ((3, 1030), (1030,)))
@@ -81,3 +82,14 @@ def test_nobody_gets_them_unasked(device: str) -> None:
     f = thunder.jit(lambda x: F.layer_norm(x, (4,)))
     f(torch.randn(3, 4, device=device))
     assert "apex" not in str(thunder.last_traces(f)[-1])
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.rms_norm])
+def test_deterministic_algorithms(norm: Any, device: str) -> None:
+    """Gradients of parameters, which apex sums over many rows, repeat bit by bit."""
+    rows = 16384 if device == "cuda" else 40
+    x, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((rows, 64), (64,)))
+    extra = [w] if norm is F.layer_norm else []
+    f = thunder.jit(lambda x, w: norm(x, w.shape, w, *extra), executors=["apex_norm"])
+    assert repeats(f, x, w)
+    assert "apex_" in str(thunder.last_traces(f)[-1])

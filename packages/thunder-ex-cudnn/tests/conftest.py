@@ -128,6 +128,7 @@ class Library:
         self.refuses = False
         self.by_address = False
         self.workspace = 0
+        self.capability = (9, 0)
 
     def backend_version(self) -> int:
         return 91900
@@ -166,6 +167,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Library:
         monkeypatch.setattr(module, "unusable_device", lambda device: None)
     monkeypatch.setattr(plans, "_threads", plans._Threads())
     monkeypatch.setattr(plans, "current_stream", lambda device: 7)
+    monkeypatch.setattr(plans, "capability_of", lambda device: stand_in.capability)
     for module in (run, varlen, norm_run):
         monkeypatch.setattr(module, "current_device", lambda: -1)
     for module in (plans, run, norm_run):

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder import plugins
+from thunder.toolkit.testing import repeats
 
 # What nvFuser does not run after all torch runs, with a warning: here that is a failure.
 pytestmark = pytest.mark.filterwarnings("error:nvfuser")
@@ -430,3 +431,14 @@ def test_compositions(device: str, data: st.DataObject) -> None:
     jitted = thunder.jit(f, executors=["nvfuser"])
     for a, b in zip(jitted(x, y), f(x, y)):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_deterministic_algorithms(device: str) -> None:
+    """Sums over rows and columns, which nvFuser splits over many blocks, repeat bit by bit."""
+    rows = 16384 if device == "cuda" else 40
+    x, w = made(rows, 64, device=device).requires_grad_(), made(64, device=device, seed=1).requires_grad_()
+    norm = thunder.jit(lambda x, w: F.layer_norm(torch.sigmoid(x), w.shape, w, w), executors=["nvfuser"])
+    assert repeats(norm, x, w)
+    total = thunder.jit(lambda x, w: (torch.sigmoid(x) * w).sum(), executors=["nvfuser"])
+    assert repeats(total, x, w)
+    assert thunder.examine.fusions(total)

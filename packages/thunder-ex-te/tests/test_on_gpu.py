@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import thunder
+from thunder.toolkit.testing import repeats
 
 
 @pytest.fixture
@@ -210,3 +211,18 @@ def test_products_run_in_fp8(gpu: str, recipes: Any) -> None:
         torch.cuda.synchronize()
     names = [row.key for row in seen.key_averages()]
     assert any("e4m3" in name for name in names), names
+
+
+@pytest.mark.parametrize("recipe", ["Float8CurrentScaling", "Float8BlockScaling"])
+def test_deterministic_algorithms(recipe: str, device: str, recipes: Any) -> None:
+    """Results and gradients of norm and layer repeat bit by bit, with scales that depend only on the values."""
+    torch.manual_seed(0)
+    norm, layer = torch.nn.LayerNorm(256, device=device), torch.nn.Linear(256, 384, device=device)
+    f = thunder.jit(
+        lambda x, w: torch.nn.functional.linear(norm(x), w, layer.bias),
+        te_recipe=getattr(recipes, recipe)(),
+        te_fuse_norms=True,
+    )
+    x = torch.randn(2048, 256, device=device, requires_grad=True)
+    assert repeats(f, x, layer.weight)
+    assert "te_matmul" in str(thunder.last_traces(f)[-1])

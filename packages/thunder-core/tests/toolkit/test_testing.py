@@ -12,7 +12,15 @@ import torch
 import thunder
 from thunder import plugins
 from thunder.extend import OperatorExecutor, get_all_executors, get_default_executors
-from thunder.toolkit.testing import FakeEnv, fallbacks_raise, gpu, is_ready, registered
+from thunder.toolkit.testing import (
+    FakeEnv,
+    deterministic_algorithms,
+    fallbacks_raise,
+    gpu,
+    is_ready,
+    registered,
+    repeats,
+)
 
 
 def test_a_machine_from_tables() -> None:
@@ -61,3 +69,38 @@ def test_fallbacks_raise() -> None:
                 thunder.jit(addresses)(x)
     with pytest.warns(thunder.FallbackWarning):
         thunder.jit(addresses)(x)
+
+
+def test_deterministic_algorithms() -> None:
+    """Chosen inside, and as before outside, also after an error."""
+    with pytest.raises(ValueError, match="inside"), deterministic_algorithms():
+        assert torch.are_deterministic_algorithms_enabled()
+        raise ValueError("inside")
+    assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with deterministic_algorithms():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_repeats() -> None:
+    """Equal bits of results and gradients repeat, also NaN; another sign of zero does not."""
+    x = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    assert repeats(torch.sqrt, x)
+    assert repeats(lambda x: x.to(torch.bfloat16).sum(), x)
+    calls: list[int] = []
+
+    def alternating(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x.detach() * 0.0 * (-1) ** len(calls)
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return x.detach() + (x - x.detach()) * float(len(calls))
+
+    assert not repeats(alternating, torch.ones(3))
+    assert repeats(gradient, x.detach())
+    assert not repeats(gradient, x)

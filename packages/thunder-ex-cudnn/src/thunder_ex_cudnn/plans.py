@@ -20,6 +20,7 @@ import torch
 
 from thunder.toolkit.launch import current_cuda_device as current_device
 from thunder.toolkit.launch import current_stream, new_tensor
+from thunder_ex_cudnn.probe import capability_of
 
 __all__ = [
     "Context",
@@ -30,9 +31,11 @@ __all__ = [
     "context",
     "current_device",
     "dense",
+    "has_deterministic_attention",
     "library",
     "new_tensor",
     "packed_strides",
+    "require_deterministic_attention",
     "type_of",
 ]
 
@@ -57,6 +60,19 @@ def type_of(dtype: torch.dtype) -> Any:
     """Return cuDNN's name of a dtype."""
     names = {torch.float16: "HALF", torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT", torch.int32: "INT32"}
     return getattr(library().data_type, names.get(dtype, "INT64"))
+
+
+def has_deterministic_attention(device: int) -> bool:
+    """Check whether cuDNN has a deterministic backward of attention on a GPU. Before Hopper it has none."""
+    return capability_of(device) >= (9, 0)
+
+
+def require_deterministic_attention(device: int, *, bias_grad: bool = False) -> None:
+    """Raise Unsupported if cuDNN adds up gradients of attention in any order. For a bias it always does."""
+    if bias_grad:
+        raise Unsupported("cuDNN has no deterministic gradient of a bias")
+    if not has_deterministic_attention(device):
+        raise Unsupported("cuDNN has no deterministic backward of attention on this GPU")
 
 
 class Plan:

@@ -6,6 +6,7 @@ This module does not import torch or the frontend before the cheap checks have p
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from thunder.plugins import describe_error, reject_device, reject_version
 if TYPE_CHECKING:
     from thunder.plugins import Env
 
-__all__ = ["FRONTEND", "unusable_device", "why_not"]
+__all__ = ["FRONTEND", "capability_of", "unusable_device", "why_not"]
 
 FRONTEND = "nvidia-cudnn-frontend"
 OLDEST_FRONTEND = (1, 32)
@@ -26,6 +27,13 @@ _INSTALL = f"pip install --no-deps '{FRONTEND}>={'.'.join(map(str, OLDEST_FRONTE
 def unusable_device(device: object) -> str | None:
     """Return why cuDNN cannot run on a device of this type; None if it can."""
     return reject_device(device, "cuDNN")
+
+
+@functools.cache
+def capability_of(index: int) -> tuple[int, int]:
+    """Return the compute capability of a GPU."""
+    found: tuple[int, int] = importlib.import_module("torch").cuda.get_device_capability(index)
+    return found
 
 
 def why_not(env: Env) -> str | None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.extend import TensorProxy, Trace, to_device, to_dtype, tracectx
+from thunder.toolkit.testing import deterministic_algorithms
 from thunder_ex_cudnn.attention.implementation import takes
 
 
@@ -90,6 +91,35 @@ def test_the_users_choice_of_kernels_counts() -> None:
         assert "cuDNN is disabled by" in str(answer(HEADS, HEADS))
     finally:
         torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+def test_deterministic_algorithms(cudnn: Any) -> None:
+    """Calls whose gradients cuDNN adds in any order on this GPU, or on some, are torch's."""
+    mask = {"mask": (128, 128), "mask_dtype": torch.bfloat16}
+    assert answer(HEADS, HEADS, dropout_p=0.1) is True
+    with deterministic_algorithms():
+        assert answer(HEADS, HEADS, is_causal=True) is True
+        assert answer(HEADS, HEADS, **mask) is True  # backward leaves the gradient of a mask to torch
+        assert "leaves dropout to torch if deterministic" in str(answer(HEADS, HEADS, dropout_p=0.1))
+        cudnn.capability = (8, 0)
+        assert "no deterministic gradients of attention on this GPU" in str(answer(HEADS, HEADS))
+    assert answer(HEADS, HEADS) is True
+
+
+def test_the_choice_is_asked_again(executor: Any, cudnn: Any) -> None:
+    """A jitted function follows the setting, forth and back."""
+    q = torch.randn(2, 4, 8, 16, dtype=torch.bfloat16)
+    cudnn.capability, cudnn.refuses = (8, 0), True
+    jitted = thunder.jit(lambda q: F.scaled_dot_product_attention(q, q, q), executors=[executor])
+
+    def claimed() -> bool:
+        jitted(q)
+        return "cudnn_" in str(thunder.last_traces(jitted)[-1])
+
+    assert claimed()
+    with deterministic_algorithms():
+        assert not claimed()
+    assert claimed()
 
 
 def test_examine_shows_it(executor: Any, cudnn: Any) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.extend import get_default_executors
+from thunder.toolkit.testing import repeats
 from thunder_ex_cudnn.attention import fallback, run
 from thunder_ex_cudnn.plans import packed_strides
 
@@ -284,19 +285,22 @@ def test_cuda_graphs() -> None:
     assert torch.equal(first, again) and not torch.equal(first, second)
 
 
-def test_deterministic_algorithms() -> None:
-    """Gradients repeat bit by bit where torch is told that they have to."""
-    q, k, v = (heads(2, 8, 2048, 128) for _ in range(3))
-    f = jitted(is_causal=True)
-    out = f(q, k, v)
-    g = torch.randn_like(out)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, *others = (torch.autograd.grad(f(q, k, v), (q, k, v), g) for _ in range(3))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    for other in others:
-        assert all(torch.equal(a, b) for a, b in zip(first, other))
+@pytest.mark.parametrize("how", [{"is_causal": True}, {"attn_mask": True}, {"dropout_p": 0.1}], ids=str)
+def test_deterministic_algorithms(how: dict[str, Any]) -> None:
+    """Gradients repeat bit by bit where torch is told that they have to, also that of a mask that heads share."""
+    q, k, v = (heads(2, 8, 1024, 128) for _ in range(3))
+    inputs = [q, k, v]
+    if "attn_mask" in how:
+        inputs.append(torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True))
+    how = {name: value for name, value in how.items() if name != "attn_mask"}
+    jitted = thunder.jit(lambda *x: F.scaled_dot_product_attention(*x, **how), executors=["cudnn"])
+
+    def seeded(*x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(0)
+        out: torch.Tensor = jitted(*x)
+        return out
+
+    assert repeats(seeded, *inputs)
 
 
 def test_threads_and_streams() -> None:

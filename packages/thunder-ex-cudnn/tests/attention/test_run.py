@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from thunder.toolkit.testing import deterministic_algorithms
 from thunder_ex_cudnn import plans
-from thunder_ex_cudnn.attention import run
+from thunder_ex_cudnn.attention import fallback, run
 
 
 def heads(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -91,6 +92,27 @@ def test_deterministic_algorithms(cudnn: Any) -> None:
     run.attention_backward(*args)
     assert [g.calls[0][2].get("use_deterministic_algorithm") for g in cudnn.graphs] == [None, True]
     assert [len(g.executions) for g in cudnn.graphs] == [2, 1]
+
+
+@pytest.mark.parametrize("why", ["the gradient of a bias", "an older GPU"])
+def test_what_cudnn_adds_in_any_order(why: str, cudnn: Any, caplog: Any) -> None:
+    """Is computed by torch if deterministic algorithms are chosen, also if they are chosen after forward."""
+    q, bias = heads(1, 2, 8, 8), torch.randn(1, 2, 8, 8, dtype=torch.bfloat16)
+    out, sums = fallback.forward(q, q, q, bias, None, 1.0)
+    args = (q, q, q, q, out, sums, bias, None, 1.0, why != "an older GPU")
+    if why == "an older GPU":
+        cudnn.capability = (8, 9)
+    with deterministic_algorithms():
+        found = run.attention_backward(*args)
+        run.attention_backward(*args)
+        with pytest.raises(plans.Unsupported, match="attention with dropout"):
+            run.dropout_backward(*args[:6], None, *args[6:9], 0.5, args[9])
+    assert [g.executions for g in cudnn.graphs] == [[]] * len(cudnn.graphs)
+    assert "cuDNN has no deterministic" in caplog.text
+    for a, b in zip(found, fallback.backward(*args), strict=True):
+        assert torch.equal(a, b)
+    run.attention_backward(*args)
+    assert len(cudnn.graphs[-1].executions) == 1
 
 
 def test_a_plan_is_made_once_for_shapes_strides_and_flags(cudnn: Any) -> None:

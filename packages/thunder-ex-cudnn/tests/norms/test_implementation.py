@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
+from thunder.toolkit.testing import deterministic_algorithms
 from thunder_ex_cudnn.norms import run
 
 
@@ -42,6 +43,25 @@ def test_programs(f: Any, name: str, executor: Any, cudnn: Any) -> None:
     for a, b in zip(found, torch.autograd.grad(expected, args, g, allow_unused=True)):
         assert (a is None) == (b is None)
         assert a is None or torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(("f", "name"), [(_rms, "rms_norm"), (_layer, "layer_norm")])
+def test_deterministic_algorithms(f: Any, name: str, executor: Any, cudnn: Any) -> None:
+    """Norms are torch's then; so is backward if they were chosen after forward."""
+    args = _rows(2, 3, 8), _rows(8), _rows(8)
+    jitted = thunder.jit(f, executors=[executor])
+    cudnn.refuses = True
+    out, expected = jitted(*args), f(*args)
+    cudnn.refuses = False
+    made = len(cudnn.graphs)
+    with deterministic_algorithms():
+        found = torch.autograd.grad(out, args, torch.ones_like(out), allow_unused=True)
+        for a, b in zip(found, torch.autograd.grad(expected, args, torch.ones_like(out), allow_unused=True)):
+            assert (a is None) == (b is None)
+            assert a is None or torch.allclose(a, b, atol=1e-5)
+        torch.testing.assert_close(jitted(*args), expected)
+        assert "cudnn_" not in str(thunder.last_traces(jitted)[-1])
+    assert len(cudnn.graphs) == made
 
 
 def test_what_is_not_taken(executor: Any, cudnn: Any) -> None:

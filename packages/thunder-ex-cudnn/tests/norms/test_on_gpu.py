@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.extend import get_default_executors
+from thunder.toolkit.testing import repeats
 
 pytestmark = pytest.mark.skipif(
     "cudnn" not in [ex.name for ex in get_default_executors()], reason="the executor cannot run on this machine"
@@ -45,3 +46,12 @@ def test_norms(name: str, dtype: torch.dtype, shape: Any, wide_weight: bool, cap
         worst = (a.double() - b_).abs().max().item()
         assert worst <= NEAR[a.dtype if a.dtype is not torch.float32 else dtype] * max(b_.abs().max().item(), 1.0)
     assert taken and not caplog.records
+
+
+@pytest.mark.parametrize("norm", [F.rms_norm, F.layer_norm])
+def test_deterministic_algorithms(norm: Any) -> None:
+    """Results and gradients repeat bit by bit."""
+    x = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    jitted = thunder.jit(lambda x, w: norm(x, w.shape, w, *([w] if norm is F.layer_norm else [])), executors=["cudnn"])
+    assert repeats(jitted, x, w)

@@ -13,6 +13,7 @@ import torch
 import triton
 
 import thunder
+from thunder.toolkit.testing import deterministic_algorithms
 from thunder_ex_triton.fusion import autotune
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -138,3 +139,13 @@ def test_names_of_choices() -> None:
     """Other kernels, devices and launches are other choices."""
     parts = [("H200", [("text", (4, 1), (1024,), 4)]), ("H100", [("text", (4, 1), (1024,), 4)]), ("H200", [("t",)])]
     assert len({autotune.digest(*p) for p in parts}) == 3
+
+
+def test_nothing_is_timed_with_deterministic_algorithms(folder: Path, clock: list[float]) -> None:
+    """The default is taken, whatever was faster before; what was chosen is taken again afterwards."""
+    clock += [4.0, 2.0, 3.0]
+    chosen = called(triton_timed=True)
+    with deterministic_algorithms():
+        default = called(triton_timed=True)
+    assert default == called() != chosen
+    assert called(triton_timed=True) == chosen and not clock

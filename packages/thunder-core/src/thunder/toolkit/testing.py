@@ -2,16 +2,21 @@
 """Test a plugin on a machine without the library or the GPU that the plugin needs.
 
 `FakeEnv` is an environment for a probe that is defined by tables. `registered` uses a plugin even if its probe would
-reject it. In `fallbacks_raise`, no test passes because a program ran eagerly.
+reject it. In `fallbacks_raise`, no test passes because a program ran eagerly. `deterministic_algorithms` chooses them
+in the context, and `repeats` checks that results and gradients are equal to the bit then.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+from unittest import mock
+
+import torch
 
 import thunder
 import thunder.extend
@@ -19,7 +24,15 @@ from thunder import plugins
 from thunder.plugins import Env, GpuDevice, PluginRegistry
 from thunder.plugins.hookspecs import REGISTER_HOOKS
 
-__all__ = ["FakeEnv", "fallbacks_raise", "gpu", "is_ready", "registered"]
+__all__ = [
+    "FakeEnv",
+    "deterministic_algorithms",
+    "fallbacks_raise",
+    "gpu",
+    "is_ready",
+    "registered",
+    "repeats",
+]
 
 
 def gpu(name: str = "NVIDIA H200", capability: tuple[int, int] = (9, 0)) -> GpuDevice:
@@ -99,3 +112,37 @@ def fallbacks_raise() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", thunder.FallbackWarning)
         yield
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Choose deterministic algorithms (`torch.use_deterministic_algorithms`), also of cuBLAS, within the context."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with mock.patch.dict(os.environ, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}):
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def repeats(f: Callable[..., torch.Tensor], *inputs: torch.Tensor, times: int = 5) -> bool:
+    """Check with deterministic algorithms that results, and gradients of inputs that require grad, are always equal.
+
+    They are equal if each bit is. `f` is called several times with the same inputs.
+    """
+    leaves = [x for x in inputs if x.requires_grad]
+    first: list[torch.Tensor] = []
+    with deterministic_algorithms():
+        for _ in range(times):
+            out = f(*inputs)
+            g = torch.linspace(-1, 1, out.numel(), device=out.device).reshape(out.shape).to(out.dtype)
+            found = [out.detach(), *(torch.autograd.grad(out, leaves, g) if leaves else ())]
+            first = first or [x.clone() for x in found]
+            if not all(torch.equal(_bytes(a), _bytes(b)) for a, b in zip(first, found)):
+                return False
+    return True
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(-1).view(torch.uint8)

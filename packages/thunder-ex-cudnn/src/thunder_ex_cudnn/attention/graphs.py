@@ -11,7 +11,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from thunder_ex_cudnn.plans import Context, Description, Ints, Layout, Plan, library, packed_strides, type_of
+from thunder_ex_cudnn.plans import (
+    Context,
+    Description,
+    Ints,
+    Layout,
+    Plan,
+    library,
+    packed_strides,
+    require_deterministic_attention,
+    type_of,
+)
 
 __all__ = ["Call", "Causal", "backward_plan", "fits", "forward_plan", "side_and_window"]
 
@@ -120,6 +130,8 @@ def backward_plan(context: Context, call: Call) -> Plan:
     Its tensors are query, key, value, out, grad, sums, the tensors of the options, and the gradients.
     """
     assert call.grad is not None and call.out is not None
+    if call.deterministic:
+        require_deterministic_attention(context.device, bias_grad=call.bias_grad)
     d = _Description(context, call.dtype)
     names = ("query", "key", "value", "out", "grad")
     q, k, v, out, grad = (d.input(n, getattr(call, n), call.dtype) for n in names)

@@ -12,6 +12,7 @@ import thunder.torch as ltorch
 from thunder.extend import dtypes, get_grad, put_grad, put_grads
 from thunder_ex_cudnn.attention import operators
 from thunder_ex_cudnn.attention.graphs import Causal
+from thunder_ex_cudnn.plans import has_deterministic_attention
 from thunder_ex_cudnn.probe import unusable_device
 
 __all__ = ["DTYPES", "added_by", "register", "takes", "why_not_kinds"]
@@ -34,6 +35,8 @@ def why_not_kinds(query: Any, key: Any, value: Any) -> str | None:
         return "the tensors are on several devices"
     if query.dtype not in _TAKEN:
         return f"supports {' and '.join(DTYPES)}, not {query.dtype}"
+    if torch.are_deterministic_algorithms_enabled() and not has_deterministic_attention(query.device.index or 0):
+        return "cuDNN has no deterministic gradients of attention on this GPU"
     if any(n == 0 for x in (query, key, value) for n in x.shape):
         return "the tensors have no elements"
     if key.shape[1] != value.shape[1] or query.shape[1] % key.shape[1]:
@@ -95,6 +98,8 @@ def takes(
         return "does not support additive masks with dropout if value and key differ in width: the gradient is wrong"
     if not 0 <= dropout_p < 1:
         return "supports only dropout probabilities in [0, 1)"
+    if dropout_p and torch.are_deterministic_algorithms_enabled():
+        return "leaves dropout to torch if deterministic algorithms are chosen: not every GPU has such gradients"
     if not torch.backends.cuda.cudnn_sdp_enabled():
         return "cuDNN is disabled by torch.backends.cuda.enable_cudnn_sdp(False) or sdpa_kernel"
     return True

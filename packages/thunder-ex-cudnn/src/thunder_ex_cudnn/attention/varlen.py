@@ -20,7 +20,17 @@ import thunder.torch as ltorch
 from thunder.extend import OpTags, TensorProxy, dtypes, get_grad, put_grads
 from thunder_ex_cudnn.attention import fallback
 from thunder_ex_cudnn.attention.implementation import why_not_kinds
-from thunder_ex_cudnn.plans import Context, Description, Layout, Plan, context, current_device, dense, library
+from thunder_ex_cudnn.plans import (
+    Context,
+    Description,
+    Layout,
+    Plan,
+    context,
+    current_device,
+    dense,
+    library,
+    require_deterministic_attention,
+)
 
 __all__ = ["backward_in_steps", "forward_in_steps", "register"]
 
@@ -83,6 +93,8 @@ class _Description(Description):
 
 
 def _described(context: Context, call: Call) -> Plan:
+    if call.deterministic:
+        require_deterministic_attention(context.device)
     d = _Description(context, call)
     q, k, v = (d.input(name, name, call.dtype) for name in ("query", "key", "value"))
     if not call.backward:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 import thunder.torch as ltorch
 from thunder.extend import dtypes
 from thunder_ex_cudnn.norms import run
@@ -24,6 +26,8 @@ def _why_not(input: Any, normalized_shape: Any, weight: Any) -> str | None:
     reason = unusable_device(input.device)
     if reason is not None:
         return reason
+    if torch.are_deterministic_algorithms_enabled():
+        return "leaves norms to torch if deterministic algorithms are chosen: cuDNN does not promise that its norms are"
     if input.dtype not in _TAKEN:
         return f"supports float16, bfloat16 and float32, not {input.dtype}"
     if weight is None:

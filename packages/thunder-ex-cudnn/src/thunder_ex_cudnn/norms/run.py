@@ -76,6 +76,8 @@ def _forward(input: Tensor, normalized_shape: Any, weight: Tensor, bias: Tensor 
 def _backward(
     grad: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor | None, rstd: Tensor, weight: Tensor
 ) -> Any:
+    if torch.are_deterministic_algorithms_enabled():  # chosen after forward ran
+        return None
     device = input.get_device()
     if device != current_device():
         with torch.cuda.device(device):

@@ -3,7 +3,7 @@
 
 The first choice written to disk is final. Kernels with other tilings may differ in the last bit of a sum, so all
 processes of a machine, and all later runs, use the same tiling. If the choice cannot be written, the default tiling of
-`tiles` is used. The default is always the first candidate.
+`tiles` is used. The default is always the first candidate. With `torch.use_deterministic_algorithms` nothing is timed.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ SURFACE = {
     """,
     "thunder.toolkit.launch": "current_cuda_device current_stream increment_versions new_tensor no_device",
     "thunder.toolkit.layouts": "eager_strides has_fixed_strides order_of reads_strides",
-    "thunder.toolkit.testing": "FakeEnv fallbacks_raise gpu is_ready registered",
+    "thunder.toolkit.testing": "FakeEnv deterministic_algorithms fallbacks_raise gpu is_ready registered repeats",
 }
 # The languages are public too: what they have is what torch, or the set of primitives, has.
 LANGUAGES = ("thunder.torch", "thunder.prims")

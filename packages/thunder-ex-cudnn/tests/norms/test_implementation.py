@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import thunder
 from thunder.toolkit.testing import deterministic_algorithms
+from thunder_ex_cudnn import plans as cudnn_plans
 from thunder_ex_cudnn.norms import run
 
 
@@ -52,7 +53,10 @@ def test_deterministic_algorithms(f: Any, name: str, executor: Any, cudnn: Any) 
     jitted = thunder.jit(f, executors=[executor])
     cudnn.refuses = True
     out, expected = jitted(*args), f(*args)
+    torch.autograd.grad(out, args, torch.ones_like(out), allow_unused=True, retain_graph=True)
+    assert f"cudnn_{name}_backward(" in str(thunder.last_backward_traces(jitted)[-1])
     cudnn.refuses = False
+    cudnn_plans._threads.contexts.clear()  # cuDNN would have a plan now
     made = len(cudnn.graphs)
     with deterministic_algorithms():
         found = torch.autograd.grad(out, args, torch.ones_like(out), allow_unused=True)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import thunder
+from thunder import prims
 from thunder.extend import TensorProxy, dtypes
 from thunder_ex_triton.fusion import iteration_space, region
 from thunder_ex_triton.fusion.iteration_space import Space, reduces
@@ -124,7 +125,7 @@ def test_the_printed_program_runs() -> None:
 )
 def test_spaces(shape: tuple[int, ...], dims: tuple[int, ...], expected: Space | None) -> None:
     a = TensorProxy("a", shape=shape, device="cpu", dtype=dtypes.float32)
-    assert reduces(SimpleNamespace(args=(a, dims))) == expected
+    assert reduces(SimpleNamespace(sym=prims.sum, args=(a, dims))) == expected
 
 
 def test_small_entries_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

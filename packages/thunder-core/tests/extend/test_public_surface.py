@@ -53,7 +53,7 @@ SURFACE = {
 # The languages are public too: what they have is what torch, or the set of primitives, has.
 LANGUAGES = ("thunder.torch", "thunder.prims")
 # Paths of the documented seeds, which the plugins' tests go through as users do, and what users call.
-OF_USERS = ("thunder.core.transforms", "thunder.executors", "thunder.examine")
+OF_USERS = ("thunder.core.transforms", "thunder.executors", "thunder.examine", "thunder.transforms")
 
 
 @pytest.mark.parametrize("module", SURFACE)

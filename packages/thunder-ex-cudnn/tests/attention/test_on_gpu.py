@@ -287,7 +287,7 @@ def test_cuda_graphs() -> None:
 
 @pytest.mark.parametrize("how", [{"is_causal": True}, {"attn_mask": True}, {"dropout_p": 0.1}], ids=str)
 def test_deterministic_algorithms(how: dict[str, Any]) -> None:
-    """Gradients repeat bit by bit where torch is told that they have to, also that of a mask that heads share."""
+    """Gradients repeat bit by bit under deterministic algorithms, also that of a mask that heads share."""
     q, k, v = (heads(2, 8, 1024, 128) for _ in range(3))
     inputs = [q, k, v]
     if "attn_mask" in how:

@@ -14,7 +14,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, Trace, dtypes, known_shape, rewrite
+from thunder.extend import BoundSymbol, TensorProxy, Trace, dtypes, known_shape, rewrite
 from thunder_ex_triton.embedding import LARGEST, TAKEN, sums_of_rows, workspace_of_sums
 from thunder_ex_triton.probe import unusable_device
 
@@ -70,7 +70,12 @@ def register(registry: Any, executor: str) -> None:
 
 def _takes(zeros: Any, index: Any, values: Any) -> bool:
     """Check whether the kernels support the tensors."""
-    if unusable_device(values.device) is not None or index.device != values.device or index.dtype not in _INDICES:
+    if (
+        not isinstance(index, TensorProxy)
+        or unusable_device(values.device) is not None
+        or index.device != values.device
+        or index.dtype not in _INDICES
+    ):
         return False
     shapes = (zeros.shape, index.shape, values.shape)
     if values.dtype not in TAKEN or any(type(n) is not int for shape in shapes for n in shape):

@@ -21,6 +21,7 @@ PROGRAMS: dict[str, Any] = {
     "smoothed sum": lambda x, t: F.cross_entropy(x.float(), t, reduction="sum", label_smoothing=0.1),
     "ignored rows": lambda x, t: F.cross_entropy(x.float(), t, ignore_index=3),
     "weights": lambda x, t: F.cross_entropy(x.float(), t, torch.arange(1.0, 12.0, device=x.device)),
+    "keywords": lambda x, t: F.cross_entropy(input=x.float(), target=t),
     "logits are returned": lambda x, t: (F.cross_entropy((x * 2).float(), t), x * 2)[0],
 }
 OTHERS: dict[str, Any] = {

@@ -39,8 +39,11 @@ def contiguous(p: TensorProxy) -> torch.Tensor:
     return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
 
 
-def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) -> None:
-    """Add the results of an operation to `known`, and to `unknown` the names of those whose strides are a guess."""
+def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str], *, claimed: bool = False) -> None:
+    """Add the results of an operation to `known`, and to `unknown` the names of those whose strides are a guess.
+
+    In a `claimed` program, operators of executors are replaced by their parts: their kernels may need real memory.
+    """
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
     elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not asks_for_layout(bsym)
     # A view such as `conj` may only set a flag of its result.
@@ -52,10 +55,10 @@ def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str]) ->
         known.update((p.name, contiguous(p)) for p in outs)
         return
     fn = torch_function(bsym)
-    by_plugin = bsym.sym.executor not in (None, TORCH)  # its kernels may not run on meta tensors
+    by_plugin = claimed and bsym.sym.executor not in (None, TORCH)
     if (fn is None or by_plugin) and bsym.subsymbols:  # torch has no function for the property x.T, for example
         for sub in bsym.subsymbols:
-            run(sub, known, unknown)
+            run(sub, known, unknown, claimed=claimed)
         for p in outs:
             known.setdefault(p.name, contiguous(p))
         return

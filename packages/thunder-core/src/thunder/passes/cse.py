@@ -63,6 +63,7 @@ class _CommonSubexpressions(Rewriter):
     def start(self) -> None:
         self.escaping = escaping_values(self.trace)
         self.seen: dict[Any, BoundSymbol] = {}
+        self.merged_casts: dict[str, Any] = dict(self.trace.info.get(MERGED_CASTS, {}))
 
     def rewrite(self, op: BoundSymbol) -> Any:
         if op.has_effect or not op.out_names or not self.escaping.isdisjoint(op.out_names):
@@ -85,7 +86,8 @@ class _CommonSubexpressions(Rewriter):
             return
         both = dtypes.is_inexact_dtype(made.dtype) and dtypes.is_inexact_dtype(given.dtype)
         if both and made.dtype.bytes <= given.dtype.bytes and _is_cast(op):
-            self.out.info[MERGED_CASTS] = {**self.out.info.get(MERGED_CASTS, {}), made.name: given.dtype}
+            self.merged_casts[made.name] = given.dtype
+            self.out.info[MERGED_CASTS] = self.merged_casts
 
 
 def cse(trace: Trace) -> Trace:

@@ -40,11 +40,13 @@ def has_fixed_strides(op: BoundSymbol) -> bool:
     return meta_tensors.is_dense(op.sym, op.kwargs) or op.sym.fn is new_gradient
 
 
-def eager_strides(trace: Trace, values: Iterable[TensorProxy]) -> Mapping[str, Strides]:
+def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool = False) -> Mapping[str, Strides]:
     """Return the strides that values of a program have in eager mode.
 
     Values with symbolic sizes are left out, as are those that depend on inputs of which the prologue does not check the
-    strides, and on operations whose results' strides torch cannot compute without running them.
+    strides, and on operations whose results' strides torch cannot compute without running them. Set `claimed` for a
+    program that executors have claimed. Operators of executors then have the strides of their decompositions, which may
+    not be those that their kernels write.
     """
     of_inputs: Mapping[str, Strides] = trace.info.get("strides", {})
     known: dict[str, torch.Tensor] = {}
@@ -66,7 +68,7 @@ def eager_strides(trace: Trace, values: Iterable[TensorProxy]) -> Mapping[str, S
         if meta_tensors.is_dense(op.sym, op.kwargs):
             known.update((p.name, meta_tensors.contiguous(p)) for p in outs)
         elif all(p.name in known and p.name not in guessed for p in op.tensors()):
-            meta_tensors.run(op, known, guessed)
+            meta_tensors.run(op, known, guessed, claimed=claimed)
     return {name: known[name].stride() for name in wanted if name in known and name not in guessed}
 
 

@@ -32,9 +32,9 @@ class Chains:
         while True:
             yield p
             op = self.made_by.get(p.name)
-            if op is None or not self.is_read_once(p):
+            if op is None or not op.args or not self.is_read_once(p):
                 return
-            source = op.args[0] if op.args else None
+            source = op.args[0]
             if op.sym.facts.casts and not cast and _is_widening(source, p):
                 cast = True
             elif not op.sym.facts.keeps_order or not _keeps_rows(source, p):

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ class TritonFusion(FusionExecutor):
             except Unfit:
                 return in_halves(region)
             count += 1
-            fn.prepare(strides)
+            fn.prepare(strides())
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )
@@ -107,6 +108,12 @@ class TritonFusion(FusionExecutor):
             middle = len(region) // 2
             parts = region.operations[:middle], region.operations[middle:]
             return [op for part in parts for op in run(Region(part, region.key, read)) or part]
+
+        @functools.cache
+        def strides() -> Mapping[str, tuple[int, ...]]:
+            """Return the strides that values will probably have. This takes time, which other programs do not need."""
+            values = [p for op in own.bound_symbols for p in op.tensors()]
+            return {} if interpreting() else eager_strides(own, values, claimed=True)
 
         def update(updates: Sequence[Update]) -> list[BoundSymbol]:
             nonlocal count
@@ -134,7 +141,6 @@ class TritonFusion(FusionExecutor):
         own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
-        strides = {} if interpreting() else eager_strides(own, [p for op in own.bound_symbols for p in op.tensors()])
         out = replace_regions(own, parts, run, "Fusion by triton")
         _ASKED.clear()
         return out

@@ -224,13 +224,24 @@ def function_transforms() -> list[tuple[Any, str, str]]:
     return [place for place in places if hasattr(place[0], place[1])]
 
 
-def flex_attention() -> tuple[Any, str, Any] | None:
-    """Return the module and name of flex attention's kernel, and the Python function that computes the same."""
+def flex_attention() -> Any | None:
+    """Return the module of flex attention if it is imported and has the parts that are replaced while tracing."""
     module: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    mathematics: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
-    if not hasattr(module, "flex_attention_hop") or not hasattr(mathematics, "math_attention"):
-        return None  # not imported
-    return module, "flex_attention_hop", mathematics.math_attention
+    return module if hasattr(module, "flex_attention_hop") and hasattr(module, "_apply_kernel_options") else None
+
+
+def masks_nothing(block_mask: tuple[Any, ...]) -> bool:
+    """Check whether the entries of a block mask are those that flex attention uses without a mask."""
+    module: Any = flex_attention()
+    *_, rows, columns, mask_mod = block_mask
+    large = getattr(module, "_LARGE_SPARSE_BLOCK_SIZE", None)
+    return mask_mod is getattr(module, "noop_mask", None) and rows == large and columns == large
+
+
+def flex_attention_autocasts(device: str) -> bool:
+    """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
+    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
+    return key in getattr(flex_attention().flex_attention_hop, "py_kernels", {})  # type: ignore[union-attr]
 
 
 def modes_that_replace_indexing() -> list[tuple[Any, str]]:

@@ -120,11 +120,15 @@ class _Claimer:
 
     def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
         """Return the executor that claims every call of an operation: the first executor, if it accepts all calls."""
-        first = ordered(sym, self.executors)[0] if self.executors else None
-        if first is None or (self.fusing and isinstance(first, FusionExecutor)):
-            return None
-        implementation = first.unconditional(sym)
-        return None if implementation is None else (first, implementation)
+        for executor in ordered(sym, self.executors):
+            if self.fusing and isinstance(executor, FusionExecutor):
+                return None
+            implementation = executor.unconditional(sym)
+            if implementation is not None:
+                return executor, implementation
+            if not executor.ignores(sym):
+                return None
+        return None
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
         """Return the error message for `bsym`, which no executor claims, and for the operation that contains it."""

@@ -17,7 +17,6 @@ from thunder.core import dtypes
 from thunder.core.prims import get_grad, needs_grad, put_grads
 from thunder.core.printer import call_with_programs
 from thunder.core.proxies import TensorProxy
-from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.attention import _for_heads, _of_heads, _safe_softmax, _wide
 from thunder.torch.base import operations as ltorch

@@ -12,6 +12,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import importlib
 import os
 import sys
 import threading
@@ -242,6 +243,33 @@ def flex_attention_autocasts(device: str) -> bool:
     """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
     key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
     return key in getattr(flex_attention().flex_attention_hop, "py_kernels", {})  # type: ignore[union-attr]
+
+
+class FlexAttentionOperators:
+    """The higher-order operators behind flex attention, which Inductor compiles to one kernel each."""
+
+    def __init__(self) -> None:
+        # Imported here, for programs that run it: this takes a second.
+        self._functions: Any = importlib.import_module("torch.nn.attention.flex_attention")
+        self._operators: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+        self.forward: Any = self._operators.flex_attention
+        self.backward: Any = self._operators.flex_attention_backward
+
+    def empty_block_mask(self, query: torch.Tensor, key: torch.Tensor) -> tuple[Any, ...]:
+        """Return the entries of the block mask that masks nothing."""
+        return tuple(self._functions._create_empty_block_mask(query, key).as_tuple())
+
+    def joint_graph(self, score_mod: Any, query: torch.Tensor, captured: tuple[torch.Tensor, ...]) -> Any:
+        """Return the graph of the gradients of `score_mod`: of the score, and of captured tensors that require grad."""
+        element = query.new_zeros((), requires_grad=True)
+        indices = [query.new_zeros((), dtype=torch.int) for _ in range(4)]
+        with torch.enable_grad(), self.indexing():
+            return self._operators.create_fw_bw_graph(score_mod, (element, *indices), captured)[1]
+
+    def indexing(self) -> Any:
+        """Return the mode in which a tensor can be indexed by elements of a batch."""
+        (owner, name), *_ = modes_that_replace_indexing()
+        return getattr(owner, name)()
 
 
 def modes_that_replace_indexing() -> list[tuple[Any, str]]:

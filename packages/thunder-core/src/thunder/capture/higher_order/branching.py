@@ -79,8 +79,8 @@ def _choose(pred: Any, true: Any, false: Any, *operands: Any) -> Any:
 
 def _symbol(*tags: OpTags) -> Symbol:
     return Symbol(
-        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose, printer=call_with_programs,
-        tags=tags,
+        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose,
+        printer=call_with_programs, tags=tags,
     )  # fmt: skip
 
 

@@ -104,6 +104,8 @@ def _backward_checker(
         return "Inductor's template for the CPU has no gradient"
     if block_mask is not None and block_mask[_Q_INDICES] is None:
         return "the block mask was made with compute_q_blocks=False"
+    if score_mod is not None and 0 not in score_mod.differentiable:
+        return "the function of scores has no gradient"
     if wrt and deterministic():
         return "gradients of captured tensors are added in any order"
     return _why_not(query, key, value, score_mod, mask_mod, (*score_captured, *mask_captured), options) or True
@@ -138,8 +140,16 @@ def _no_block_mask(device: torch.device) -> tuple[Any, ...]:
     return _operators().empty_block_mask(element, element)[:-1]
 
 
-def _kernel(key: tuple[Any, ...], tensors: Sequence[torch.Tensor], write: Callable[[], torch.fx.GraphModule]) -> Any:
-    """Return the kernel for these tensors. At the first call, compile the graph that `write` returns."""
+def _kernel(
+    key: tuple[Any, ...],
+    tensors: Sequence[torch.Tensor],
+    write: Callable[[], torch.fx.GraphModule],
+    learnt: Sequence[int] = (),
+) -> Any:
+    """Return the kernel for these tensors. At the first call, compile the graph that `write` returns.
+
+    `learnt` are the indices of the captured tensors whose gradients the graph computes.
+    """
     key = (*key, *[(x.shape, x.stride(), x.dtype, x.device) for x in tensors])
     run = _kernels.get(key)
     if run is None:
@@ -148,17 +158,24 @@ def _kernel(key: tuple[Any, ...], tensors: Sequence[torch.Tensor], write: Callab
         with _lock:
             run = _kernels.get(key)
             if run is None:
-                run = _kernels[key] = _compiled(write(), tensors)
+                run = _kernels[key] = _compiled(write(), tensors, learnt)
     return run
 
 
-def _compiled(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
+def _compiled(
+    graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor], learnt: Sequence[int]
+) -> Callable[..., Any]:
     """Return Inductor's kernel, or the graph itself, which materializes the scores, if Inductor fails."""
     try:
         return compiled_by_inductor(graph, tensors)
     except Exception as error:
         warn_not_compiled("flex_attention", error)
-        return graph
+
+    def materialized(*given: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return graph(*[x.detach().requires_grad_() if i in learnt else x for i, x in enumerate(given)])
+
+    return materialized
 
 
 def _function(program: ScalarProgram | None, count: int) -> torch.fx.GraphModule:
@@ -240,7 +257,7 @@ def _run_backward(
 
     def write() -> torch.fx.GraphModule:
         functions = _function(score_mod, _OF_SCORE), _function(mask_mod, _OF_MASK)
-        learnt = tuple([x.detach().requires_grad_(i in wrt) for i, x in enumerate(score_captured)])
+        learnt = tuple([x.detach().requires_grad_() if i in wrt else x.detach() for i, x in enumerate(score_captured)])
         joint = _operators().joint_graph(functions[0], query, learnt)
         chosen = {**options, "OUTPUT_LOGSUMEXP": True, "OUTPUT_MAX": False}
         masks = (*entries, functions[1])
@@ -248,7 +265,8 @@ def _run_backward(
         return _graph(_operators().backward, args, results)
 
     how = ("backward", score_mod, mask_mod, *_constants(entries, scale, options), grad_lse is None, tuple(wrt))
-    return tuple(_kernel(how, tensors, write)(*tensors))
+    first = len(tensors) - len(score_captured) - len(mask_captured)
+    return tuple(_kernel(how, tensors, write, [first + i for i in wrt])(*tensors))
 
 
 def _constants(entries: tuple[Any, ...], scale: float, options: dict[str, Any]) -> tuple[Any, ...]:

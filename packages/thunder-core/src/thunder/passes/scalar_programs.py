@@ -10,11 +10,13 @@ Equal programs are the same object. Therefore passes merge equal calls, and exec
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core import prims
+from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol
@@ -82,6 +84,17 @@ class ScalarProgram:
     def result(self) -> TensorProxy:
         """The value of the trace that the program returns."""
         return self.trace.output  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def differentiable(self) -> frozenset[int]:
+        """The indices of the inputs, elements first, that a gradient of the result reaches."""
+        wrt = {i: p for i, p in enumerate(self.trace.args) if isinstance(p, TensorProxy) and is_inexact_dtype(p.dtype)}
+        joint = JointTrace(self.trace, [*wrt.values()])
+        if not is_inexact_dtype(joint.output.dtype):
+            return frozenset()
+        with tracectx(joint.trace):
+            grads = joint.backward({joint.output.name: TensorProxy(like=joint.output)}, [*wrt.values()])
+        return frozenset([i for i, g in zip(wrt, grads) if g is not None])
 
     # -- over whole tensors -------------------------------------------------------------------------------------------
     def over(self, elements: Sequence[Any], captured: Sequence[Any]) -> Any:

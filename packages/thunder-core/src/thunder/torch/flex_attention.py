@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from thunder import clang
-from thunder.core import dtypes
 from thunder.core.prims import get_grad, needs_grad, put_grads
 from thunder.core.printer import call_with_programs
-from thunder.core.proxies import TensorProxy
+from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.attention import _for_heads, _of_heads, _safe_softmax, _wide
 from thunder.torch.base import operations as ltorch
@@ -24,6 +25,7 @@ from thunder.torch.base import torchsymbol
 
 _TAGS = (OpTags.MATMUL_OP, OpTags.LAYOUT_OF_KERNEL)
 _LN2 = math.log(2.0)
+_ELEMENTS = 5  # the score and the indices, which precede what `score_mod` captures
 
 
 def _positions(query: Any, key: Any) -> list[Any]:
@@ -117,12 +119,39 @@ def _(
 ) -> Any:  # fmt: skip
     how = (score_mod, mask_mod, score_captured, mask_captured, block_mask, scale, options)
     out, rows, largest = flex_attention(query, key, value, *how, True, max_scores)
-    wrt = tuple([i for i, x in enumerate(score_captured) if _is_learnt(x)])
+    reached = () if score_mod is None else score_mod.differentiable
+    wrt = tuple([i for i, x in enumerate(score_captured) if i + _ELEMENTS in reached and needs_grad(x)])
     grad_rows = get_grad(rows) if lse else None
     grads = flex_attention_backward(get_grad(out), grad_rows, query, key, value, out, rows, *how, wrt)
     put_grads((query, key, value, *[score_captured[i] for i in wrt]), grads)
     return out, rows if lse else None, largest
 
 
-def _is_learnt(x: Any) -> bool:
-    return isinstance(x, TensorProxy) and dtypes.is_inexact_dtype(x.dtype) and needs_grad(x)
+# -- samples -----------------------------------------------------------------------------------------------------------
+# Without functions, which no layer below can trace; the tests of capture and of the executor have them.
+def _calls(make: MakeTensor) -> Any:
+    """Yield query, key, value and a scale."""
+    bounds = {"low": -2, "high": 2}
+    yield make((2, 3, 5, 8), **bounds), make((2, 3, 7, 8), **bounds), make((2, 3, 7, 4), **bounds), 0.3
+    yield make((2, 4, 5, 8), **bounds), make((2, 2, 5, 8), **bounds), make((2, 2, 5, 8), **bounds), 1.0
+    yield make((2, 2, 1, 8), **bounds), make((1, 2, 6, 8), **bounds), make((1, 2, 6, 8), **bounds), 0.5
+
+
+@flex_attention.samples
+def _(make: MakeTensor) -> Any:
+    for *tensors, scale in _calls(make):
+        yield SampleInput(*tensors, None, None, (), (), None, scale, {}, False, False)
+        yield SampleInput(*tensors, None, None, (), (), None, scale, {}, True, False)
+
+
+@flex_attention_backward.samples
+def _(make: MakeTensor) -> Any:
+    for query, key, value, scale in _calls(make):
+        keys, values = (x.detach().repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+        wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+        scores = query.detach().to(wide) @ keys.to(wide).mT * scale
+        out = (scores.softmax(-1) @ values.to(wide)).to(query.dtype)
+        lse = scores.logsumexp(-1) / _LN2
+        how = (query, key, value, out, lse, None, None, (), (), None, scale, {}, ())
+        yield SampleInput(make(out.shape), None, *how)
+        yield SampleInput(make(out.shape), make(lse.shape, dtype=lse.dtype), *how)

@@ -242,7 +242,8 @@ def masks_nothing(block_mask: tuple[Any, ...]) -> bool:
 def flex_attention_autocasts(device: str) -> bool:
     """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
     key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
-    return key in getattr(flex_attention().flex_attention_hop, "py_kernels", {})  # type: ignore[union-attr]
+    operators: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
+    return key in getattr(getattr(operators, "flex_attention", None), "py_kernels", {})
 
 
 class FlexAttentionOperators:

@@ -287,4 +287,4 @@ _register(
     _backward_checker,
     lambda grad, grad_lse, query, key, *rest: _many_scores(query, key),
 )
-register_executor(ex, default=True)
+register_executor(ex, default=True, priority=-1)  # after the executors of plugins

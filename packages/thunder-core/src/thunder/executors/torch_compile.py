@@ -153,7 +153,7 @@ def compiled_by_inductor(graph: torch.fx.GraphModule, inputs: Sequence[torch.Ten
     import torch._inductor
 
     with torch.no_grad():
-        return torch._inductor.compile(graph, [x.detach() for x in inputs], options={"triton.cudagraphs": False})
+        return torch._inductor.compile(graph, [x.detach() for x in inputs])
 
 
 def warn_not_compiled(name: str, error: Exception) -> None:

@@ -9,7 +9,7 @@ the scores. Backward computes them again from the logsumexp of each row, so no p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,10 @@ def _scores(query: Any, key: Any, scale: float) -> Any:
 
 def _masked(scores: Any, mask_mod: Any, positions: Sequence[Any], captured: Sequence[Any], value: float) -> Any:
     return scores if mask_mod is None else ltorch.where(mask_mod.over(positions, captured), scores, value)
+
+
+def _unchanged(g: Any) -> list[Any]:
+    return [g]
 
 
 def _whole(modified: Any, scores: Any) -> Any:
@@ -83,7 +87,8 @@ def flex_attention_backward(
     positions = _positions(query, key)
     scores = _scores(query, key, scale)
     learnt = [score_captured[i] for i in wrt]
-    modified, pull = scores, lambda g: [g]
+    modified: Any = scores
+    pull: Callable[[Any], list[Any]] = _unchanged
     if score_mod is not None:
         modified, pull = score_mod.vjp_over((scores, *positions), score_captured, [scores, *learnt])
     masked = _whole(_masked(modified, mask_mod, positions, mask_captured, -math.inf), scores)

@@ -250,8 +250,9 @@ class FlexAttentionOperators:
     """The higher-order operators behind flex attention, which Inductor compiles to one kernel each."""
 
     def __init__(self) -> None:
-        # Imported here, for programs that run it: this takes a second.
+        # By name at run time, because only programs that run it should wait for the import.
         self._functions: Any = importlib.import_module("torch.nn.attention.flex_attention")
+        # By name at run time, because the package has an operator of this name.
         self._operators: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
         self.forward: Any = self._operators.flex_attention
         self.backward: Any = self._operators.flex_attention_backward

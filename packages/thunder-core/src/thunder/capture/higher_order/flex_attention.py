@@ -65,7 +65,9 @@ def _call(
 ) -> Any:  # fmt: skip
     *blocks, mask_mod = block_mask
     score, of_score = _traced(tracer, "score_mod", score_mod, query, key, score_captured)
-    mask, of_mask, entries = None, (), None
+    mask: ScalarProgram | None = None
+    of_mask: tuple[Proxy, ...] = ()
+    entries: tuple[Any, ...] | None = None
     if not private.masks_nothing(block_mask):
         mask, of_mask = _traced(tracer, "mask_mod", mask_mod, query, key, mask_captured)
         entries = tuple(blocks)

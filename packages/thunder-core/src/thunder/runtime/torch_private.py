@@ -40,6 +40,8 @@ __all__ = [
     "hidden_from_dynamo",
     "increment_versions",
     "jit_tracing_state",
+    "launch_cubin",
+    "load_cubin",
     "matmul_precision",
     "new_tensor",
     "no_device",
@@ -159,6 +161,20 @@ current_cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", no
 new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", _public_allocation
 )
+
+
+_static_launcher: Any = getattr(torch._C, "_StaticCudaLauncher", None)
+
+
+def _load_cubin(path: str, name: str, shared: int, device: int) -> int:
+    # Newer versions also return the module, before the function. Both return two numbers behind it.
+    return _static_launcher._load_kernel(path, name, shared, device)[-3]  # type: ignore[no-any-return]
+
+
+# Loads a kernel from a file of CUDA's binary format, `(path, name, bytes of shared memory, device)`, and launches it,
+# `(kernel, three sizes of the grid, warps, bytes of shared memory, types, arguments, stream)`. None if torch cannot.
+load_cubin: Callable[[str, str, int, int], int] | None = None if _static_launcher is None else _load_cubin
+launch_cubin: Callable[..., None] | None = getattr(_static_launcher, "_launch_kernel", None)
 
 
 _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")

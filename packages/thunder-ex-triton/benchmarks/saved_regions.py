@@ -3,9 +3,9 @@
 
     python packages/thunder-ex-triton/benchmarks/saved_regions.py     # on a machine with an NVIDIA GPU
 
-The first process compiles a few fusions, saves them as data, and measures their warm calls. The other processes load the
-data: by torch's launcher for binaries, and by Triton, which finds the kernels in its cache. Each starts with the caches
-that the first has filled. Results are compared bit by bit. The table is printed last.
+The first process compiles a few fusions, saves them as data, and measures their warm calls. The other processes load
+the data: by torch's launcher for binaries, and by Triton, which finds the kernels in its cache. Each starts with the
+caches that the first has filled. Results are compared bit by bit. The table is printed last.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def main() -> None:
         loaded = {way: run(way) for way in ("binaries", "Triton")}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; first process: {compiled['seconds']:.1f} s\n")
     print(
-        "| process | imports, ms | loads and first calls, ms | kernels compiled | imports triton.compiler | equal bits |"
+        "| process | imports, ms | loads and first calls, ms | kernels compiled | imports triton.compiler | same |"
     )
     print("|---|---|---|---|---|---|")
     for way, found in loaded.items():

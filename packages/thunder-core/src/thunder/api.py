@@ -215,7 +215,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
             f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: pass the module to thunder.jit"
         )
     # Imported by name at run time, for the same reason.
-    return importlib.import_module("thunder.transforms.modules").transformed_module(fn, changing)  # type: ignore[no-any-return]
+    return importlib.import_module("thunder.transforms.modules").transformed_module(fn, changing)
 
 
 OPTIONS = (

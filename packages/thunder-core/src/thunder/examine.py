@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import capture
+from thunder.core.errors import ThunderError
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
@@ -92,9 +93,11 @@ def memory(
     if isinstance(fn, Trace):
         return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
     found = _specialization(fn, args, kwargs, executors)
-    if found.differentiable is None:
-        return estimate_memory(found.traces[-1])
-    return _step(found.differentiable, keep_outputs)
+    if isinstance(found.differentiable, DifferentiableProgram):
+        return _step(found.differentiable, keep_outputs)
+    if found.differentiable is not None or not found.traces:
+        raise ThunderError("the program of the last call was loaded and has no trace: pass the arguments of a call")
+    return estimate_memory(found.traces[-1])
 
 
 def fusions(fn: Any) -> list[Fusion]:

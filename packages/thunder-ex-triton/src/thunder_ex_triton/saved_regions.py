@@ -196,7 +196,7 @@ class LoadedRegion:
                 return (self._programs.get((device.index, layout)) or self._general)(*inputs)
         return self._general(*inputs)
 
-    def _by_triton(self, data: dict[str, Any], made: Any, device: torch.device) -> Any:
+    def _by_triton(self, data: dict[str, Any], made: tuple[list[Made], list[Made]], device: torch.device) -> Any:
         """Return the program of kernels that Triton compiles, or finds in its cache."""
         # The imports are local: they load Triton.
         from thunder_ex_triton.disk_cache import remember_triton
@@ -210,7 +210,8 @@ class LoadedRegion:
         for s in data["steps"]:
             kernel = Kernel(getattr(load(self.data["sources"][s["source"]]), s["kernel"]), checks=s["checks"])
             steps.append(KernelStep(kernel, tuple(s["grid"]), tuple(s["places"]), tuple(s["numbers"]), s["warps"]))
-        return Program(self.name, len(data["strides"]), *made, data["results"], steps, device)
+        outputs, scratch = made
+        return Program(self.name, len(data["strides"]), outputs, scratch, data["results"], steps, device)
 
 
 def _unmade(made: Sequence[Any]) -> Made:

@@ -222,6 +222,11 @@ class JitFunction(Generic[P, R]):
         return self._loaded_compiler
 
     @property
+    def compilation(self) -> Any:
+        """The context of compilations: the options for executors, and the state of executors."""
+        return self._compiler.compilation
+
+    @property
     def _eager_calls(self) -> Any:
         """The `EagerCalls` of this function."""
         return self._compiler.eager_calls

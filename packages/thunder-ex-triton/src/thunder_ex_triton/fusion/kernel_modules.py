@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 from thunder_ex_triton.disk_cache import kept
 
@@ -28,7 +28,7 @@ def load(text: str) -> ModuleType:
     return module
 
 
-def source_of(function: object) -> str:
+def source_of(function: FunctionType) -> str:
     """Return the source of the module of a generated kernel."""
     text: str = function.__globals__[_SOURCE]
     return text

@@ -24,7 +24,9 @@ from thunder.execution.in_place_updates import in_place_updates
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
+from thunder.extend.measuring import Measurements
 from thunder.frontend.differentiable import DifferentiableProgram
+from thunder.frontend.measuring_run import MeasuringRun
 from thunder.frontend.paths import Path
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
@@ -78,6 +80,7 @@ class Specialization:
         differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
         path: Path | None,
+        measurements: Measurements | None = None,
     ):
         self.hits = 0  # the number of calls that found it in the cache
         self.event: Event | None = None  # the event of its compilation
@@ -86,6 +89,8 @@ class Specialization:
         self.path = path
         self.prologue = prologue
         self.run = run if path is None else path.around(run)
+        if measurements is not None:
+            self.run = MeasuringRun(self.run, measurements, self._run_plainly)
         self.epilogue = epilogue
         self.traces = traces
         self.prologue_traces = prologue_traces
@@ -95,6 +100,9 @@ class Specialization:
         certain = "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
         self.leaves = [*gradients_of(epilogue_traces[0]).values()] if certain else []
         self.epoch = implementations_epoch()
+
+    def _run_plainly(self, run: Callable[..., Any]) -> None:
+        self.run = run
 
     @property
     def backward_traces(self) -> list[Trace]:
@@ -331,4 +339,5 @@ def _specialization(
         differentiable,
         None if prologue is None else prologue.guarded,
         Path(captured.decisions, captured.computation) if captured.decisions else None,
+        passes.compilation.measurements,
     )

@@ -20,7 +20,6 @@ from thunder.extend import (
     TensorProxy,
     Trace,
     bytes_of,
-    compilation,
     construct,
     dtypes,
     to_torch_device,
@@ -28,7 +27,7 @@ from thunder.extend import (
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
 from thunder.toolkit.layouts import eager_strides
 from thunder_ex_triton import channels_last
-from thunder_ex_triton.fusion.autotune import OPTION
+from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
@@ -75,9 +74,7 @@ class TritonFusion(FusionExecutor):
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
         sizes = Sizes()
-        # Which tiling is the fastest may differ between runs, and the last bit of a sum between tilings.
-        timed = bool(compilation().options.get(OPTION, False)) and not torch.are_deterministic_algorithms_enabled()
-
+        measurements = autotune.measurements()
         of_device = by_device(self)
 
         def key(bsym: BoundSymbol) -> Any:
@@ -95,7 +92,7 @@ class TritonFusion(FusionExecutor):
                     fn: FusedRegion = SymbolicRegion(name, operations, inner, sizes, self)
                 else:
                     given = inner.inputs, inner.outputs, packed(inner.operations)
-                    fn = FusedRegion(name, operations, *given, timed=timed)
+                    fn = FusedRegion(name, operations, *given, measurements=measurements)
             except Unfit:
                 return in_halves(region)
             count += 1

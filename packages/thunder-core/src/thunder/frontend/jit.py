@@ -223,7 +223,7 @@ class JitFunction(Generic[P, R]):
 
     @property
     def compilation(self) -> Any:
-        """The context of compilations: the options for executors, and the state of executors."""
+        """The context of compilations: the options and the state of executors, and the choices of measurements."""
         return self._compiler.compilation
 
     @property

@@ -39,6 +39,7 @@ class Program:
         results: Sequence[int],
         steps: Sequence[KernelStep],
         device: torch.device,
+        tiling: int = 0,
     ):
         self.name = name
         self.inputs = inputs  # their number, with tensors to write to
@@ -47,6 +48,7 @@ class Program:
         self.results = list(results)  # among the inputs and new outputs
         self.steps = list(steps)
         self.device = device
+        self.tiling = tiling  # the index of its tiling
         self.compiled: list[Any] = []  # the kernels compiled for addresses that are multiples of 16
         self.run: Callable[..., Any] = self._first
 

@@ -2,7 +2,7 @@
 """The record of what thunder does: an event for each compilation, failed guard, fallback and similar step.
 
 `thunder.explain`, the loggers (`frontend/logs.py`) and the command line's `--json` are rendered from this record. Warm
-calls append nothing. Each jitted function has an `EventLog`, and `recent_events` returns the last events of all of
+calls append nothing, except for choices that are measured before a third call. Each jitted function has an `EventLog`, and `recent_events` returns the last events of all of
 them. Events contain texts and numbers and no objects of the user's program. `details` contains JSON types:
 
 | kind | recorded | `reason` | `details` |

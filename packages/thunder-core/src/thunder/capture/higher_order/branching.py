@@ -43,7 +43,7 @@ from thunder.passes.dce import dce, has_effect
 from thunder.passes.deletion import delete_last_used
 from thunder.passes.forward import Forward
 
-__all__ = ["cond_traced", "refuse_control_flow"]
+__all__ = ["cond_traced", "refuse_control_flow", "trace_separately"]
 
 
 class Branch:
@@ -299,7 +299,10 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
         raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
     if not isinstance(operands, (tuple, list)):
         raise RuntimeError(f"Expect operands to be a tuple of tensors, but got {operands}.")
-    parts = [_traced(tracer, fn, operands) for fn in (true_fn, false_fn)]
+    parts = [
+        trace_separately(tracer, lambda fn=fn: fn(*operands), "torch.cond")  # type: ignore[misc]
+        for fn in (true_fn, false_fn)
+    ]
     _check_alike(parts[0][1], parts[1][1])
     inputs = {p.name: p for operations, output in parts for p in _read(operations, output)}
     branches = [
@@ -319,18 +322,17 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
         return tracer.wrap(made, requires_grad=grad and torch.is_grad_enabled())
 
 
-def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """Trace one of the two functions, and return its operations and its result."""
+def trace_separately(tracer: Tracer, call: Callable[[], Any], name: str) -> tuple[list[BoundSymbol], Any]:
+    """Trace a function that the user passed to the operation `name`. Return its operations and its result."""
     before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
     effects = active.effects
     with tracer.trace.scope() as operations:
-        result = fn(*operands)
-        output = tracer.unwrap(result)
+        output = tracer.unwrap(call())
     if active.effects != effects:
-        fall_back("a branch of torch.cond prints, logs or warns")
+        fall_back(f"a function that is passed to {name} prints, logs or warns")
     if any(storage.version != version for storage, version in before.values()):
         raise TracingError(
-            "a function passed to torch.cond writes to a tensor created outside of it. Return the new value instead"
+            f"a function passed to {name} writes to a tensor created outside of it. Return the new value instead"
         )
     return operations, output
 

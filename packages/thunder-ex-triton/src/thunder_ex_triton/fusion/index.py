@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from thunder_ex_triton.fusion.iteration_space import Unfit
+from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.sizes import hint_of
 
 __all__ = ["Group", "Index", "address", "plus", "times"]

@@ -61,7 +61,7 @@ def loop(a: torch.Tensor, b: torch.Tensor, dim: int, reverse: bool = False) -> t
 
 
 # -- linear recurrences ------------------------------------------------------------------------------------------------
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(
     shape=st.lists(st.integers(1, 5), min_size=0, max_size=2),
     count=st.integers(2, 29),

@@ -17,7 +17,7 @@ from typing import Any
 from thunder import prims
 from thunder.extend import BoundSymbol, Proxy, TensorProxy, dtypes
 from thunder_ex_triton.fusion.errors import Unfit
-from thunder_ex_triton.fusion.index import Group, Index, address
+from thunder_ex_triton.fusion.index import Group, Index, address, flipped
 from thunder_ex_triton.fusion.iteration_space import Space, is_reduction, reduces
 from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.lines import CHECK, DRAW, VALUE, Access, Line, Loop
@@ -186,7 +186,7 @@ class Writer:
             return self.named(f"({_block(place)}.to(tl.int64) * {step} + {start}).to({compute_type(x.dtype)})")
         if sym is prims.flip:
             turned = [d % x.ndim for d in args[1]]
-            moved = index.mapped(lambda i, e: f"({x.shape[i] - 1} - {e})" if i in turned else e, args[0].shape)
+            moved = index.mapped(lambda i, e: flipped(e, x.shape[i]) if i in turned else e, args[0].shape)
             return self.value(args[0], moved, guard)
         if sym is prims.cat:
             return self.cat(args[0], args[1], index, guard)

@@ -21,7 +21,7 @@ from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.codegen import Writer, in_blocks, in_chunks, mentions, pointer
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
-from thunder_ex_triton.fusion.index import Group, Index
+from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
 from thunder_ex_triton.fusion.op_table import compute_type
@@ -323,13 +323,16 @@ def _places_of_scans(operations: Sequence[BoundSymbol]) -> dict[str, Index]:
         elif op.sym is prims.transpose:
             index = Index([late.dims()[i] for i in op.args[1]])
         elif op.sym is prims.flip:
-            shape = op.output.shape
-            dims = [d % len(shape) for d in op.args[1]]
-            index = late.mapped(lambda i, e, n=shape, turned=dims: f"({n[i] - 1} - {e})" if i in turned else e, shape)  # type: ignore[misc]
+            index = _turned(late, op.output.shape, op.args[1])
         else:
             index = late.reshaped(op.output.shape)
         found.update(dict.fromkeys(op.out_names, index))
     return found
+
+
+def _turned(index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
+    turned = [d % len(shape) for d in dims]
+    return index.mapped(lambda i, e: flipped(e, shape[i]) if i in turned else e, shape)
 
 
 def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:

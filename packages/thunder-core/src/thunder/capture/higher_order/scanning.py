@@ -28,7 +28,7 @@ from thunder.core.printer import PrintContext, bound_symbol_lines, call_line
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import tree_leaves
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
-from thunder.core.symint.numbers import same_shape
+from thunder.core.symint.numbers import equal_shapes, same_shape
 from thunder.torch.base import torchctx
 
 __all__ = ["Combination", "scan_traced"]
@@ -173,9 +173,10 @@ def _combination(tracer: Tracer, combine: Combine, xs: Sequence[Any]) -> Combina
     """Trace the function that combines elements. Return None if it does not combine tensors element by element."""
     with tracer.recording():
         given: list[Any] = [tracer.unwrap(x) for x in xs]
-    if any(not same_shape(p.shape, given[0].shape) for p in given) or not given[0].ndim:
+    shape = given[0].shape
+    if not shape or any(not equal_shapes(p.shape, shape) for p in given):
         return None
-    left, right = ([TensorProxy(like=p) for p in given] for _ in range(2))
+    left, right = ([TensorProxy(like=p, shape=shape) for p in given] for _ in range(2))
     inputs = [[Handle.make(tracer, p, requires_grad=False) for p in side] for side in (left, right)]
     operations, output = trace_separately(tracer, lambda: combine(*inputs), "associative_scan")
     if not isinstance(output, (tuple, list)) or len(output) != len(given):
@@ -183,7 +184,7 @@ def _combination(tracer: Tracer, combine: Combine, xs: Sequence[Any]) -> Combina
     names = {p.name: p for p in (*left, *right)}
     parts: list[BoundSymbol] = []
     for op in _elementwise(operations):
-        if op is None or any(p.name not in names for p in op.flat_args) or not _is_element(op.output, given[0]):
+        if op is None or any(p.name not in names for p in op.flat_args) or not _has_shape(op.output, shape):
             return None
         names[op.output.name] = op.output
         parts.append(op)
@@ -192,8 +193,8 @@ def _combination(tracer: Tracer, combine: Combine, xs: Sequence[Any]) -> Combina
     return Combination(left, right, _needed(parts, output), output)
 
 
-def _is_element(p: Any, like: TensorProxy) -> bool:
-    return isinstance(p, TensorProxy) and same_shape(p.shape, like.shape)
+def _has_shape(p: Any, shape: tuple[Any, ...]) -> bool:
+    return isinstance(p, TensorProxy) and same_shape(p.shape, shape)
 
 
 def _elementwise(operations: Sequence[BoundSymbol]) -> Iterator[BoundSymbol | None]:

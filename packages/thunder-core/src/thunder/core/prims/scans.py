@@ -21,7 +21,7 @@ from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
-from thunder.core.symint.numbers import same_shape
+from thunder.core.symint.numbers import equal_shapes
 
 _TAGS = (OpTags.REDUCTION_OP,)
 
@@ -202,7 +202,7 @@ def linear_recurrence(a: TensorProxy, b: TensorProxy, dim: int, reverse: bool = 
     """
     check(a.ndim > 0, lambda: "linear_recurrence: expects at least one dimension")
     check(
-        same_shape(a.shape, b.shape) and a.dtype is b.dtype,
+        equal_shapes(a.shape, b.shape) and a.dtype is b.dtype,
         lambda: f"linear_recurrence: factors and terms differ: {a.type_string()} and {b.type_string()}",
     )
     check(not dtypes.is_boolean_dtype(a.dtype), lambda: "linear_recurrence: expects numbers, not booleans")

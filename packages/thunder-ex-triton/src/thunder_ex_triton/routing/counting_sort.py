@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order of tokens by expert: a counting sort, which also gives the inverse order, and where each expert ends.
 
-Routing needs the order in which the tokens of each expert are adjacent, its inverse, and the ends of the experts' parts.
-torch sorts by radix, scatters positions for the inverse, and counts the ids once more. Here each program counts the ids
-of a block, one program adds up the counts, and each program places the ids of its block. The order is stable. There are
-no atomics, so it does not depend on which program runs first.
+Routing needs the order in which the tokens of each expert are adjacent, its inverse, and the ends of the experts'
+parts. torch sorts by radix, scatters positions for the inverse, and counts the ids once more. Here each program counts
+the ids of a block, one program adds up the counts, and each program places the ids of its block. The order is stable.
+There are no atomics, so it does not depend on which program runs first.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 """The pass that finds routing: the sort of experts' ids, and what is computed from it.
 
 It runs before differentiation. A sort of the indices of `topk`, which are numbers below the number of experts, becomes
-`triton_route`. The inverse order that a program scatters, and the ends of the experts' parts that it counts and adds up,
-are results of the same operator. Rows in the order of experts, and the sums of the rows of each token, become
+`triton_route`. The inverse order that a program scatters, and the ends of the experts' parts that it counts and adds
+up, are results of the same operator. Rows in the order of experts, and the sums of the rows of each token, become
 operations of their own (`sent`, `returned`). Each is the gradient of the other, and both consist of gathers, which
 fusions contain. (torch would sort the indices once more, to add up the rows with equal ones.)
 
@@ -127,9 +127,8 @@ class _Router:
             return self._topk(op)
         if name in _SORTS:
             return self._sorted(op, first)
-        if first.name in self.experts and (name in _SAME or name in _CASTS):
-            if not dtypes.is_boolean_dtype(op.output.dtype):
-                self.experts[op.output.name] = self.experts[first.name]
+        if first.name in self.experts and name in (*_SAME, *_CASTS) and not dtypes.is_boolean_dtype(op.output.dtype):
+            self.experts[op.output.name] = self.experts[first.name]
         known = self.known.get(first.name)
         if name in _GATHERS:
             return self._gathered(op, first)
@@ -227,11 +226,14 @@ class _Router:
     def _weighted(self, rows: TensorProxy) -> tuple[TensorProxy, TensorProxy | None]:
         """Return rows and their weights if `rows` is their product; else `rows`, and None."""
         made = self.made_by.get(rows.name)
-        if made is not None and made.sym.id == "torch.mul" and all(isinstance(a, TensorProxy) for a in made.args):
-            for y, weights in (made.args, made.args[::-1]):
-                if y.shape == rows.shape and weights.shape == (rows.shape[0], *[1] * (rows.ndim - 1)) and y.ndim > 1:
-                    if dtypes.is_float_dtype(y.dtype) and dtypes.is_float_dtype(weights.dtype):
-                        return y, weights
+        if made is None or made.sym.id != "torch.mul" or rows.ndim < 2:
+            return rows, None
+        if not all(isinstance(a, TensorProxy) and dtypes.is_float_dtype(a.dtype) for a in made.args):
+            return rows, None
+        shape = (rows.shape[0], *[1] * (rows.ndim - 1))
+        for y, weights in (made.args, made.args[::-1]):
+            if y.shape == rows.shape and weights.shape == shape:
+                return y, weights
         return rows, None
 
 

@@ -83,21 +83,25 @@ def is_scan(bsym: BoundSymbol) -> bool:
 
 def scanned(bsym: BoundSymbol) -> tuple[int, int, int]:
     """Return the number of rows, the number of elements that are scanned in each, and the direction (1 or -1)."""
-    dim, shape = _dim(bsym), bsym.flat_outs[0].shape
+    dim, shape = _dim(bsym), _results(bsym)[0].shape
     reverse = bsym.sym is prims.linear_recurrence and len(bsym.args) > 3 and bsym.args[3]
     return math.prod([*shape[:dim], *shape[dim + 1 :]]), shape[dim], -1 if reverse else 1
 
 
 def scan_index(bsym: BoundSymbol) -> Index:
     """Return the index at which a kernel computes the results of a scan: `x` counts through all other dimensions."""
-    dim, shape = _dim(bsym), bsym.flat_outs[0].shape
+    dim, shape = _dim(bsym), _results(bsym)[0].shape
     rows = Index([Group("x", (*shape[:dim], *shape[dim + 1 :]))]).dims()
     return Index([*rows[:dim], Group("r", (shape[dim],)), *rows[dim:]])
 
 
 def _dim(bsym: BoundSymbol) -> int:
     position = 1 if bsym.sym.id in _LINES else 2
-    return int(bsym.args[position]) % len(bsym.flat_outs[0].shape)
+    return int(bsym.args[position]) % _results(bsym)[0].ndim
+
+
+def _results(bsym: BoundSymbol) -> list[Any]:
+    return list(bsym.flat_outs)
 
 
 def scan_of(bsym: BoundSymbol) -> Scan:
@@ -129,7 +133,7 @@ def _lines(combine: Any) -> list[str]:
 
 def unfit_scan(bsym: BoundSymbol, unfit: Callable[[BoundSymbol], str | None]) -> str | None:
     """Return why kernels do not compute a scan; None if they do. `unfit` answers the same for other operations."""
-    tensors: Sequence[TensorProxy] = [*bsym.tensors(), *bsym.flat_outs]
+    tensors: Sequence[TensorProxy] = [*bsym.tensors(), *_results(bsym)]
     if any(p.dtype is dtypes.bool8 or not p.ndim for p in tensors):
         return "scans booleans, or a single number"
     rows, columns, _ = scanned(bsym)

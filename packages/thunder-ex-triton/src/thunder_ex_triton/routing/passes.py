@@ -88,7 +88,7 @@ class _Routing(NamedTuple):
     ends: TensorProxy
 
     @property
-    def count(self) -> int:
+    def places(self) -> int:
         """The number of ids."""
         return int(self.order.shape[0])
 
@@ -138,7 +138,7 @@ class _Router:
             return None
         if known.what == "order" and name == "torch.floor_divide":
             choices = op.args[1]
-            if type(choices) is int and choices > 1 and known.routing.count % choices == 0:
+            if type(choices) is int and choices > 1 and known.routing.places % choices == 0:
                 self.known[op.output.name] = _Known("divided", known.routing, choices)
         elif known.what in ("ids", "counts") and name in _CASTS and not dtypes.is_boolean_dtype(op.output.dtype):
             self.known[op.output.name] = known
@@ -185,7 +185,7 @@ class _Router:
         if known is None or type(x.shape[0]) is not int or not dtypes.is_float_dtype(x.dtype):
             return None
         routing = known.routing
-        if x.shape[0] * known.choices != routing.count:
+        if x.shape[0] * known.choices != routing.places:
             return None
         if known.what in ("order", "divided"):
             return sent(x, routing.order, routing.inverse, known.choices)
@@ -202,7 +202,7 @@ class _Router:
         if known is None or known.what != "order" or not isinstance(value, TensorProxy):
             return None
         made = self.made_by.get(value.name)
-        shape = (known.routing.count,)
+        shape = (known.routing.places,)
         if made is None or made.sym.id != "torch.arange" or base.dtype is not dtypes.int64:
             return None
         if tuple(base.shape) != shape or tuple(value.shape) != shape or not _counts_from_zero(made):
@@ -211,7 +211,7 @@ class _Router:
 
     def _summed(self, op: BoundSymbol, name: str, known: _Known) -> Any:
         """Replace the sum of the rows of each token."""
-        count, shape = known.routing.count, op.output.shape
+        count, shape = known.routing.places, op.output.shape
         if known.what == "returned" and name in _SAME:
             if len(shape) > 1 and shape[0] * shape[1] == count and tuple(shape[2:]) == tuple(known.rows.shape[1:]):
                 self.known[op.output.name] = known._replace(what="choices", choices=shape[1])

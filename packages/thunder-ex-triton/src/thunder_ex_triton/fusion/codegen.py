@@ -466,14 +466,15 @@ def _moved(expression: str, start: int, step: int) -> str:
     return text if start == 0 else f"({text} + {start})"
 
 
-def in_blocks(body: Sequence[Line], space: Space) -> Loop:
+def in_blocks(body: Sequence[Line], space: Space, integer: str) -> Loop:
     """Return a loop over the blocks of a scanned row. Elements outside of the row are the last ones of its last block.
 
     `last` is the element of a block behind which the next block follows.
     """
     lanes = "tl.arange(0, RB)[None, :]"
-    forward = f"r = start + {lanes}", f"rm = r < {space.columns}", f"last = {lanes} == RB - 1"
-    backward = f"r = {space.columns} - RB - start + {lanes}", "rm = r >= 0", f"last = {lanes} == 0"
+    wide = f"{lanes}{integer}"
+    forward = f"r = start + {wide}", f"rm = r < {space.columns}", f"last = {lanes} == RB - 1"
+    backward = f"r = {space.columns} - RB - start + {wide}", "rm = r >= 0", f"last = {lanes} == 0"
     head = f"for start in range(0, {space.columns}, RB):", *(forward if space.direction > 0 else backward)
     return Loop(head, tuple(body))
 

@@ -322,7 +322,7 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
             return False
         if space.by_column and _spreads_sums(inner, space):
             return False
-        if space.direction and any(op.out_names and only_summed.issuperset(op.out_names) for op in both):
+        if space.direction and any(only_summed.issuperset(op.out_names) for op in both if op.out_names):
             return False
         sums = {space.all_rows, space.all_columns} if space.reduces and not space.direction else set()
         fitting = {space.size, *sums}
@@ -342,11 +342,12 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
 
 
 def _only_summed(trace: Trace, primitives: Callable[[BoundSymbol], Sequence[BoundSymbol]]) -> set[str]:
-    """Return the values of traces with scans that only sums need. The kernels of the sums compute them.
+    """Return the values of traces with scans that only sums need, except for results of scans.
 
-    If the kernel of a scan computed the terms of several sums, it would have to store all of them.
+    The kernels of the sums compute them. The kernel of a scan would have to store the terms of each sum.
     """
-    if not any(is_scan(part) for op in trace.bound_symbols for part in primitives(op)):
+    scans = {n for op in trace.bound_symbols if any(map(is_scan, primitives(op))) for n in op.out_names}
+    if not scans:
         return set()
     found: set[str] = set()
     others: set[str] = set()  # the values that other operations need
@@ -360,7 +361,7 @@ def _only_summed(trace: Trace, primitives: Callable[[BoundSymbol], Sequence[Boun
             found.update(op.arg_names)
         else:
             others.update(op.arg_names)
-    return found - others
+    return found - others - scans
 
 
 def _before_products(trace: Trace) -> set[str]:

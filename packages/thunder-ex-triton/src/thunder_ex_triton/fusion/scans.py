@@ -148,4 +148,6 @@ def unfit_scan(bsym: BoundSymbol, unfit: Callable[[BoundSymbol], str | None]) ->
 
 
 def _unfit_part(op: BoundSymbol, unfit: Callable[[BoundSymbol], str | None]) -> str | None:
-    return unfit(op) if op.sym.id in POINTWISE else f"combines elements by {op.sym.name}"
+    if op.sym.id not in POINTWISE or op.sym is prims.tanh:  # the code of tanh is assembly for blocks of elements
+        return f"combines elements by {op.sym.name}"
+    return unfit(op)

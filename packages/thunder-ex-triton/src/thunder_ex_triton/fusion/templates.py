@@ -300,7 +300,7 @@ def _scan(
         stores.append(writer.stored(p, index, writer.value(p, index)))
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
-    loop = in_blocks([*writer.lines, *stores, *writer.carries], space)
+    loop = in_blocks([*writer.lines, *stores, *writer.carries], space, integer)
     body: list[str | Line | Loop] = [*head, *writer.before, *writer.rows, loop]
     kernel = _kernel(
         "scan", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body

@@ -15,15 +15,13 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.phase import active
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.dispatch.opaque import leave_loop
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.higher_order.subtrace import trace_separately
 from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.errors import TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
@@ -43,7 +41,7 @@ from thunder.passes.dce import dce, has_effect
 from thunder.passes.deletion import delete_last_used
 from thunder.passes.forward import Forward
 
-__all__ = ["cond_traced", "refuse_control_flow", "trace_separately"]
+__all__ = ["cond_traced", "refuse_control_flow"]
 
 
 class Branch:
@@ -320,21 +318,6 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
         if grad and tracer.detaching and not torch.is_grad_enabled():
             made = tracer.detached(made, (), {})
         return tracer.wrap(made, requires_grad=grad and torch.is_grad_enabled())
-
-
-def trace_separately(tracer: Tracer, call: Callable[[], Any], name: str) -> tuple[list[BoundSymbol], Any]:
-    """Trace a function that the user passed to the operation `name`. Return its operations and its result."""
-    before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
-    effects = active.effects
-    with tracer.trace.scope() as operations:
-        output = tracer.unwrap(call())
-    if active.effects != effects:
-        fall_back(f"a function that is passed to {name} prints, logs or warns")
-    if any(storage.version != version for storage, version in before.values()):
-        raise TracingError(
-            f"a function passed to {name} writes to a tensor created outside of it. Return the new value instead"
-        )
-    return operations, output
 
 
 def _read(operations: Sequence[BoundSymbol], output: Any) -> list[Proxy]:

@@ -20,7 +20,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.dispatch.registry import handles
-from thunder.capture.higher_order.branching import trace_separately
+from thunder.capture.higher_order.subtrace import trace_separately
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims

@@ -20,6 +20,7 @@ from thunder.frontend.options import (
     MAX_SPECIALIZATIONS,
     CacheOption,
     CUDAGraphs,
+    Measured,
     Options,
     Remat,
     SharpEdges,
@@ -76,6 +77,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    measured: Measured = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -90,6 +92,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    measured: Measured = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -104,6 +107,7 @@ def jit(
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    measured: Measured = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -117,6 +121,7 @@ def jit(
     cuda_graphs: CUDAGraphs = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
+    measured: Measured = False,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -143,6 +148,10 @@ def jit(
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
+    - `measured`: whether measurements on this machine choose between kernels, where executors ask for them. False:
+      rules choose. True: what was measured earlier is used; the rest is measured before the third call, and used by
+      later processes. "first call": the rest is measured during compilation, and used at once. A process never changes
+      its choice, and `thunder.explain` lists the choices with their times.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
@@ -158,6 +167,7 @@ def jit(
             cuda_graphs=cuda_graphs,
             max_programs=max_programs,
             max_compile_time=max_compile_time,
+            measured=measured,
             **options,
         )
     if not callable(fn):
@@ -167,14 +177,15 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, extra=options,
+        max_programs=max_programs, max_compile_time=max_compile_time, measured=measured, extra=options,
     )  # fmt: skip
     transforms = as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, {},
+        given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
+        if (*given, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -210,6 +221,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
+    "measured",
 )  # fmt: skip
 
 

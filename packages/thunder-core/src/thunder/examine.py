@@ -4,7 +4,8 @@
 For each operation, the report contains the executor that claims it and the reasons why earlier executors do not. It
 also contains the operations without a symbol in thunder, which run as opaque operations of torch.
 `thunder.examine.memory(fn, *args)` reports the memory that is live at each line. Neither of these runs the program.
-`thunder.examine.fusions(fn)` returns the fusions of the last call's program.
+`thunder.examine.fusions(fn)` returns the fusions of the last call's program. `thunder.examine.choices(fn)` returns the
+choices that measurements decided.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
+from thunder.extend.measuring import MeasuredChoice
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.options import Options
@@ -30,7 +32,7 @@ from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 
-__all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
+__all__ = ["Fusion", "MeasuredChoice", "MemoryReport", "Report", "choices", "examine", "fusions", "memory"]
 
 
 class Report:
@@ -108,6 +110,16 @@ def fusions(fn: Any) -> list[Fusion]:
     stats = statistics(fn)
     programs = (("forward", stats.last_traces), ("backward", stats.last_backward_traces))
     return [found for program, traces in programs if traces for found in fusions_of(traces[-1], program)]
+
+
+def choices(fn: Any) -> list[MeasuredChoice]:
+    """Return the choices of a jitted function that measurements decide, with the times of the candidates.
+
+    The list is empty without the option `measured` of `thunder.jit`.
+    """
+    found = [MeasuredChoice.of_details(event.details) for event in statistics(fn).events.of("choice")]
+    # The last event of a choice counts: it may have been measured after the program was compiled.
+    return list({str((c.operation, c.shape_class, c.device, c.default)): c for c in found}.values())
 
 
 def _specialization(

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import triton
+
+from thunder.extend import write_once
 
 __all__ = ["folder", "identity", "kept", "remember_triton"]
 
@@ -32,21 +32,7 @@ def kept(name: str, make: Callable[[], str]) -> Path:
 
     The name identifies the contents. If two processes write the file at the same time, the first write wins.
     """
-    path = folder() / name
-    if not path.exists():
-        text = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        try:
-            os.link(temporary, path)
-            os.unlink(temporary)
-        except FileExistsError:
-            os.unlink(temporary)
-        except OSError:  # a file system without hard links
-            os.replace(temporary, path)
-    return path
+    return write_once(folder() / name, make)
 
 
 def identity(package: ModuleType, make: Callable[[], str]) -> str:

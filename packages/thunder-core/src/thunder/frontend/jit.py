@@ -33,7 +33,16 @@ from thunder.core.locations import is_ours, name_in_module
 from thunder.core.state import registrations, state
 from thunder.core.trace import Trace
 from thunder.core.tracebacks import present
-from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
+from thunder.execution.measured_claims import with_measured_claims
+from thunder.extend import (
+    Compilation,
+    Executor,
+    ExecutorList,
+    compiling,
+    get_executor,
+    named_executors,
+    resolve_executors,
+)
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.eager_calls import EagerCalls
@@ -81,6 +90,7 @@ class JitFunction(Generic[P, R]):
         self._autograd = autograd
         self._cache = Cache(symbolic=options.cache == "symbolic values", size=options.max_programs)
         self._stats = CompileStats(repr(self), self._cache)
+        self._measurements = options.measurements(self._stats.events)
         read_environment()
         self._eager_calls = EagerCalls(
             fn,
@@ -354,6 +364,8 @@ class JitFunction(Generic[P, R]):
         self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
     ) -> tuple[Captured, Specialization]:
         executors = self._options.resolved_executors()
+        if isinstance(executors, ExecutorList):
+            executors = with_measured_claims(executors, self.compilation)
         try:
             with compiling(self.compilation):  # capture also compiles if a program differentiates a part of itself
                 captured = capture(
@@ -396,8 +408,8 @@ class JitFunction(Generic[P, R]):
 
     @property
     def compilation(self) -> Compilation:
-        """The context of compilations: the options for executors, and the state of executors."""
-        return Compilation(self._options.extra, self._kept)
+        """The context of compilations: the options and the state of executors, and the choices of measurements."""
+        return Compilation(self._options.extra, self._kept, self._measurements)
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Inline `fn` into the program that is being traced."""

@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from thunder.capture.capture import trace_name
+from thunder.core.events import EventLog
 from thunder.extend import Executor, named_executors, resolve_executors
+from thunder.extend.measuring import Measurements
 from thunder.passes.remat import REMAT, Remat
 
 __all__ = [
-    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Options",
-    "Remat", "SharpEdges",
+    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Measured",
+    "Options", "Remat", "SharpEdges",
 ]  # fmt: skip
 
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
+Measured = bool | Literal["first call"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
@@ -40,6 +43,7 @@ class Options:
         cuda_graphs: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
+        measured: Any = False,
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
@@ -49,6 +53,12 @@ class Options:
         self.remat = _one_of("remat", remat, REMAT)
         self.cuda_graphs = _one_of("cuda_graphs", cuda_graphs, CUDA_GRAPHS)
         self.max_programs = _limit("max_programs", max_programs, type(max_programs) is int and max_programs >= 1)
+        if not isinstance(measured, bool) and measured != "first call":
+            raise ValueError(
+                f"thunder.jit(…, measured={measured!r}): measured is False, True (use what was measured earlier, and "
+                'measure the rest for later processes) or "first call" (measure before the first use)'
+            )
+        self.measured: Measured = measured
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
         self.executors = None if executors is None else named_executors(executors)
@@ -61,6 +71,12 @@ class Options:
         if self.exact:
             return self.executors or ()  # type: ignore[return-value]
         return resolve_executors(self.executors)
+
+    def measurements(self, log: EventLog) -> Measurements | None:
+        """Return the choices that measurements decide; None if rules decide them."""
+        if self.measured is False:
+            return None
+        return Measurements("later" if self.measured is True else "first call", log)
 
     def name_for(self, fn: Any) -> str:
         """Return the name of the computation in its trace."""
@@ -84,8 +100,8 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
 # -- options of torch.compile -----------------------------------------------------------------------------------------
 _MODES = {
     "reduce-overhead": 'cuda_graphs="always" launches programs as CUDA graphs',
-    "max-autotune": "executors that are installed, e.g. thunder-ex-triton, tune their kernels by themselves",
-    "max-autotune-no-cudagraphs": "executors that are installed, e.g. thunder-ex-triton, tune their kernels themselves",
+    "max-autotune": 'measured="first call" lets measurements choose between kernels',
+    "max-autotune-no-cudagraphs": 'measured="first call" lets measurements choose between kernels',
 }
 _BACKENDS = {
     "inductor": 'executors=["torch_compile"] compiles regions with Inductor',

@@ -24,12 +24,15 @@ from thunder.execution.in_place_updates import in_place_updates
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling, implementations_epoch
+from thunder.extend.measuring import Measurements
 from thunder.frontend.differentiable import DifferentiableProgram
+from thunder.frontend.measuring_run import MeasuringRun
 from thunder.frontend.paths import Path
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
+from thunder.passes.expansion import expand
 from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
@@ -77,6 +80,7 @@ class Specialization:
         differentiable: DifferentiableProgram | None,
         guarded: Guarded | None,
         path: Path | None,
+        measurements: Measurements | None = None,
     ):
         self.hits = 0  # the number of calls that found it in the cache
         self.event: Event | None = None  # the event of its compilation
@@ -85,6 +89,8 @@ class Specialization:
         self.path = path
         self.prologue = prologue
         self.run = run if path is None else path.around(run)
+        if measurements is not None:
+            self.run = MeasuringRun(self.run, measurements, self._run_plainly)
         self.epilogue = epilogue
         self.traces = traces
         self.prologue_traces = prologue_traces
@@ -94,6 +100,9 @@ class Specialization:
         certain = "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
         self.leaves = [*gradients_of(epilogue_traces[0]).values()] if certain else []
         self.epoch = implementations_epoch()
+
+    def _run_plainly(self, run: Callable[..., Any]) -> None:
+        self.run = run
 
     @property
     def backward_traces(self) -> list[Trace]:
@@ -173,10 +182,14 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
-        again = recompute_in_backward(traces[-1], self.executors, self.remat)
-        if again is not traces[-1]:
-            traces.append(verify_if_asked(again))
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
+            if trace.info.get("backward"):
+                expanded = expand(traces[-1], self.executors)
+                if expanded is not traces[-1]:
+                    traces.append(verify_if_asked(expanded))
+                again = recompute_in_backward(traces[-1], self.executors, self.remat)
+                if again is not traces[-1]:
+                    traces.append(verify_if_asked(again))
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
@@ -326,4 +339,5 @@ def _specialization(
         differentiable,
         None if prologue is None else prologue.guarded,
         Path(captured.decisions, captured.computation) if captured.decisions else None,
+        passes.compilation.measurements,
     )

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from thunder.extend import BoundSymbol, TensorProxy, ThunderError, to_torch_device, to_torch_dtype
+from thunder.toolkit.measuring import Candidate, Measurements, example_tensor, measured_choice
 from thunder_ex_triton.disk_cache import kept, remember_triton
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.dump import program
@@ -56,10 +57,10 @@ class FusedRegion:
         outputs: Sequence[Any],
         packed: frozenset[str] = frozenset(),
         *,
-        timed: bool = False,
+        measurements: Measurements | None = None,
     ):
         self.name = self.__name__ = name
-        self.timed = timed  # whether the first call autotunes the tiling
+        self.measurements = measurements  # what decides the tiling; None: the rules
         self.packed = packed  # the values that are contiguous for any layout of their operands
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
@@ -86,8 +87,8 @@ class FusedRegion:
         if program is None:
             self._check_targets(key)
             program = self._compile(key)
-            if self.timed:
-                program = self._fastest(key, program, inputs)
+            if self.measurements is not None:
+                program = self._measured(key, program)
             self._programs[key] = program
         elif program.compiled and self._run == self._general:
             usual = [None if s == c else s for c, s in zip(self._usual, key)]
@@ -178,43 +179,59 @@ class FusedRegion:
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
         count = processors(self.outputs[0].device)
-        ways = len(tilings(sources[0], self.space, count, 0)) if self.timed else 1
+        ways = len(tilings(sources[0], self.space, count, 0)) if self.measurements is not None else 1
         return [launches_of(module, sources, self.space, given, count, way) for way in range(ways)]
 
     def _compiled_for(self, key: Any) -> Program:
-        candidates = self._candidates(key)
-        choice = autotune.known(self._digest(candidates), len(candidates)) if self.timed else None
-        return self._program_of(key, candidates[choice or 0])
+        tilings = self._candidates(key)
+        if self.measurements is None:
+            return self._program_of(key, tilings)
+        candidates = self._measurable(key, tilings)
+        expected = self.measurements.expect(*self._question, candidates, self.outputs[0].device)
+        return self._program_of(key, tilings, _index(expected, candidates))
 
-    def _program_of(self, key: Any, launches: tuple[list[Launch], int]) -> Program:
+    def _program_of(self, key: Any, tilings: Sequence[tuple[list[Launch], int]], i: int = 0) -> Program:
         device = to_torch_device(self.outputs[0].device)
-        return Program(self, device, *launches, self.output_strides(key))
+        return Program(self, device, *tilings[i], self.output_strides(key), tiling=i)
 
-    def _digest(self, candidates: list[tuple[list[Launch], int]]) -> str:
-        """Return a hash of everything that the choice of a candidate depends on: sources, launches and the device."""
-        device = to_torch_device(self.outputs[0].device)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-        ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
-        return autotune.digest(name, ways)
+    @property
+    def _question(self) -> tuple[str, str]:
+        """The operation and the shape class of the choice of a tiling. Candidates contain the kernels' text."""
+        return f"tiles of fusions ({self.template})", self.space.text
 
-    def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
-        """Return the fastest candidate: stored by an earlier call (in any process), or timed now."""
-        candidates = self._candidates(key)
-        if len(candidates) == 1:
-            return program
+    def _measured(self, key: Any, program: Program) -> Program:
+        """Return the program of the tiling that was measured, or is measured now. `program` has the expected one."""
+        tilings = self._candidates(key)
+        candidates = self._measurable(key, tilings)
+        chosen = measured_choice(*self._question, candidates, self.outputs[0].device, measurements=self.measurements)
+        i = _index(chosen, candidates)
+        return program if program.tiling == i else self._program_of(key, tilings, i)
 
-        def find() -> int:
-            if not autotune.can_time(program.device):
-                return 0
-            others = [self._program_of(key, launches) for launches in candidates[1:]]
-            dtypes = [x.dtype for x in inputs]
-            begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
-            for future in begun:
-                future.exception()  # only wait here; the call raises any compilation error again
-            return autotune.fastest([program, *others], inputs, program.device)
+    def _measurable(self, key: Any, tilings: Sequence[tuple[list[Launch], int]]) -> list[Candidate]:
+        """Return the tilings as candidates, which run on inputs of their own with the strides of a call."""
+        # A region that writes to memory that exists gets this memory after its inputs.
+        targets = {i: self.outputs[k] for k, i in self.into.items()}
+        proxies = [*self.inputs, *[targets[i] for i in sorted(targets)]]
 
-        autotune.chosen(self._digest(candidates), len(candidates), find)
-        return self._compiled_for(key)
+        @functools.cache
+        def inputs() -> list[torch.Tensor]:
+            return [example_tensor(p, strides=strides) for p, strides in zip(proxies, key)]
+
+        @functools.cache
+        def programs() -> list[tuple[Program, Future[Program] | None]]:
+            made = [self._program_of(key, tilings, i) for i in range(len(tilings))]
+            dtypes = [to_torch_dtype(p.dtype) for p in proxies]
+            if interpreting():
+                return [(program, None) for program in made]
+            return [(program, _compilers().submit(program.compiled_ahead, dtypes)) for program in made]
+
+        def prepare(i: int) -> Callable[[], Any]:
+            program, begun = programs()[i]
+            if begun is not None:
+                begun.exception()  # only wait here; the call raises any compilation error again
+            return lambda: program(*inputs())
+
+        return autotune.candidates_of([launches for launches, _ in tilings], prepare)
 
 
 class Program:
@@ -227,8 +244,10 @@ class Program:
         launches: list[Launch],
         partial: int,
         strides: Sequence[tuple[int, ...]],
+        tiling: int = 0,
     ):
         self.name = region.name
+        self.tiling = tiling  # the index of its tiling
         into: dict[int, int] = getattr(region, "into", {})
         self.inputs = len(region.inputs) + len(into)
         new = [(k, p, s) for k, (p, s) in enumerate(zip(region.outputs, strides)) if k not in into]
@@ -307,6 +326,10 @@ class Program:
             for kernel, grid, places, numbers, warps in self.steps:
                 kernel.compile_ahead(grid, tuple([dtypes[i] for i in places]), numbers, warps)
         return self
+
+
+def _index(name: str, candidates: Sequence[Candidate]) -> int:
+    return [candidate.name for candidate in candidates].index(name)
 
 
 def processors(device: Any) -> int:

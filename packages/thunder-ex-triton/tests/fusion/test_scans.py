@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch._higher_order_ops.associative_scan import associative_scan
 
@@ -61,7 +61,7 @@ def loop(a: torch.Tensor, b: torch.Tensor, dim: int, reverse: bool = False) -> t
 
 
 # -- linear recurrences ------------------------------------------------------------------------------------------------
-@settings(max_examples=6)
+@settings(max_examples=8, phases=(Phase.generate,))  # each example compiles programs
 @given(
     shape=st.lists(st.integers(1, 5), min_size=0, max_size=2),
     count=st.integers(2, 29),
@@ -78,7 +78,7 @@ def test_recurrences_and_their_gradients(
     given = [make(*whole, dtype=dtype, low=-1, high=1.2), make(*whole, dtype=dtype)]
     if swapped and len(whole) > 1:
         given[1] = given[1].transpose(0, -1).contiguous().transpose(0, -1)
-    jitted = thunder.jit(lambda a, b: states(a * 0.5, b, dim, reverse).sin(), executors=["triton"])
+    jitted = thunder.jit(lambda a, b: prims.linear_recurrence(a * 0.5, b, dim, reverse).sin(), executors=["triton"])
     inputs = [x.clone().requires_grad_() for x in given]
     exact = [x.double().requires_grad_() for x in given]
     found, expected = jitted(*inputs), loop(exact[0] * 0.5, exact[1], dim, reverse).sin()
@@ -221,7 +221,7 @@ def largest(left: Any, right: Any) -> Any:
     return {name: torch.where(later, right[name], left[name]) for name in left}
 
 
-@settings(max_examples=4)
+@settings(max_examples=4, phases=(Phase.generate,))
 @given(count=st.integers(2, 29), dim=st.integers(0, 1), reverse=st.booleans())
 def test_functions_of_users(count: int, dim: int, reverse: bool) -> None:
     shape = (3, count) if dim else (count, 3)

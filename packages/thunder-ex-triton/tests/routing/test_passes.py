@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -53,8 +53,9 @@ def compare(f: Callable[..., Any], *args: torch.Tensor, tolerance: float = 1e-5,
     return jitted
 
 
-@settings(max_examples=4)
+@settings(max_examples=5, phases=(Phase.explicit, Phase.generate))  # each example compiles a program
 @given(tokens=st.integers(2, 40), experts=st.integers(2, 9), choices=st.integers(1, 3), sums=st.booleans())
+@example(tokens=2, experts=2, choices=1, sums=True)
 def test_any_sizes(tokens: int, experts: int, choices: int, sums: bool) -> None:
     choices = min(choices, experts)
     args = make(tokens, 6), make(tokens, experts), make(experts, 6)

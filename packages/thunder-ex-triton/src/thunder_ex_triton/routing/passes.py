@@ -138,7 +138,7 @@ class _Router:
             return None
         if known.what == "order" and name == "torch.floor_divide":
             choices = op.args[1]
-            if type(choices) is int and choices > 1 and known.routing.places % choices == 0:
+            if type(choices) is int and choices > 0 and known.routing.places % choices == 0:
                 self.known[op.output.name] = _Known("divided", known.routing, choices)
         elif known.what in ("ids", "counts") and name in _CASTS and not dtypes.is_boolean_dtype(op.output.dtype):
             self.known[op.output.name] = known

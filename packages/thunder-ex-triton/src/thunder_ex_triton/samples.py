@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
 from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
 from thunder_ex_triton.matmul import matvec, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
+from thunder_ex_triton.routing import counting_sort
 
 __all__ = ["fusion_opinfos", "loss_opinfos"]
 
@@ -187,6 +189,13 @@ def _indexed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make((*where.shape, *tail)), where, rows
 
 
+# -- routing -----------------------------------------------------------------------------------------------------------
+def _routed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield ids and the number of experts: experts without tokens, a single token, none, and several blocks."""
+    for ids, experts in (([2, 0, 2, 5, 0], 7), ([1], 2), ([], 3), ([i * i % 11 for i in range(1100)], 64)):
+        yield torch.tensor(ids, dtype=torch.int64, device=make.device), experts
+
+
 # -- single rows and few queries ---------------------------------------------------------------------------------------
 def _matvec(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for rows, columns, shape in ((5, 272, (1,)), (1, 256, (1, 1)), (64, 300, ())):
@@ -236,7 +245,10 @@ def fusion_opinfos() -> list[Any]:
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),
     }
-    indexed = {"triton_add_rows": OperatorSamples(_indexed, indexed_rows.like, embedding.TAKEN)}
+    indexed = {
+        "triton_add_rows": OperatorSamples(_indexed, indexed_rows.like, embedding.TAKEN),
+        "triton_route": OperatorSamples(_routed, counting_sort.like, (dtypes.float32,)),
+    }
     return [
         *seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40))),
         *operator_opinfos("triton", images, family="images"),

@@ -19,6 +19,7 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.substitutions import Substitutions
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
@@ -32,6 +33,7 @@ from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.higher_order.flex_attention import flex_attention_traced, kernel_options
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
+from thunder.capture.higher_order.scanning import scan_traced
 from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
@@ -219,7 +221,16 @@ def _control_flow() -> list[tuple[Any, str, Any]]:
     ]
     if hasattr(utils, "_hop_compile_and_call"):
         found.append((utils, "_hop_compile_and_call", refuse_control_flow(utils._hop_compile_and_call)))
+    scans: Any = sys.modules.get("torch._higher_order_ops.associative_scan")
+    if hasattr(scans, "generic_associative_scan"):
+        found.append((scans, "generic_associative_scan", _here(_scan, scans.generic_associative_scan)))
     return found
+
+
+def _scan(combine: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
+    """Replace `generic_associative_scan`, which `associative_scan` calls with the dimension moved to the front."""
+    with TracingMode():
+        return list(scan_traced(_tracer(), combine, leaves, additional_inputs))
 
 
 def _mask_detectors() -> list[tuple[Any, str, Any]]:

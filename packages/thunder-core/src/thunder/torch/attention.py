@@ -395,7 +395,7 @@ def _(
 
     tensors = _with_batch(*given) if lacks_batch else given
     if not lacks_batch and not dropout_p and attn_mask is not None and attn_mask.ndim == 3 and query.ndim == 4:
-        # E.g. biases of ALiBi. torch materializes the scores for such a mask, but its kernels accept it with a batch.
+        # E.g. the biases of ALiBi. For such a mask torch materializes the scores; with a batch, its kernels accept it.
         tensors = (query, key, value, ltorch.unsqueeze(attn_mask, 0))
     number = _chosen_kernel(*tensors, dropout_p, is_causal, {"scale": scale, "enable_gqa": enable_gqa})
     factor = _scale(query, scale)

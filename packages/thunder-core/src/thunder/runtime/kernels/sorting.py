@@ -29,7 +29,7 @@ def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.cumprod(a, dim, dtype=a.dtype)
 
 
-@torch_impl(prims.linear_recurrence)
+@kernel
 def linear_recurrence(a: torch.Tensor, b: torch.Tensor, dim: int, reverse: bool = False) -> torch.Tensor:
     """Return the values of `h[t] = a[t] * h[t - 1] + b[t]`, in about 2 log2(n) steps for n elements.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import capture
+from thunder.core.errors import ThunderError
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
@@ -28,7 +29,8 @@ from thunder.extend.measuring import MeasuredChoice
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.options import Options
-from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.frontend.pipeline import compile_trace
+from thunder.frontend.specialization import Specialization
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 
@@ -93,9 +95,11 @@ def memory(
     if isinstance(fn, Trace):
         return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
     found = _specialization(fn, args, kwargs, executors)
-    if found.differentiable is None:
-        return estimate_memory(found.traces[-1])
-    return _step(found.differentiable, keep_outputs)
+    if isinstance(found.differentiable, DifferentiableProgram):
+        return _step(found.differentiable, keep_outputs)
+    if found.differentiable is not None or not found.traces:
+        raise ThunderError("the program of the last call was loaded and has no trace: pass the arguments of a call")
+    return estimate_memory(found.traces[-1])
 
 
 def fusions(fn: Any) -> list[Fusion]:

@@ -17,8 +17,6 @@ from types import ModuleType
 
 import triton
 
-from thunder.extend import write_once
-
 __all__ = ["folder", "identity", "kept", "remember_triton"]
 
 
@@ -32,7 +30,13 @@ def kept(name: str, make: Callable[[], str]) -> Path:
 
     The name identifies the contents. If two processes write the file at the same time, the first write wins.
     """
-    return write_once(folder() / name, make)
+    path = folder() / name
+    if not path.exists():
+        # The import is local: a process that finds its files does not load what writes them.
+        from thunder.extend import write_once
+
+        write_once(path, make)
+    return path
 
 
 def identity(package: ModuleType, make: Callable[[], str]) -> str:

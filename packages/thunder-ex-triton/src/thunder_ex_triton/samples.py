@@ -17,7 +17,8 @@ from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_o
 from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
-from thunder_ex_triton.matmul import matvec
+from thunder_ex_triton.matmul import matvec, skinny
+from thunder_ex_triton.matmul.skinny_kernels import TILES
 from thunder_ex_triton.routing import counting_sort
 
 __all__ = ["fusion_opinfos", "loss_opinfos"]
@@ -201,6 +202,14 @@ def _matvec(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make((rows, columns), low=-1, high=1), make((*shape, columns), low=-1, high=1)
 
 
+def _skinny(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, columns, inner in (((2,), 5, 70), ((16,), 40, 300), ((2, 3), 1, 64)):
+        x, weight = make((*shape, inner), low=-1, high=1), make((columns, inner), low=-1, high=1)
+        bias, residual = make((columns,)), make((*shape, columns))
+        for terms in ((None, None, None), (None, bias, None), (None, bias, residual)):
+            yield x, weight, *terms, next(iter(TILES))
+
+
 # (batch, heads, heads of the cache, queries, keys, size, shape of the mask)
 ATTENDED: tuple[tuple[Any, ...], ...] = (
     (1, 4, 1, 1, 70, 16, None), (2, 2, 2, 3, 64, 16, (3, 64)), (1, 8, 2, 1, 200, 32, (1, 1, 1, 200)),
@@ -232,6 +241,7 @@ def fusion_opinfos() -> list[Any]:
     }
     rows = {
         "triton_matvec": OperatorSamples(_matvec, matvec.like, matvec.DTYPES),
+        "triton_skinny_linear": OperatorSamples(_skinny, skinny.like, skinny.DTYPES),
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),
     }

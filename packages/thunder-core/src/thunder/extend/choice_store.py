@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from thunder.core.environment import CACHE_VARIABLE
+
 __all__ = [
-    "CACHE_VARIABLE",
     "Stored",
     "cache_folder",
     "canonical",
@@ -29,7 +30,6 @@ __all__ = [
     "write_once",
 ]
 
-CACHE_VARIABLE = "THUNDER_CACHE_DIR"
 _MAX_BYTES = 1 << 16
 
 

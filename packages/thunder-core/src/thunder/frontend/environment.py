@@ -19,9 +19,8 @@ import difflib
 import os
 import warnings
 
-from thunder.extend.choice_store import CACHE_VARIABLE
+from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 from thunder.frontend.logs import enable_logs
-from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 
 __all__ = ["is_disabled", "read_environment"]
 

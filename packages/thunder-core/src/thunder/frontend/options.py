@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from thunder.capture.capture import trace_name
-from thunder.core.events import EventLog
-from thunder.extend import Executor, named_executors, resolve_executors
-from thunder.extend.measuring import Measurements
-from thunder.passes.remat import REMAT, Remat
+if TYPE_CHECKING:
+    from thunder.core.events import EventLog
+    from thunder.extend import Executor
+    from thunder.extend.measuring import Measurements
 
 __all__ = [
     "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Measured",
@@ -20,6 +20,7 @@ __all__ = [
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
+Remat = Literal["auto", "none", "all"]
 Measured = bool | Literal["first call"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
@@ -28,6 +29,7 @@ MAX_SPECIALIZATIONS = 16
 CACHE_OPTIONS: tuple[CacheOption, ...] = get_args(CacheOption)
 SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
 CUDA_GRAPHS: tuple[CUDAGraphs, ...] = get_args(CUDAGraphs)
+REMAT: tuple[Remat, ...] = get_args(Remat)
 
 
 class Options:
@@ -61,7 +63,7 @@ class Options:
         self.measured: Measured = measured
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
-        self.executors = None if executors is None else named_executors(executors)
+        self.executors = None if executors is None else _named_executors(executors)
         self.exact = exact
         self.own_name = own_name
         self.extra = dict(extra or {})
@@ -70,17 +72,24 @@ class Options:
         """Return the executors, in the order in which they claim operations."""
         if self.exact:
             return self.executors or ()  # type: ignore[return-value]
-        return resolve_executors(self.executors)
+        # Imported by name at run time: calls of cached programs do not load executors.
+        return importlib.import_module("thunder.extend").resolve_executors(self.executors)  # type: ignore[no-any-return]
 
     def measurements(self, log: EventLog) -> Measurements | None:
         """Return the choices that measurements decide; None if rules decide them."""
         if self.measured is False:
             return None
-        return Measurements("later" if self.measured is True else "first call", log)
+        # Imported by name at run time, for the same reason.
+        measuring = importlib.import_module("thunder.extend.measuring")
+        return measuring.Measurements("later" if self.measured is True else "first call", log)  # type: ignore[no-any-return]
 
-    def name_for(self, fn: Any) -> str:
-        """Return the name of the computation in its trace."""
-        return trace_name(fn) if self.own_name else "computation"
+
+def _named_executors(executors: Any) -> tuple[Executor | str, ...]:
+    """Return the executors that a user named. They are validated, but not looked up."""
+    if isinstance(executors, (list, tuple)) and all(isinstance(x, str) for x in executors):
+        return tuple(executors)
+    # Imported by name at run time, for the same reason. There is an executor object, so the module is loaded.
+    return importlib.import_module("thunder.extend").named_executors(executors)  # type: ignore[no-any-return]
 
 
 def _limit(option: str, value: Any, good: bool) -> Any:

@@ -24,8 +24,8 @@ import torch
 import thunder
 import thunder.extend
 from thunder import plugins
+from thunder.core.environment import CACHE_VARIABLE
 from thunder.extend import measuring
-from thunder.extend.choice_store import CACHE_VARIABLE
 from thunder.plugins import Env, GpuDevice, PluginRegistry
 from thunder.plugins.hookspecs import REGISTER_HOOKS
 

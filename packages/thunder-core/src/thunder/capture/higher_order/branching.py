@@ -25,7 +25,7 @@ from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.langctx import set_langctx
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
-from thunder.core.printer import PrintContext, bound_symbol_lines, call_line
+from thunder.core.printer import call_with_programs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
@@ -75,20 +75,10 @@ def _choose(pred: Any, true: Any, false: Any, *operands: Any) -> Any:
     return true(*operands) if pred else false(*operands)
 
 
-def _print(bsym: BoundSymbol, context: PrintContext) -> list[str]:
-    lines = [call_line(bsym, context)]
-    aside = context.for_comments()
-    for branch in bsym.args[1:3]:
-        lines.append(f"  # {branch.__name__}({', '.join(p.name for p in branch.trace.args)}):")
-        for op in branch.trace.bound_symbols:
-            lines += [f"    # {line}" for line in bound_symbol_lines(op, depth=0, context=aside)]
-    return lines
-
-
 def _symbol(*tags: OpTags) -> Symbol:
     return Symbol(
-        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose, printer=_print,
-        tags=tags,
+        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose,
+        printer=call_with_programs, tags=tags,
     )  # fmt: skip
 
 

@@ -246,6 +246,7 @@ class FlexAttentionOperators:
     def __init__(self) -> None:
         # Imported here, for programs that run it: this takes a second.
         self._functions: Any = importlib.import_module("torch.nn.attention.flex_attention")
+        # Imported here, for the same reason.
         self._operators: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
         self.forward: Any = self._operators.flex_attention
         self.backward: Any = self._operators.flex_attention_backward

@@ -125,7 +125,7 @@ def _(b: Any, combine: Combination, xs: Sequence[Any], dim: int) -> Any:
 
 
 def running(combine: Combine, xs: Sequence[Any]) -> Sequence[Any]:
-    """Return the running combinations of tensors along their first dimension, as parts to join."""
+    """Return the running combinations of tensors along their first dimension."""
     count = xs[0].shape[0]
     if count < 2:
         return xs

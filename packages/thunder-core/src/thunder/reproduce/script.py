@@ -19,7 +19,7 @@ import torch
 
 from thunder.core.trace import Trace
 from thunder.extend import get_executor
-from thunder.reproduce.bisection import Finding
+from thunder.reproduce.bisection import Bisection
 
 __all__ = ["Script"]
 
@@ -61,7 +61,7 @@ _BY_DTYPE = "{torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float64: 1e-8}.ge
 class Script:
     """The text of a script, and whether it is complete: some inputs and modules have no expression in Python."""
 
-    def __init__(self, finding: Finding, summary: str, tolerance: float | None):
+    def __init__(self, finding: Bisection, summary: str, tolerance: float | None):
         self.complete = True
         header = [
             "Reproduce a difference between thunder and eager PyTorch. Written by thunder.repro.",

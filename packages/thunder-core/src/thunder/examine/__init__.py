@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of how thunder compiles and runs a program.
+
+`thunder.examine(fn, *args)` reports operations and executors, `examine.memory` the memory at each line, and
+`examine.fusions` the fusions. None of them runs the program. `examine.compare` runs it line by line beside torch and
+float64.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from thunder.examine.compared import ComparedLine, ComparedResult, Comparison
+from thunder.examine.comparison import compare
+from thunder.examine.operations import Report, examine
+from thunder.examine.predictions import fusions, memory
+from thunder.execution.fusions import Fusion
+from thunder.execution.memory_estimate import MemoryReport
+
+__all__ = [
+    "ComparedLine",
+    "ComparedResult",
+    "Comparison",
+    "Fusion",
+    "MemoryReport",
+    "Report",
+    "compare",
+    "examine",
+    "fusions",
+    "memory",
+]
+
+
+class CallableModule(types.ModuleType):
+    """The class of this module, which makes `thunder.examine` callable."""
+
+    if TYPE_CHECKING:  # the attributes of the module
+        examine, fusions, memory = staticmethod(examine), staticmethod(fusions), staticmethod(memory)
+        compare = staticmethod(compare)
+
+    def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
+        return examine(fn, *args, **kwargs)
+
+
+sys.modules[__name__].__class__ = CallableModule

@@ -3,7 +3,7 @@
 
 `thunder.examine(fn, *args)` reports operations and executors, `examine.memory` the memory at each line, and
 `examine.fusions` the fusions. None of them runs the program. `examine.compare` runs it line by line beside torch and
-float64.
+float64, and `examine.report` writes a zip for a bug report.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from thunder.examine.archive import Archive, report
 from thunder.examine.compared import ComparedLine, ComparedResult, Comparison
 from thunder.examine.comparison import compare
 from thunder.examine.operations import Report, examine
@@ -21,6 +22,7 @@ from thunder.execution.fusions import Fusion
 from thunder.execution.memory_estimate import MemoryReport
 
 __all__ = [
+    "Archive",
     "ComparedLine",
     "ComparedResult",
     "Comparison",
@@ -31,6 +33,7 @@ __all__ = [
     "examine",
     "fusions",
     "memory",
+    "report",
 ]
 
 
@@ -39,7 +42,7 @@ class CallableModule(types.ModuleType):
 
     if TYPE_CHECKING:  # the attributes of the module
         examine, fusions, memory = staticmethod(examine), staticmethod(fusions), staticmethod(memory)
-        compare = staticmethod(compare)
+        compare, report = staticmethod(compare), staticmethod(report)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         return examine(fn, *args, **kwargs)

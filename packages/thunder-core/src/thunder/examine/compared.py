@@ -101,11 +101,11 @@ class Comparison:
 
     def __str__(self) -> str:
         count = counted(len(self.lines), "line")
-        first = self.first
+        first, wrong = self.first, sum(x.diverges for x in self.lines)
         found = [
             f"{count}: none diverges from torch"
             if first is None
-            else f"{count}, {sum(x.diverges for x in self.lines)} of them diverge. The first one:\n{first}"
+            else f"{count}, {wrong} of them diverge{'s' if wrong == 1 else ''}. The first one:\n{first}"
         ]
         if self.results:
             rows = [(r.name, relative(r.error), relative(r.torch_error)) for r in self.results]

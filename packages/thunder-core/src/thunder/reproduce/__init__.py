@@ -15,7 +15,7 @@ from typing import Any
 from thunder.reproduce.bisection import Bisection, bisect
 from thunder.reproduce.script import Script
 
-__all__ = ["Bisection", "Reproduction", "bisect", "repro"]
+__all__ = ["Bisection", "Reproduction", "Script", "bisect", "repro"]
 
 
 _STATES = {

@@ -32,7 +32,7 @@ from thunder.reproduce import Reproduction, Script, repro
 from thunder.reproduce.outcome import call_outcome
 from thunder.reproduce.variants import jit_function, variant
 
-__all__ = ["Archive", "failing_call", "report"]
+__all__ = ["Archive", "add_call", "failing_call", "report"]
 
 _DISTRIBUTIONS = re.compile(r"(pytorch-)?(torch|thunder|triton|numpy|nvidia|cuda|nvfuser|apex|transformer|optree)")
 _VARIABLES = re.compile(r"THUNDER_|TORCH|PYTORCH_|TRITON_|CUDA_|NVFUSER_|CUBLAS_|OMP_NUM_THREADS$")
@@ -63,6 +63,7 @@ class Archive:
         self.files: dict[str, str] = {}
         self.summary: list[str] = []
         self.path: Path | None = None
+        self.failed = False  # whether a call differs from eager mode, or an error was raised
         self._readme = [_README]
         loaded = [record.to_dict() for record in manager().records()]
         self.add("environment.json", _json(_environment()))
@@ -76,6 +77,7 @@ class Archive:
     def add_function(self, folder: str, jitted: JitFunction[..., Any], found: Reproduction | None = None) -> None:
         """Add what is known of a jitted function: its options, events and traces, and a script."""
         stats = jitted._stats
+        self.failed = self.failed or (found is not None and found.failure is not None)
         self._readme.append(_README_OF_FUNCTION.format(folder=folder))
         self.summary.append(f"{folder}: {jitted!r}\n{found or stats.explain()}")
         self.add(f"{folder}/options.json", _json(_options(jitted)))
@@ -90,6 +92,7 @@ class Archive:
 
     def add_error(self, error: BaseException) -> None:
         """Add the traceback of an error, with all frames."""
+        self.failed = True
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self.add("error.txt", text)
         self.summary.insert(0, f"{type(error).__name__}: {error}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from thunder.core.state import SourceLine
 from thunder.core.tables import format_table
-from thunder.examine.lines import Line, source_of
+from thunder.examine.lines import Line, source_of, where_of
 from thunder.frontend.explain import counted
 
 __all__ = ["ComparedLine", "ComparedResult", "Comparison", "number", "relative"]
@@ -58,13 +58,10 @@ class ComparedLine:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the line as JSON types."""
-        where = self.source and {
-            "file": self.source.filename, "line": self.source.line, "module": self.source.module,
-        }  # fmt: skip
         numbers = ("difference", "error", "torch_error", "accumulated")
         return {
             "program": self.program, "number": self.number, "text": self.text, "executor": self.executor,
-            "computes": self.computes, "where": where, "problem": self.problem,
+            "computes": self.computes, "where": where_of(self.source), "problem": self.problem,
             **{name: _json_number(getattr(self, name)) for name in numbers},
         }  # fmt: skip
 

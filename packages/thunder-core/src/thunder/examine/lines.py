@@ -15,12 +15,19 @@ from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural
 from thunder.execution.excerpt import all_levels, distinct, excerpt
 
-__all__ = ["Line", "bind_inputs", "lines_of", "output_proxies", "source_of"]
+__all__ = ["Line", "bind_inputs", "lines_of", "output_proxies", "source_of", "where_of"]
 
 
 def source_of(op: BoundSymbol) -> SourceLine | None:
     """Return the line of user code of an operation, or of the first operation in it that has one, e.g. in a fusion."""
     return next((part.source for part in all_levels([op]) if part.source is not None), None)
+
+
+def where_of(source: SourceLine | None) -> dict[str, Any] | None:
+    """Return a line of user code as JSON types."""
+    return source and {
+        "file": source.filename, "line": source.line, "module": source.module, "text": source.text(),
+    }  # fmt: skip
 
 
 class Line:
@@ -48,6 +55,10 @@ class Line:
     def computes(self) -> list[str]:
         """The names of the operations that a kernel or fusion replaces, else the name of the operation."""
         return list(dict.fromkeys(part.sym.name for part in self.op.subsymbols)) or [self.op.sym.name]
+
+    def where(self) -> dict[str, Any] | None:
+        """Return the line of user code as JSON types."""
+        return where_of(source_of(self.op))
 
     @functools.cached_property
     def function(self) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ on a GPU, and whether results equal those of eager mode. `--backward` also compu
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 from thunder.cli.target import BadTarget, Target, add_target, load_target, with_inputs
 from thunder.cli.terminal import painted
-from thunder.core.tables import format_table
+from thunder.core.tables import format_table, in_time
 
 __all__ = ["add_parser", "measure", "run"]
 
@@ -84,7 +85,7 @@ def measure(
                 call()
             calls[name] = call
             found[name]["difference"] = difference(
-                call_outcome(plain, lambda f, name=name: _prepared(name, target, f), target.args, target.kwargs),
+                call_outcome(plain, functools.partial(_prepared, name, target), target.args, target.kwargs),
                 expected,
                 None,
             )
@@ -165,7 +166,7 @@ def _memory(call: Callable[[], Any]) -> int | None:
     before = torch.cuda.memory_allocated()
     call()
     _synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    return int(torch.cuda.max_memory_allocated()) - before
 
 
 # -- text -------------------------------------------------------------------------------------------------------------
@@ -182,13 +183,6 @@ def _table(found: dict[str, dict[str, Any]]) -> str:
         speed = f"{eager / numbers['median']:.2f}x" if eager else ""
         memory = "" if numbers["memory"] is None else in_bytes(numbers["memory"])
         result = numbers["difference"] or "as in eager mode"
-        rows.append((name, _time(numbers["first"]), _time(numbers["median"]), speed, memory, result))
+        rows.append((name, in_time(numbers["first"]), in_time(numbers["median"]), speed, memory, result))
     head, *lines = format_table(("", "first call", "warm call", "speed", "memory", "results"), rows).splitlines()
     return "\n".join([painted(head, "bold"), *lines])
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.2f} {unit}"
-    return f"{seconds * 1e6:.1f} us"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from thunder.cli.target import BadTarget, add_target, load_target, with_inputs
@@ -28,6 +29,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--at", metavar="PASS", help="print the trace after a pass: its number or name")
     parser.add_argument("--guards", action="store_true", help="print the guards (the prologue), too")
     parser.add_argument("--depth", type=int, default=0, help="levels of decomposition to show (default: 0)")
+    parser.add_argument("--html", metavar="PATH", help="write an HTML page about the program to this file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
     return parser
@@ -36,11 +38,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Compile the program and print its traces."""
     # The imports are local because they import torch, and other commands work without torch.
+    from thunder.examine.page import page_of
     from thunder.examine.program import compile_call
 
     target = load_target(args.target, args.input, args.seed)
     executors = args.executors.split(",") if args.executors else None
     call = compile_call(target.fn, target.args, target.kwargs, executors)
+    if args.html:
+        Path(args.html).write_text(page_of(call), encoding="utf-8")
     programs = {"forward": call.specialization.traces}
     if call.specialization.differentiable is not None:
         programs["backward"] = call.specialization.differentiable.unrecorded_traces
@@ -52,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
             "guards": None if guards is None else guards.python(depth=0),
         }
         print(json.dumps(told, indent=2))
+        return 0
+    if args.html:
+        print(f"written to {args.html}")
         return 0
     for name, traces in programs.items():
         print(painted(f"# {name} program", "bold"))

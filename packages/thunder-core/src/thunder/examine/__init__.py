@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of how thunder compiles and runs a program.
 
-`thunder.examine(fn, *args)` reports operations and executors, `examine.memory` the memory at each line, and
-`examine.fusions` the fusions. None of them runs the program. `examine.compare` runs it line by line beside torch and
-float64, and `examine.report` writes a zip for a bug report.
+`thunder.examine(fn, *args)` reports operations and executors, also as an HTML page. `examine.memory` reports the memory
+at each line, and `examine.fusions` the fusions. None of them runs the program. `examine.compare` runs it line by line
+beside torch and float64, `examine.profile` measures its lines, and `examine.report` writes a zip for a bug report.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from thunder.examine.compared import ComparedLine, ComparedResult, Comparison
 from thunder.examine.comparison import compare
 from thunder.examine.operations import Report, examine
 from thunder.examine.predictions import fusions, memory
+from thunder.examine.profiles import Machine, Profile, TimedLine, profile
 from thunder.execution.fusions import Fusion
 from thunder.execution.memory_estimate import MemoryReport
 
@@ -27,12 +28,16 @@ __all__ = [
     "ComparedResult",
     "Comparison",
     "Fusion",
+    "Machine",
     "MemoryReport",
+    "Profile",
     "Report",
+    "TimedLine",
     "compare",
     "examine",
     "fusions",
     "memory",
+    "profile",
     "report",
 ]
 
@@ -42,7 +47,7 @@ class CallableModule(types.ModuleType):
 
     if TYPE_CHECKING:  # the attributes of the module
         examine, fusions, memory = staticmethod(examine), staticmethod(fusions), staticmethod(memory)
-        compare, report = staticmethod(compare), staticmethod(report)
+        compare, profile, report = staticmethod(compare), staticmethod(profile), staticmethod(report)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
         return examine(fn, *args, **kwargs)

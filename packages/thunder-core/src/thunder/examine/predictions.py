@@ -15,10 +15,11 @@ from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.extend import Executor, resolve_executors
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
+from thunder.frontend.pipeline import Specialization
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 
-__all__ = ["fusions", "memory"]
+__all__ = ["fusions", "memory", "memory_of"]
 
 
 def memory(
@@ -42,6 +43,11 @@ def memory(
         found = jitted._stats.last
     else:
         found = compile_call(fn, args, kwargs, executors).specialization
+    return memory_of(found, keep_outputs)
+
+
+def memory_of(found: Specialization, keep_outputs: bool = True) -> MemoryReport:
+    """Predict the memory of a compiled program, followed by that of its backward program, if it has one."""
     if found.differentiable is None:
         return estimate_memory(found.traces[-1])
     return _step(found.differentiable, keep_outputs)
@@ -79,4 +85,4 @@ def _step(program: DifferentiableProgram, keep_outputs: bool) -> MemoryReport:
     run.keep([p.name for p in proxies_in(saved)], held=[p.name for p in proxies_in(output)] if keep_outputs else ())
     run.take(backward.args)
     sections.append(("backward", run.run(backward)))
-    return MemoryReport(inputs, sections)
+    return MemoryReport(inputs, sections, run.at_peak)

@@ -40,8 +40,15 @@ class MemoryLine(NamedTuple):
 class MemoryReport:
     """The memory of one or several consecutive programs: `lines`, `inputs` (bytes), `live` (bytes at the end)."""
 
-    def __init__(self, inputs: int, sections: Sequence[tuple[str, Sequence[MemoryLine]]]):
+    def __init__(
+        self,
+        inputs: int,
+        sections: Sequence[tuple[str, Sequence[MemoryLine]]],
+        at_peak: Sequence[tuple[str, int]] = (),
+    ):
         self.inputs = inputs
+        #: The values that are alive at the peak, with their bytes, largest first. Views have no bytes of their own.
+        self.at_peak = list(at_peak)
         self.sections = {name: list(lines) for name, lines in sections}
 
     @property
@@ -121,6 +128,9 @@ class Run:
         self.tracker = MemoryTracker()
         self.values: dict[str, Any] = {}
         self._held: list[Any] = []
+        self._inputs: dict[str, Any] = {}
+        self._highest = -1
+        self.at_peak: list[tuple[str, int]] = []
 
     def take(self, inputs: Iterable[Proxy]) -> int:
         """Create the missing inputs and return the live bytes."""
@@ -129,6 +139,7 @@ class Run:
                 if p.name not in self.values:
                     self.values[p.name] = _made(p)
                     self._held.append(self.values[p.name])
+                    self._inputs[p.name] = self.values[p.name]
         return self.tracker.live()
 
     def run(self, trace: Trace) -> list[MemoryLine]:
@@ -149,9 +160,23 @@ class Run:
                 self.tracker.peak = self.tracker.live()
                 self._step(bsym)
                 pending = str(bsym).splitlines()[0], max(self.tracker.peak, self.tracker.live())
+                if pending[1] > self._highest:
+                    self._highest, self.at_peak = pending[1], self._alive()
         if pending is not None:
             lines.append(MemoryLine(pending[0], self.tracker.live(), pending[1]))
         return lines
+
+    def _alive(self) -> list[tuple[str, int]]:
+        """Return the values that are alive, and the bytes that they allocate. Each storage counts for one value."""
+        seen: set[int] = set()
+        found = []
+        for name, x in {**self._inputs, **self.values}.items():
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                if storage._cdata not in seen:
+                    seen.add(storage._cdata)
+                    found.append((name, _allocated(x, storage.nbytes())))
+        return sorted(found, key=lambda item: -item[1])
 
     def keep(self, names: Iterable[str], held: Iterable[str] = ()) -> None:
         """Drop all values except these. Values in `held` stay live like inputs."""
@@ -211,4 +236,5 @@ def estimate_memory(trace: Trace) -> MemoryReport:
     """Estimate the memory of a claimed program that contains `del`s."""
     run = Run()
     inputs = run.take(trace.args)
-    return MemoryReport(inputs, [(trace.name, run.run(trace))])
+    lines = run.run(trace)
+    return MemoryReport(inputs, [(trace.name, lines)], run.at_peak)

@@ -106,6 +106,7 @@ def measure(
 
 def _prepared(name: str, target: Target, fn: Any) -> Any:
     """Return the callable of a contender. thunder keeps the options of a target that is jitted."""
+    # The imports are local because they import torch, and other commands work without torch.
     import torch
 
     from thunder.reproduce.variants import jit_function, variant
@@ -116,6 +117,7 @@ def _prepared(name: str, target: Target, fn: Any) -> Any:
 
 
 def _step(fn: Any, target: Target, backward: bool) -> Callable[[], Any]:
+    # The imports are local because they import torch, and other commands work without torch.
     import torch
 
     from thunder.core.pytree import tree_leaves
@@ -134,6 +136,7 @@ def _step(fn: Any, target: Target, backward: bool) -> Callable[[], Any]:
 
 
 def _synchronize() -> None:
+    # The import is local because it imports torch, and other commands work without torch.
     import torch
 
     if torch.cuda.is_available():
@@ -157,16 +160,18 @@ def _warm(call: Callable[[], Any], seconds: float) -> float:
 
 def _memory(call: Callable[[], Any]) -> int | None:
     """Return the peak of memory that a call allocates on the GPU, in addition to what is allocated already."""
+    # The import is local because it imports torch, and other commands work without torch.
     import torch
 
     if not torch.cuda.is_available():
         return None
     _synchronize()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    before: int = torch.cuda.memory_allocated()
     call()
     _synchronize()
-    return int(torch.cuda.max_memory_allocated()) - before
+    peak: int = torch.cuda.max_memory_allocated()
+    return peak - before
 
 
 # -- text -------------------------------------------------------------------------------------------------------------

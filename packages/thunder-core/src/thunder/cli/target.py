@@ -89,6 +89,7 @@ def load_target(text: str, inputs: Sequence[str] = (), seed: int = 0) -> Target:
 def _import(place: str) -> Any:
     if not place.endswith(".py"):
         try:
+            # Imported by name: the user names the module.
             return importlib.import_module(place)
         except ImportError as error:
             raise BadTarget(
@@ -150,6 +151,7 @@ def _inputs_of(module: Any, name: str, fn: Any, place: str) -> tuple[tuple[Any, 
 
 
 def _is_tensor(value: Any) -> bool:
+    # The import is local because it imports torch, and other commands work without torch.
     import torch
 
     return isinstance(value, torch.Tensor)
@@ -183,6 +185,7 @@ def _value(text: str) -> Any:
 
 def _random(text: str, dtype_name: str, shape_text: str, words: list[str]) -> Any:
     """Return a random tensor. The words after its type are a device, `grad`, and `below N` for integers."""
+    # The imports are local because they import torch, and other commands work without torch.
     import torch
 
     from thunder.core.dtypes import all_dtypes

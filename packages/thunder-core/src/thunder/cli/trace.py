@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if args.html:
         Path(args.html).write_text(page_of(call), encoding="utf-8")
     programs = {"forward": call.specialization.traces}
-    if call.specialization.differentiable is not None:
-        programs["backward"] = call.specialization.differentiable.unrecorded_traces
+    if call.differentiable is not None:
+        programs["backward"] = call.differentiable.unrecorded_traces
     guards = call.specialization.prologue_traces[-1] if call.specialization.prologue_traces else None
     if args.json:
         told = {

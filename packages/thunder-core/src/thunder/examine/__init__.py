@@ -2,8 +2,9 @@
 """Reports of how thunder compiles and runs a program.
 
 `thunder.examine(fn, *args)` reports operations and executors, also as an HTML page. `examine.memory` reports the memory
-at each line, and `examine.fusions` the fusions. None of them runs the program. `examine.compare` runs it line by line
-beside torch and float64, `examine.profile` measures its lines, and `examine.report` writes a zip for a bug report.
+at each line, `examine.fusions` the fusions, and `examine.choices` what measurements decided. None of them runs the
+program. `examine.compare` runs it line by line beside torch and float64, `examine.profile` measures its lines, and
+`examine.report` writes a zip for a bug report.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from thunder.examine.archive import Archive, report
 from thunder.examine.compared import ComparedLine, ComparedResult, Comparison
 from thunder.examine.comparison import compare
 from thunder.examine.operations import Report, examine
-from thunder.examine.predictions import fusions, memory
+from thunder.examine.predictions import choices, fusions, memory
 from thunder.examine.profiles import Machine, Profile, TimedLine, profile
 from thunder.execution.fusions import Fusion
 from thunder.execution.memory_estimate import MemoryReport
+from thunder.extend.measuring import MeasuredChoice
 
 __all__ = [
     "Archive",
@@ -29,10 +31,12 @@ __all__ = [
     "Comparison",
     "Fusion",
     "Machine",
+    "MeasuredChoice",
     "MemoryReport",
     "Profile",
     "Report",
     "TimedLine",
+    "choices",
     "compare",
     "examine",
     "fusions",
@@ -47,6 +51,7 @@ class CallableModule(types.ModuleType):
 
     if TYPE_CHECKING:  # the attributes of the module
         examine, fusions, memory = staticmethod(examine), staticmethod(fusions), staticmethod(memory)
+        choices = staticmethod(choices)
         compare, profile, report = staticmethod(compare), staticmethod(profile), staticmethod(report)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:

@@ -25,8 +25,9 @@ import torch
 from thunder.core.events import KINDS
 from thunder.core.trace import Trace
 from thunder.core.tracebacks import all_frames
+from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of
-from thunder.frontend.pipeline import Specialization
+from thunder.frontend.specialization import Specialization
 from thunder.plugins import manager
 from thunder.reproduce import Reproduction, Script, repro
 from thunder.reproduce.outcome import call_outcome
@@ -219,7 +220,7 @@ def _programs(found: Specialization) -> Iterator[tuple[str, str]]:
     if found.epilogue_traces:
         yield "epilogue.py", found.epilogue_traces[-1].python()
     yield from _numbered("forward", found.traces)
-    if found.differentiable is not None:
+    if isinstance(found.differentiable, DifferentiableProgram):
         yield from _numbered("backward", found.differentiable.unrecorded_traces)
 
 
@@ -231,7 +232,7 @@ def _numbered(folder: str, traces: Sequence[Trace]) -> Iterator[tuple[str, str]]
 
 def _script_of(jitted: JitFunction[..., Any], found: Specialization | None) -> str | None:
     """Return a script that runs the captured program on random inputs, or None if there is no program."""
-    if found is None:
+    if found is None or not found.traces:  # a program that was loaded has no traces
         return None
     executors = [e.name for e in jitted._options.resolved_executors()]
     return Script.of_program(found.traces[0], executors, jitted._stats.explain()).text

@@ -89,7 +89,7 @@ class _Run:
 
     def backward(self) -> None:
         """Run the backward program, on what the forward program saved and on random gradients of its results."""
-        differentiable = self.call.specialization.differentiable
+        differentiable = self.call.differentiable
         if differentiable is None or self.failed:
             return
         split, program = differentiable.split, self.programs["backward"]

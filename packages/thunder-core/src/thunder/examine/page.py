@@ -89,8 +89,8 @@ def page_of(call: CompiledCall, given: JitFunction[..., Any] | None = None, timi
     found = call.specialization
     executors = list(call.jitted._options.resolved_executors())
     programs = {"forward": found.traces}
-    if found.differentiable is not None:
-        programs["backward"] = found.differentiable.unrecorded_traces
+    if call.differentiable is not None:
+        programs["backward"] = call.differentiable.unrecorded_traces
     finals = dict(call.programs)
     lines = {name: list(lines_of(name, trace)) for name, trace in finals.items()}
     counts = Counter(line.executor or "Python" for each in lines.values() for line in each)
@@ -111,9 +111,9 @@ def page_of(call: CompiledCall, given: JitFunction[..., Any] | None = None, timi
         memory=memory,
         chart=_chart(memory),
         alive=_with_share([(name, size, "") for name, size in memory.at_peak if size][:20], memory.peak),
-        saved=_saved(finals["forward"], lines["forward"]) if found.differentiable is not None else [],
+        saved=_saved(finals["forward"], lines["forward"]) if call.differentiable is not None else [],
         saved_bytes=in_bytes(sum(bytes_of(p) for p in _saved_values(finals["forward"])))
-        if found.differentiable is not None
+        if call.differentiable is not None
         else "",
         guards=_guards(found.prologue_traces),
         uncacheable=call.captured.uncacheable,

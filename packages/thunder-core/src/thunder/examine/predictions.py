@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What thunder knows of a program without running it: the memory of each line, and the fusions."""
+"""What thunder knows of a program without running it: the memory of each line, the fusions, and measured choices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from thunder.core.errors import ThunderError
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.examine.program import compile_call
@@ -13,13 +14,14 @@ from thunder.execution.claim import is_structural, transform_for_execution
 from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.extend import Executor, resolve_executors
+from thunder.extend.measuring import MeasuredChoice
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
-from thunder.frontend.pipeline import Specialization
+from thunder.frontend.specialization import Specialization
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 
-__all__ = ["fusions", "memory", "memory_of"]
+__all__ = ["choices", "fusions", "memory", "memory_of"]
 
 
 def memory(
@@ -48,9 +50,11 @@ def memory(
 
 def memory_of(found: Specialization, keep_outputs: bool = True) -> MemoryReport:
     """Predict the memory of a compiled program, followed by that of its backward program, if it has one."""
-    if found.differentiable is None:
-        return estimate_memory(found.traces[-1])
-    return _step(found.differentiable, keep_outputs)
+    if isinstance(found.differentiable, DifferentiableProgram):
+        return _step(found.differentiable, keep_outputs)
+    if found.differentiable is not None or not found.traces:
+        raise ThunderError("the program of the last call was loaded and has no trace: pass the arguments of a call")
+    return estimate_memory(found.traces[-1])
 
 
 def fusions(fn: Any) -> list[Fusion]:
@@ -65,6 +69,16 @@ def fusions(fn: Any) -> list[Fusion]:
     stats = statistics(fn)
     programs = (("forward", stats.last_traces), ("backward", stats.last_backward_traces))
     return [found for program, traces in programs if traces for found in fusions_of(traces[-1], program)]
+
+
+def choices(fn: Any) -> list[MeasuredChoice]:
+    """Return the choices of a jitted function that measurements decide, with the times of the candidates.
+
+    The list is empty without the option `measured` of `thunder.jit`.
+    """
+    found = [MeasuredChoice.of_details(event.details) for event in statistics(fn).events.of("choice")]
+    # The last event of a choice counts: it may have been measured after the program was compiled.
+    return list({str((c.operation, c.shape_class, c.device, c.default)): c for c in found}.values())
 
 
 def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:

@@ -12,9 +12,10 @@ from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.trace import Trace
 from thunder.extend import Executor, compiling
+from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction
-from thunder.frontend.pipeline import Specialization
-from thunder.reproduce.variants import jit_function, variant
+from thunder.frontend.specialization import Specialization
+from thunder.reproduce.variants import compile_once, jit_function, variant
 from thunder.runtime.lock import tracing_lock
 from thunder.transforms.cuda_graphs import CUDAGraphTransform
 
@@ -35,16 +36,21 @@ class CompiledCall:
         return [*self.captured.inputs, *[number.value for number in self.captured.numbers]]
 
     @property
+    def differentiable(self) -> DifferentiableProgram | None:
+        """The program behind the forward and the backward program, if the call is differentiated."""
+        found = self.specialization.differentiable
+        return found if isinstance(found, DifferentiableProgram) else None
+
+    @property
     def programs(self) -> list[tuple[str, Trace]]:
         """The final trace of the forward program and, if the call is differentiated, that of the backward program.
 
         The backward program computes the gradients of all results, and returns them together.
         """
         forward = executable(self.specialization.traces)
-        differentiable = self.specialization.differentiable
-        if differentiable is None:
+        if self.differentiable is None:
             return [("forward", forward)]
-        return [("forward", forward), ("backward", executable(differentiable.unrecorded_traces))]
+        return [("forward", forward), ("backward", executable(self.differentiable.unrecorded_traces))]
 
 
 def executable(traces: Sequence[Trace]) -> Trace:
@@ -64,7 +70,7 @@ def compile_call(
     jitted = variant(given, executors=executors, transforms=transforms, cuda_graphs="never")
     try:
         with tracing_lock, jitted._stats.compiling(), compiling(jitted.compilation):
-            captured, specialization = jitted._compile(args, kwargs, ())
+            captured, specialization = compile_once(jitted, args, kwargs)
     except RunsEagerly as reason:
         raise ThunderError(
             f"thunder runs this call eagerly, so that there is no program to examine: {reason}. "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["Lane", "Span", "Timeline", "timeline_of"]
 
@@ -55,8 +56,6 @@ class Timeline:
 
 def timeline_of(step: Callable[[], Any], device: torch.device) -> Timeline:
     """Record calls of a function. The first calls compile and warm up, and are not recorded."""
-    from torch.profiler import ProfilerActivity, profile, record_function
-
     for _ in range(CALLS):
         step()
     seconds = min(seconds_of(step, device) for _ in range(CALLS))

@@ -16,6 +16,7 @@ from thunder.core.trace import Trace
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction
 from thunder.reproduce.outcome import Outcome, cloned, difference, outcome_of
+from thunder.reproduce.variants import compile_once
 
 __all__ = ["CAPTURE", "first_wrong_pass", "first_wrong_pass_of_call", "raising_pass"]
 
@@ -31,7 +32,7 @@ def name_of(trace: Trace) -> str:
 def raising_pass(jitted: JitFunction[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     """Return the name of the function of a pass that raises an error while a call is compiled, or None."""
     try:
-        jitted._compile(tuple(args), kwargs, ())
+        compile_once(jitted, tuple(args), kwargs)
     except RunsEagerly:
         return None
     except Exception as error:
@@ -56,7 +57,7 @@ def first_wrong_pass(
     right: torch runs it.
     """
     with torch.no_grad():
-        compiled = jitted._compile(tuple(map(cloned, inputs)), {}, ())[1]
+        compiled = compile_once(jitted, tuple(map(cloned, inputs)), {})[1]
         expected: Outcome | None = None
         for trace in compiled.traces:
             copies = [cloned(x) for x in inputs]
@@ -66,9 +67,11 @@ def first_wrong_pass(
             elif difference(found, expected, tolerance) is not None:
                 return "forward", name_of(trace)
     with torch.enable_grad():
-        captured, compiled = jitted._compile(tuple(map(cloned, inputs)), {}, ())
+        captured, compiled = compile_once(jitted, tuple(map(cloned, inputs)), {})
     program = compiled.differentiable
-    return None if program is None else _first_wrong_backward(captured.computation, program, inputs, tolerance)
+    if not isinstance(program, DifferentiableProgram):
+        return None
+    return _first_wrong_backward(captured.computation, program, inputs, tolerance)
 
 
 def _first_wrong_backward(
@@ -114,7 +117,7 @@ def first_wrong_pass_of_call(
 ) -> tuple[str, str] | None:
     """Return the program and the pass whose trace is the first that makes a call without gradients wrong."""
     with torch.no_grad():
-        captured, compiled = jitted._compile(args, kwargs, ())
+        captured, compiled = compile_once(jitted, args, kwargs)
         inputs = [*captured.inputs, *[number.value for number in captured.numbers]]
         for trace in compiled.traces:
             copies = [cloned(x) for x in inputs]

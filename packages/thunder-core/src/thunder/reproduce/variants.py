@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
+from thunder.capture.capture import Captured
 from thunder.extend import Executor, named_executors
 from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.frontend.options import Options
+from thunder.frontend.specialization import Specialization
 from thunder.transforms.base import Transform
 
-__all__ = ["jit_function", "variant"]
+__all__ = ["compile_once", "jit_function", "variant"]
 
 
 def jit_function(fn: Any) -> JitFunction[..., Any]:
@@ -42,3 +44,10 @@ def variant(
         transforms=jitted._transforms if transforms is None else transforms,
         autograd=jitted._autograd,
     )
+
+
+def compile_once(
+    jitted: JitFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Captured, Specialization]:
+    """Trace and compile a call without running or caching it. Errors are those of thunder, with all frames."""
+    return jitted._compiler._compile(args, kwargs, ())  # type: ignore[no-any-return]

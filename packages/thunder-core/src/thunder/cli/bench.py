@@ -109,6 +109,7 @@ def _prepared(name: str, target: Target, fn: Any) -> Any:
     # The imports are local because they import torch, and other commands work without torch.
     import torch
 
+    # For the same reason.
     from thunder.reproduce.variants import jit_function, variant
 
     if name == "eager":
@@ -120,6 +121,7 @@ def _step(fn: Any, target: Target, backward: bool) -> Callable[[], Any]:
     # The imports are local because they import torch, and other commands work without torch.
     import torch
 
+    # For the same reason.
     from thunder.core.pytree import tree_leaves
 
     if not backward:

@@ -188,6 +188,7 @@ def _random(text: str, dtype_name: str, shape_text: str, words: list[str]) -> An
     # The imports are local because they import torch, and other commands work without torch.
     import torch
 
+    # For the same reason.
     from thunder.core.dtypes import all_dtypes
 
     known = {each.short: getattr(torch, each.name) for each in all_dtypes if hasattr(torch, each.name)}

@@ -142,6 +142,8 @@ def test_memory_at_the_peak() -> None:
     report = thunder.examine.memory(f, torch.ones(16, 16))
     assert sum(size for _, size in report.at_peak) == report.peak == 3 * 16 * 16 * 4
     assert report.at_peak[0][1] == 1024 and "x" in dict(report.at_peak)
+    step = thunder.examine.memory(Net(), torch.ones(4, 8))
+    assert sum(size for _, size in step.at_peak) == step.peak  # with results that the caller holds
 
 
 def test_the_graph() -> None:

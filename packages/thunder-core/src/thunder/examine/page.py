@@ -96,7 +96,7 @@ def page_of(call: CompiledCall, given: JitFunction[..., Any] | None = None, timi
     counts = Counter(line.executor or "Python" for each in lines.values() for line in each)
     colors = {name: i % _COLORS for i, name in enumerate(counts)}
     stats = (given or call.jitted)._stats
-    memory = memory_of(found)
+    memory, origins = memory_of(found), _origins(finals, lines)
     return render(
         "report.html",
         title=repr(given or call.jitted),
@@ -110,8 +110,8 @@ def page_of(call: CompiledCall, given: JitFunction[..., Any] | None = None, timi
         colors=colors,
         memory=memory,
         chart=_chart(memory),
-        alive=_with_share([(name, size, "") for name, size in memory.at_peak if size][:20], memory.peak),
-        saved=_saved(finals["forward"], lines["forward"]) if call.differentiable is not None else [],
+        alive=_with_share([(name, size, origins.get(name, "")) for name, size in memory.at_peak[:20]], memory.peak),
+        saved=_saved(finals["forward"], origins) if call.differentiable is not None else [],
         saved_bytes=in_bytes(sum(bytes_of(p) for p in _saved_values(finals["forward"])))
         if call.differentiable is not None
         else "",
@@ -216,17 +216,21 @@ def _saved_values(forward: Trace) -> list[Proxy]:
     return output_proxies(forward.output[1])
 
 
-def _saved(forward: Trace, lines: Sequence[Line]) -> list[tuple[str, str, str, float]]:
-    """Return the values that are saved for backward: name, type and line of user code, bytes, share."""
-    source = {p.name: source_of(line.op) for line in lines for p in line.outs}
-    inputs = {p.name for p in forward.args}
-    rows = []
-    for p in _saved_values(forward):
-        where = source.get(p.name)
-        origin = f"{p.type_string()}{', an input' if p.name in inputs else ''}"
-        rows.append((p.name, bytes_of(p), f"{origin}{f', {where.text()}' if where else ''}"))
-    rows.sort(key=lambda row: -row[1])
-    return _with_share(rows, sum(row[1] for row in rows))
+def _origins(programs: dict[str, Trace], lines: dict[str, list[Line]]) -> dict[str, str]:
+    """Return the type of each value, and the line of user code that computes it."""
+    found = {p.name: f"{p.type_string()}, an input" for p in programs["forward"].args}
+    for each in lines.values():
+        for line in each:
+            source = source_of(line.op)
+            where = "" if source is None else f", {source.text()}"
+            found.update({p.name: f"{p.type_string()}{where}" for p in line.outs})
+    return found
+
+
+def _saved(forward: Trace, origins: dict[str, str]) -> list[tuple[str, str, str, float]]:
+    """Return the values that are saved for backward, largest first."""
+    rows = [(p.name, bytes_of(p), origins.get(p.name, p.type_string())) for p in _saved_values(forward)]
+    return _with_share(sorted(rows, key=lambda row: -row[1]), sum(size for _, size, _ in rows))
 
 
 def _with_share(rows: Sequence[tuple[str, int, str]], whole: int) -> list[tuple[str, str, str, float]]:

@@ -155,6 +155,26 @@ def test_a_wrong_pass() -> None:
     assert found.first is None and "a pass or tracing is wrong. thunder.bisect finds it" in str(found)
 
 
+def test_changes_of_other_objects() -> None:
+    """A training step does not run as a whole, so that the model and its gradients stay as they are."""
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    before = [p.detach().clone() for p in net.parameters()]
+    found = thunder.examine.compare(step, torch.randn(3, 4))
+    assert found.first is None
+    assert found.notes == ["the function changes objects that are not its arguments, so that only lines are compared"]
+    assert all(torch.equal(a, b) and b.grad is None for a, b in zip(before, net.parameters()))
+    assert "the runs of this search change them again" in str(thunder.bisect(step, torch.randn(3, 4)))
+
+
 def test_symbolic_sizes_and_several_results() -> None:
     """Symbolic numbers are inputs of the program."""
     jitted = thunder.jit(lambda x, n: {"a": x * n, "b": [x.sin(), 3]}, cache="symbolic values")

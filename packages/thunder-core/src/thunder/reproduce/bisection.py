@@ -23,7 +23,7 @@ from thunder.passes.dce import dce
 from thunder.reproduce.by_torch import LinesByTorch, describe_line, first_wrong_line
 from thunder.reproduce.outcome import Outcome, call_outcome, cloned, difference, outcome_of
 from thunder.reproduce.passes import first_wrong_pass, first_wrong_pass_of_call, raising_pass
-from thunder.reproduce.variants import jit_function, variant
+from thunder.reproduce.variants import changes_other_objects, compile_once, jit_function, variant
 from thunder.transforms.base import Transform
 
 __all__ = ["Bisection", "bisect"]
@@ -151,9 +151,24 @@ def _find_cause(found: Bisection, jitted: JitFunction[..., Any], judge: _Judge) 
         return
     if outcome.error is not None:
         found.notes.append(f"raised in {_innermost(outcome.error)}")
+    _warn_of_changes(found, jitted)
     search = _Search(found, jitted, judge)
     if not search.transforms():
         search.run()
+
+
+def _warn_of_changes(found: Bisection, jitted: JitFunction[..., Any]) -> None:
+    """Add a note if runs of the call see each other's changes, so that they differ although all of them are right."""
+    args, kwargs = found.arguments
+    try:
+        captured, _ = compile_once(variant(jitted), args, kwargs)
+    except (RunsEagerly, Exception):  # the search reports it
+        return
+    if changes_other_objects(captured, found.fn, found.arguments):
+        found.notes.append(
+            "the function changes objects that are not its arguments, and the runs of this search change them again: "
+            "make these objects in the function, or pass them as arguments"
+        )
 
 
 def _reason(events: Sequence[Event]) -> str:

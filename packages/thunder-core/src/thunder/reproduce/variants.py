@@ -7,15 +7,20 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import Captured
+from thunder.core.pytree import tree_leaves
+from thunder.core.symbol import OpTags
+from thunder.execution.excerpt import all_levels
 from thunder.extend import Executor, named_executors
 from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.frontend.options import Options
 from thunder.frontend.specialization import Specialization
 from thunder.transforms.base import Transform
 
-__all__ = ["compile_once", "jit_function", "variant"]
+__all__ = ["changes_other_objects", "compile_once", "jit_function", "variant"]
 
 
 def jit_function(fn: Any) -> JitFunction[..., Any]:
@@ -51,3 +56,18 @@ def compile_once(
 ) -> tuple[Captured, Specialization]:
     """Trace and compile a call without running or caching it. Errors are those of thunder, with all frames."""
     return jitted._compiler._compile(args, kwargs, ())  # type: ignore[no-any-return]
+
+
+def changes_other_objects(captured: Captured, fn: Any, arguments: Any) -> bool:
+    """Check whether a call of a function changes objects that are not its arguments, e.g. the parameters of a model.
+
+    Calls on copies of the arguments then see each other's changes. A module is copied itself.
+    """
+    if isinstance(fn, torch.nn.Module):
+        return False
+    if captured.targets:
+        return True
+    own = {id(x) for x in tree_leaves(arguments)}
+    other = {p.name for p, x in zip(captured.computation.args, captured.inputs) if id(x) not in own}
+    writes = [op for op in all_levels(captured.computation.bound_symbols) if OpTags.IN_PLACE_OP in op.sym.tags]
+    return any(not other.isdisjoint(op.arg_names) for op in writes)

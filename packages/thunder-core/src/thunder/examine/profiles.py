@@ -148,7 +148,8 @@ def profile(
     """Measure the time of each line of a call's program, forward and backward, and the timeline of whole calls.
 
     `fn` is a function or module, jitted or not. If gradients flow, the backward program runs on gradients of ones. The
-    calls run on copies of the arguments and, for a module, of the module. `rounds` is the number of measurements of
+    calls run on copies of the arguments and, for a module, of the module; a function that changes other objects changes
+    them. `rounds` is the number of measurements of
     each line; the median counts.
     """
     given = jit_function(fn)

@@ -129,9 +129,9 @@ def report(
     """Write a zip that describes a call of `fn`, and contains a script that reproduces its failure.
 
     `fn` is a function or module, jitted or not. The call runs several times, on copies of the arguments and the module,
-    and is compared with eager mode (`thunder.repro`); a function that changes other objects changes them. Without arguments, a jitted function that was called before is
-    described as it is, and nothing runs. The report contains no element of a tensor: the inputs of the script are
-    random, with the metadata of the arguments.
+    and is compared with eager mode (`thunder.repro`); a function that changes other objects changes them. Without
+    arguments, a jitted function that was called before is described as it is, and nothing runs. The report contains no
+    element of a tensor: the inputs of the script are random, with the metadata of the arguments.
     """
     archive = Archive()
     jitted = jitted_of(fn)

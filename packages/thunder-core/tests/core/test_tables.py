@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 
 
 def test_columns() -> None:

@@ -51,9 +51,7 @@ def test_the_executor_and_the_operation_are_found(wrong: OperatorExecutor, tmp_p
     assert found.failure is not None and "result 0 differs from eager mode" in found.failure
     assert found.executors == ["wrong"]
     assert (
-        found.operation is not None
-        and found.operation.startswith("tanh, at ")
-        and "test_reproduce.py" in found.operation
+        found.operation is not None and found.operation.startswith("tanh, at ") and "test_repro.py" in found.operation
     )
     assert found.pass_name == "Transform for execution"
     assert found.script_fails
@@ -114,7 +112,7 @@ def test_wrong_gradients(tmp_path: Path) -> None:
         found = thunder.repro(jitted, x, file=tmp_path / "r.py")
         assert found.failure is not None and "the gradient of input 0 differs" in found.failure
         assert found.executors == ["wrong_gradient"] and str(found.operation).startswith("sin")
-        assert found.pass_name is None and found.script_fails
+        assert (found.pass_program, found.pass_name) == ("backward", "Backward") and found.script_fails
     finally:
         deregister_executor(executor)
 
@@ -160,7 +158,7 @@ def test_a_kernel_that_raises(tmp_path: Path) -> None:
         found = thunder.repro(thunder.jit(lambda x: x.sin().cos(), executors=[executor]), torch.ones(3), file=None)
         assert found.failure is not None and "it raises RuntimeError: no kernel image" in found.failure
         assert found.executors == ["raising"] and str(found.operation).startswith("cos") and found.script_fails
-        assert "test_reproduce.py" in str(found)
+        assert "test_repro.py" in str(found)
     finally:
         deregister_executor(executor)
 

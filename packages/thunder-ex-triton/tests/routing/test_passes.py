@@ -116,7 +116,7 @@ def test_other_counts_are_left_to_torch() -> None:
     """Of fewer bins than there are experts."""
 
     def f(logits: Any) -> Any:
-        found, order = torch.topk(logits, 2).indices.flatten().sort()
+        found, order = torch.topk(logits, 2).indices.flatten().sort(stable=True)
         counts = torch.histc(found.float(), bins=3, min=0, max=2)
         return counts.cumsum(0), logits.flatten()[order]
 

@@ -289,14 +289,6 @@ class FusionExecutor(Executor):
         """Return a trace in which the executor's operators replace the regions that it runs."""
         raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: implement it in {type(self).__name__}")
 
-    def expansion(self, trace: Trace) -> Callable[[BoundSymbol], Any] | None:
-        """Return a function that replaces operations by parts, or None if there is nothing to replace.
-
-        It runs before the values that backward reads are chosen, so that backward can recompute elementwise parts. The
-        function follows the contract of `thunder.extend.rewrite`. `trace` has no output if it is still being split.
-        """
-        return None
-
     def register_supported(
         self,
         sym_or_id: Symbol | Any,

@@ -34,7 +34,6 @@ from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
-from thunder.passes.expansion import expand
 from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
@@ -99,14 +98,10 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
+        again = recompute_in_backward(traces[-1], self.executors, self.remat)
+        if again is not traces[-1]:
+            traces.append(verify_if_asked(again))
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
-            if trace.info.get("backward"):
-                expanded = expand(traces[-1], self.executors)
-                if expanded is not traces[-1]:
-                    traces.append(verify_if_asked(expanded))
-                again = recompute_in_backward(traces[-1], self.executors, self.remat)
-                if again is not traces[-1]:
-                    traces.append(verify_if_asked(again))
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")

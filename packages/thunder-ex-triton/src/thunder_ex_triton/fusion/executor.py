@@ -26,7 +26,6 @@ from thunder.extend import (
 )
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
 from thunder.toolkit.layouts import eager_strides
-from thunder_ex_triton import channels_last
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.errors import Unfit
@@ -69,9 +68,6 @@ class TritonFusion(FusionExecutor):
 
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(with_numbers(bsym))  # groups of updates have data-dependent numbers, regions do not
-
-    def expansion(self, trace: Trace) -> Callable[[BoundSymbol], Any] | None:
-        return channels_last.expansion(trace)
 
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0

@@ -236,6 +236,16 @@ def test_warnings(machine, capsys, monkeypatch) -> None:
     assert "THUNDER_DISABLE_PLUGINS  off, Thunder_Ex_Off, *, offf" in told
 
 
+@pytest.mark.parametrize("gil", [True, False])
+def test_free_threaded_python(machine, capsys, monkeypatch, gil: bool) -> None:
+    """A Python that runs without the GIL is warned of, with the way out that docs/compatibility.md names."""
+    machine(TORCH, acme=READY)
+    monkeypatch.setattr(doctor.sys, "_is_gil_enabled", lambda: gil, raising=False)
+    status, told = run(capsys)
+    assert status == 0
+    assert ("without the GIL" in told and "PYTHON_GIL=1" in told) is not gil
+
+
 def test_json(machine, capsys) -> None:
     """The same for programs; a plugin that metadata rules out is there too."""
     machine(TORCH, record("old", PluginState.INCOMPATIBLE, reason="requires"), acme=READY)

@@ -178,8 +178,8 @@ def test(executor: str, rest: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", "--pyargs", isolate.SUITE, "--executor", executor, *rest]
     print(f"$ python {' '.join(command[1:])}", flush=True)
     # With --json, our standard output is redirected. The child's output goes the same way.
-    output = {"stdout": sys.stderr} if sys.stdout is sys.stderr else {}
-    return subprocess.run(command, check=False, **output).returncode
+    output = sys.stderr if sys.stdout is sys.stderr else None
+    return subprocess.run(command, check=False, stdout=output).returncode
 
 
 def _jobs(name: str | None, rest: Sequence[str], folder: Path | None = None) -> Iterator[Job]:

@@ -164,6 +164,8 @@ def _warnings() -> Iterator[str]:
         )
     if core_version() is None:
         yield "thunder-core is not installed (only its source is on the path): plugins' requirements are not checked"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        yield "this Python runs without the GIL, which thunder does not support yet: set PYTHON_GIL=1"
     known = {record.name for record in quiet_records()}
     known |= {normalize_name(record.distribution) for record in quiet_records()}
     for name in sorted(disabled_names() - {"*"}):

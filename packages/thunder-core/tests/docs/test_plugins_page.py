@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from thunder.cli import build_parser
+from thunder.core import environment
 from thunder.plugins import HOOKS, PHASES, PluginRegistry, PluginState, discovery
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -95,14 +96,17 @@ def test_states(state: PluginState) -> None:
 def test_names() -> None:
     """The group and the environment variables."""
     assert discovery.GROUP in PAGE
-    for variable in (discovery.EXECUTORS_VARIABLE, discovery.DISABLE_VARIABLE):
+    for variable in (environment.EXECUTORS_VARIABLE, environment.DISABLE_VARIABLE):
         assert f"| `{variable}` |" in PAGE
 
 
 def test_commands() -> None:
-    """Each command about plugins, with its options."""
+    """Each command about plugins, with its options. Those about programs are on the page on diagnostics."""
+    others = (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8").split("## Command line")[1]
     (choices,) = (action.choices for action in build_parser()._actions if action.choices)
     for name in choices:
+        if f"\npython -m thunder {name} " in others:
+            continue
         (row,) = re.findall(rf"^\| `python -m thunder {name}\b(.*)` \|", PAGE, re.MULTILINE)
         options = {text for action in choices[name]._actions for text in action.option_strings if text.startswith("--")}
         assert options - {"--help", "--timeout"} == set(re.findall(r"--\w+", row)), name

@@ -186,12 +186,13 @@ def _unread(convolution: BoundSymbol | None) -> TensorProxy | None:
 
 
 def _of_shape(p: TensorProxy) -> Any:
-    """Return a tensor of the shape of `p`, of one element in memory.
+    """Return an image of the shape of `p` in channels-last memory, whose values are not defined.
 
     The gradient with respect to an image then does not wait for the image, which backward may compute again beside the
-    kernel that reads the gradient.
+    kernel that reads the gradient. torch computes the gradient in the memory format of the image.
     """
-    return ltorch.expand(ltorch.empty((1,) * p.ndim, dtype=p.dtype, device=p.device), p.shape)
+    n, c, h, w = p.shape
+    return ltorch.permute(ltorch.empty((n, h, w, c), dtype=p.dtype, device=p.device), (0, 3, 1, 2))
 
 
 class _Ordering:

@@ -8,6 +8,7 @@
 | `THUNDER_TRACEBACK=full` | tracebacks keep thunder's frames (`core/tracebacks.py`) |
 | `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
+| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
 """
@@ -18,14 +19,14 @@ import difflib
 import os
 import warnings
 
+from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 from thunder.frontend.logs import enable_logs
-from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 
 __all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
     "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY",
-    EXECUTORS_VARIABLE, DISABLE_VARIABLE,
+    CACHE_VARIABLE, EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.
 _OF_TESTS = ("THUNDER_INTERRUPTS", "THUNDER_PROPERTY_EXECUTORS", "THUNDER_TEST", "THUNDER_TORCH", "THUNDER_UPDATE_")

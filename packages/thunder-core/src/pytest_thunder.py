@@ -198,7 +198,7 @@ class _Table:
         summary = report.Summary(report.Outcome(*each) for each in self.outcomes)
         for executor in sorted(summary.executors):
             terminalreporter.section(f"conformance of {executor}")
-            for line in summary.text(executor):
+            for line in (*summary.text(executor), *summary.notes(executor)):
                 terminalreporter.write_line(line)
         path = config.getoption("thunder_report")
         if path:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -72,7 +73,9 @@ def test_one_executor(sessions, capsys) -> None:
         "float32",
     ]
     assert sessions == [[sys.executable, *expected]]
-    assert capsys.readouterr().out == f"$ python {' '.join(expected)}\n"
+    told = capsys.readouterr().out
+    assert told.startswith(f"$ python {' '.join(expected)}\n")
+    assert told.endswith("  acme: skipped: no test was selected\n")
 
 
 @pytest.mark.parametrize("given", [["--shard", "2/4"], ["--shard=2/4"], ["--thunder-shard", "2/4"]], ids=str)
@@ -158,7 +161,7 @@ def test_every_plugin(sessions, monkeypatch, capsys) -> None:
             {"crash": "crashed: killed by SIGSEGV", "output": ""},
             "acme: not tested: crashed (crashed: killed by SIGSEGV)",
         ),
-        (ready("acme"), "acme: pytest ended with status 1"),
+        (ready("acme"), "acme: failed: pytest ended with status 1"),
     ],
 )
 def test_one_that_is_broken(sessions, monkeypatch, capsys, seen: dict[str, Any], words: str) -> None:
@@ -169,6 +172,49 @@ def test_one_that_is_broken(sessions, monkeypatch, capsys, seen: dict[str, Any],
     told = capsys.readouterr().out
     assert words in told
     assert "zzz: passed" in told
+
+
+def test_jobs_in_which_nothing_ran(sessions, monkeypatch, capsys) -> None:
+    """`-k` may select tests of some executors only. The others are skipped; if all are, the status says so."""
+    sessions.status.update(acme=5)
+    install(monkeypatch, acme=ready("acme"), zzz=ready("zzz"))
+    assert main(["conformance", "-k", "matmul"]) == 0
+    told = capsys.readouterr().out
+    assert "acme: skipped: no test was selected" in told and "zzz: passed" in told
+    sessions.status.update(zzz=5)
+    assert main(["conformance", "-k", "no_such"]) == 5
+
+
+def test_json(monkeypatch, capsys) -> None:
+    """Standard output is JSON alone: a job for each executor with its report, and each plugin that was not tested."""
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess:
+        assert options["stdout"] is sys.stderr
+        (path,) = (text.partition("=")[2] for text in command if text.startswith("--thunder-report="))
+        counted = {"executor": "acme", "operator": "mul", "family": "f", "claimed": True, "place": "acme/mul.py:7"}
+        counted["not_tested"] = ["cuda (this machine has none)"]
+        write_report(Summary([Outcome("failed", counted, "test_x")]), Path(path), Run("command", {}))
+        return subprocess.CompletedProcess(command, 1)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    install(monkeypatch, acme=ready("acme"), gpu={"state": "unavailable", "reason": "needs a GPU"})
+    assert main(["conformance", "--json", "-x"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    acme, gpu = told["jobs"]
+    assert told["ok"] is False
+    assert (acme["name"], acme["state"]) == ("acme", "failed")
+    found = acme["report"]["executors"]["acme"]
+    assert found["operators"]["mul"]["place"] == "acme/mul.py:7"
+    assert found["not_tested"] == ["cuda (this machine has none)"]
+    assert gpu == {"name": "gpu", "state": "not tested", "reason": "unavailable (needs a GPU)", "report": None}
+
+
+@pytest.mark.parametrize("option", ["--merge", "--thunder-report=a.json"])
+def test_json_is_a_report(sessions, capsys, option: str) -> None:
+    """Options that write a report themselves are refused."""
+    assert main(["conformance", "acme", "--json", option]) == 2
+    assert f"--json cannot be combined with {option.partition('=')[0]}" in capsys.readouterr().err
+    assert sessions == []
 
 
 def test_nothing_installed(sessions, monkeypatch, capsys) -> None:

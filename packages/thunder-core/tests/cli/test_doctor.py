@@ -46,7 +46,10 @@ def machine(monkeypatch: pytest.MonkeyPatch):
             if "error" in told:
                 looks[name]["error"] = told["error"]
         alone = [looked["record"] for looked in looks.values() if looked.get("record")]
-        looks[EVERY] = {"env": env, "records": alone}
+        crash = {"crash": "crashed: killed by SIGSEGV", "output": "Fatal Python error"}
+        looks[EVERY] = {"env": env, "records": [*(record.to_dict() for record in settled), *alone]}
+        if "crash" in env or any("crash" in told for told in seen.values()):
+            looks[EVERY] = crash
         monkeypatch.setattr(thunder.plugins, "_manager", PluginManager(scan=lambda: list(records)))
         monkeypatch.setattr(doctor, "look", lambda name, timeout: looks[name])
         monkeypatch.setattr(doctor, "other_owners", list)
@@ -149,7 +152,7 @@ def test_plugins_that_conflict(machine, capsys, monkeypatch) -> None:
         if name != EVERY:
             return alone(name, timeout)
         one, two = alone(EVERY, timeout)["records"]
-        return {"records": [one, {**two, "state": "failed", "reason": taken, "traceback": "deep"}]}
+        return {"env": TORCH, "records": [one, {**two, "state": "failed", "reason": taken, "traceback": "deep"}]}
 
     monkeypatch.setattr(doctor, "look", look)
     status, told = run(capsys)
@@ -157,6 +160,24 @@ def test_plugins_that_conflict(machine, capsys, monkeypatch) -> None:
     assert "not together with the other plugins: commit: ValueError: an executor named 'acme'" in told
     assert told.count(" ready ") == 1
     assert run(capsys, "second")[0] == 0, "the plugin alone is well"
+
+
+def test_how_many_processes(machine, capsys, monkeypatch) -> None:
+    """One if nothing fails, one more for each plugin that fails, and one for each plugin after a crash."""
+    looks: list[str | None] = []
+
+    def count(*settled: PluginRecord, **seen: Any) -> list[str | None]:
+        machine(TORCH, *settled, **seen)
+        look = doctor.look
+        monkeypatch.setattr(doctor, "look", lambda name, timeout: looks.append(name) or look(name, timeout))
+        looks.clear()
+        run(capsys)
+        return sorted(looks, key=str)
+
+    off = record("off", PluginState.BLOCKED, reason="disabled")
+    assert count(off, first=READY, second={"state": "unavailable", "reason": "needs a GPU"}) == [EVERY]
+    assert count(off, first=READY, second=FAILED) == [EVERY, "second"]
+    assert count(off, first=READY, second={"crash": "crashed", "output": ""}) == [EVERY, "first", "second"]
 
 
 def test_plugins_that_crash_together(machine, capsys, monkeypatch) -> None:
@@ -213,6 +234,16 @@ def test_warnings(machine, capsys, monkeypatch) -> None:
     assert "thunder-core is not installed" in warnings[1]
     assert "THUNDER_DISABLE_PLUGINS names 'offf'" in warnings[2]
     assert "THUNDER_DISABLE_PLUGINS  off, Thunder_Ex_Off, *, offf" in told
+
+
+@pytest.mark.parametrize("gil", [True, False])
+def test_free_threaded_python(machine, capsys, monkeypatch, gil: bool) -> None:
+    """A Python that runs without the GIL is warned of, with the way out that docs/compatibility.md names."""
+    machine(TORCH, acme=READY)
+    monkeypatch.setattr(doctor.sys, "_is_gil_enabled", lambda: gil, raising=False)
+    status, told = run(capsys)
+    assert status == 0
+    assert ("without the GIL" in told and "PYTHON_GIL=1" in told) is not gil
 
 
 def test_json(machine, capsys) -> None:

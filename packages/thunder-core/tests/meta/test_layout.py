@@ -136,9 +136,27 @@ def test_no_machine_is_named() -> None:
     ]
     texts += [path for package in PACKAGES for path in (*package.glob("*.md"), *package.glob("*.toml"))]
     texts += [path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts]
+    texts += [*(ROOT / ".github").rglob("*.md"), *(ROOT / ".github").rglob("*.yml")]
     wrong = [
         f"{named(path)}: {found[0]}"
         for path in texts
         if path.is_file() and (found := pattern.search(path.read_text(encoding="utf-8")))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_workflows_run_what_the_readme_says() -> None:
+    """Public CI runs the README's commands; each session that a workflow names is in the noxfile."""
+    sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.MULTILINE))
+    workflows = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
+    named_there = {name for line in re.findall(r"nox -s ([\w -]+)", workflows, re.MULTILINE) for name in line.split()}
+    assert {name.partition("-")[0] for name in named_there} <= sessions
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^python -m nox -s (\w+)", readme, re.MULTILINE)) <= named_there
+    assert {"docs", "build", "lint", "types", "imports"} <= named_there
+
+
+def test_the_citation_has_the_version_of_core() -> None:
+    """A release changes both."""
+    version = re.findall(r'^version = "([^"]+)"', (ROOT / "packages/thunder-core/pyproject.toml").read_text(), re.M)
+    assert re.findall(r"^version: (\S+)", (ROOT / "CITATION.cff").read_text(), re.M) == version

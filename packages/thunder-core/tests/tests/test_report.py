@@ -47,6 +47,27 @@ def test_text() -> None:
     ]
 
 
+def test_notes() -> None:
+    """Below the table: the place of each failed operator, and what was not tested, also after a merge."""
+    counted = {
+        **outcome("failed", "flip").counted,
+        "place": "acme/flip.py:12",
+        "not_tested": ["cuda (none)", "float16"],
+    }
+    skipped = outcome("skipped", "mean")
+    summary = Summary([Outcome("failed", counted, "test_x"), Outcome("failed", counted, "test_y"), skipped])
+    notes = [
+        "acme/flip.py:12: flip: 2 tests failed",
+        "not tested: cuda (none)",
+        "not tested: float16",
+        "not tested: mean (all tests skipped)",
+    ]
+    assert summary.notes("acme") == notes
+    assert Summary.merged([summary.data()]).notes("acme") == notes
+    assert "Not tested: float16." in summary.markdown().splitlines()
+    assert SUMMARY.notes("acme") == ["acme: flip: 1 test failed"]
+
+
 def test_json(tmp_path: Path) -> None:
     """Counts by executor, family and operator, with the tests that failed."""
     path = tmp_path / "deep" / "report.json"

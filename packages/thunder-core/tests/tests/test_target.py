@@ -25,6 +25,7 @@ from thunder.tests.target import (
     BadTarget,
     device_is_there,
     operators_without_samples,
+    place_of,
     target_of,
     targets_of,
 )
@@ -82,6 +83,38 @@ def test_a_profile(executor: OperatorExecutor, profile: Any) -> None:
     assert target.tolerance(target.opinfos[0], torch.float32) == (0.1, 0.1)
     assert target.tolerance(info, torch.float64) == (1e-7, 1e-7)
     assert operators_without_samples(target) == []
+
+
+def test_what_a_run_leaves_out(executor: OperatorExecutor, profile: Any) -> None:
+    """Devices that are absent or not selected, dtypes and tests of the full tier, families."""
+    profile(devices=("cpu", "no_such_device"), dtypes=("float32", "float64"))
+    full = "second-order gradients and finite differences (--thunder-full)"
+    dtypes = "float64 (--thunder-full tests every dtype)"
+    assert target_of(executor).not_tested == ("no_such_device (this machine has none)", dtypes, full)
+    assert target_of(executor, full=True).not_tested == ("no_such_device (this machine has none)",)
+    selected = target_of(executor, devices=["meta"], dtypes=["float32", "float64"], families=["shape"])
+    others = "other families than shape"
+    assert selected.not_tested[0] == "cpu (not selected)" and selected.not_tested[2:] == (full, others)
+
+
+def test_places(executor: OperatorExecutor, profile: Any) -> None:
+    """The line of the function that runs an operator: the kernel of an own operator, or the execution transform."""
+
+    def kernel(a: Any) -> Any:
+        return -a
+
+    def execution(a: Any) -> Any:
+        return own(a)
+
+    own = executor.register_operator("own", like=lambda a: -a, fn=kernel)
+    info = OpInfo(own, sample_input_generator=elementwise_unary_generator, torch_reference=torch.neg)
+    executor.register_implementation(ltorch.neg, execution_transform=execution)
+    profile(opinfos=lambda: [info])
+    target = target_of(executor)
+    by_name = {info.name: info for info in target.opinfos}
+    assert place_of(target, info) == f"{__file__}:{kernel.__code__.co_firstlineno}"
+    assert place_of(target, by_name["neg"]) == f"{__file__}:{execution.__code__.co_firstlineno}"
+    assert place_of(target, by_name["abs"]) is None
 
 
 def test_operators_without_samples(executor: OperatorExecutor) -> None:

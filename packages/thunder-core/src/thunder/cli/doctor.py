@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m thunder doctor [NAME]`: diagnose this environment, and report which executor plugins can run in it.
 
-Each plugin is loaded in a separate process, so that a crash is reported like any other failure. Then all plugins are
-loaded together in one process, as a program loads them, because two plugins may conflict, e.g. by an executor name. The
-exit status is 0 if nothing is broken. A plugin that lacks its GPU is not broken. With a NAME, the exit status is 0 if
-that plugin can be used.
+All plugins are loaded together in one process, as a program loads them, so that torch is imported only once. Each
+plugin that fails there is loaded again in a process of its own, because two plugins may conflict, e.g. by an executor
+name. If the process crashes, every plugin is loaded in a process of its own, and a crash is reported like any other
+failure. The exit status is 0 if nothing is broken. A plugin that lacks its GPU is not broken. With a NAME, the exit
+status is 0 if that plugin can be used.
 """
 
 from __future__ import annotations
@@ -78,18 +79,9 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
         raise PluginLoadError(
             f"no installed distribution provides an executor plugin {name!r}. Installed: {known}{without_plugin(name)}"
         )
-    to_load = [record for record in records if record.state is PluginState.COMPATIBLE]
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        environment = pool.submit(look, None, timeout)
-        seen = dict(zip((id(record) for record in to_load), pool.map(lambda r: look(r.name, timeout), to_load)))
-        env = environment.result()
-    plugins = [_plugin(record, seen.get(id(record))) for record in records]
-    # A plugin that crashes alone would crash the others too.
-    alone = name is not None or len(to_load) < 2 or any("crash" in each for each in seen.values())
-    together = {} if alone else look(EVERY, timeout)
-    _add_conflicts(plugins, together)
+    env, plugins, crash = _load(records, timeout) if name is None else _load_alone(records, timeout)
     torch_works = env.get("env", {}).get("torch") is not None
-    healthy = torch_works and "crash" not in together and not any(plugin["state"] in _BROKEN for plugin in plugins)
+    healthy = torch_works and crash is None and not any(plugin["state"] in _BROKEN for plugin in plugins)
     return {
         "ok": healthy if name is None else any(plugin["state"] == PluginState.READY.value for plugin in plugins),
         "thunder_core": core_version(),
@@ -100,8 +92,53 @@ def examine(name: str | None = None, timeout: float = 120.0) -> dict[str, Any]:
         "environment": {key: os.environ.get(key) for key in (EXECUTORS_VARIABLE, DISABLE_VARIABLE)},
         "torch": env,
         "plugins": plugins,
-        "warnings": [*_warnings(), *_crash_together(together)],
+        "warnings": [*_warnings(), *([] if crash is None else [crash])],
     }
+
+
+def _load(records: list[PluginRecord], timeout: float) -> tuple[dict[str, Any], list[dict[str, Any]], str | None]:
+    """Load the plugins together, and alone where this fails.
+
+    Return the environment, a record for each plugin, and how the process of all plugins crashed although none crashes
+    alone.
+    """
+    together = look(EVERY, timeout)
+    if "crash" in together:
+        env, plugins, _ = _load_alone(records, timeout)
+        if "crash" in env or any(plugin["state"] == CRASHED for plugin in plugins):
+            return env, plugins, None
+        return env, plugins, f"the process that loads all plugins together {together['crash']}\n{together['output']}"
+    # Two distributions may provide plugins of one name.
+    told = {(record["name"], record["distribution"]): record for record in together["records"]}
+    found = [told.get((record.name, record.distribution), record.to_dict()) for record in records]
+    failed = [record for record, plugin in zip(records, found) if plugin["state"] in _BROKEN and _is_loaded(record)]
+    if failed and len(records) > 1:
+        alone = {id(record): plugin for record, plugin in zip(failed, _load_alone(failed, timeout)[1])}
+        found = [_reconcile(plugin, alone.get(id(record))) for record, plugin in zip(records, found)]
+    return {"env": together["env"], "record": None}, found, None
+
+
+def _load_alone(records: list[PluginRecord], timeout: float) -> tuple[dict[str, Any], list[dict[str, Any]], str | None]:
+    """Load each plugin in a process of its own, several at a time. Return the same as `_load`."""
+    to_load = [record for record in records if _is_loaded(record)]
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        seen = dict(zip(map(id, to_load), pool.map(lambda record: look(record.name, timeout), to_load)))
+    env = next((each["env"] for each in seen.values() if "env" in each), None)
+    environment = look(None, timeout) if env is None else {"env": env, "record": None}
+    return environment, [_plugin(record, seen.get(id(record))) for record in records], None
+
+
+def _is_loaded(record: PluginRecord) -> bool:
+    """Return whether thunder loads this plugin, which its metadata decides."""
+    return record.state is PluginState.COMPATIBLE
+
+
+def _reconcile(together: dict[str, Any], alone: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the record of a plugin that failed together with the others, given what became of it alone."""
+    if alone is None or alone["state"] != PluginState.READY.value:
+        return together if alone is None else alone
+    reason = f"loads alone, but not together with the other plugins: {together['reason']}"
+    return {**alone, "state": together["state"], "reason": reason, "traceback": together["traceback"]}
 
 
 def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]:
@@ -117,22 +154,6 @@ def _plugin(record: PluginRecord, seen: dict[str, Any] | None) -> dict[str, Any]
     return told
 
 
-def _add_conflicts(plugins: list[dict[str, Any]], together: dict[str, Any]) -> None:
-    """Replace the state of each plugin that loads alone, but not together with the other plugins."""
-    # Two distributions may provide plugins of one name.
-    found = {(record["name"], record["distribution"]): record for record in together.get("records", ())}
-    for plugin in plugins:
-        other = found.get((plugin["name"], plugin["distribution"]))
-        if plugin["state"] == PluginState.READY.value and other is not None and other["state"] != plugin["state"]:
-            reason = f"loads alone, but not together with the other plugins: {other['reason']}"
-            plugin.update(state=other["state"], reason=reason, traceback=other["traceback"])
-
-
-def _crash_together(together: dict[str, Any]) -> Iterator[str]:
-    if "crash" in together:
-        yield f"the process that loads all plugins together {together['crash']}\n{together['output']}"
-
-
 def _warnings() -> Iterator[str]:
     """Yield problems of the environment that do not belong to a plugin."""
     for owner in other_owners():
@@ -142,6 +163,8 @@ def _warnings() -> Iterator[str]:
         )
     if core_version() is None:
         yield "thunder-core is not installed (only its source is on the path): plugins' requirements are not checked"
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        yield "this Python runs without the GIL, which thunder does not support yet: set PYTHON_GIL=1"
     known = {record.name for record in quiet_records()}
     known |= {normalize_name(record.distribution) for record in quiet_records()}
     for name in sorted(disabled_names() - {"*"}):

@@ -82,7 +82,7 @@ def families_of(executor: str, folder: Path) -> list[str]:
     """Return an executor's families of operators. A separate process finds them, because plugins may crash."""
     target = folder / "families.json"
     command = [sys.executable, "-X", "faulthandler", "-m", __name__, str(target), executor]
-    done = subprocess.run(command, check=False)
+    done = subprocess.run(command, check=False, stdout=sys.stderr)
     if done.returncode or not target.exists():
         raise SystemExit(f"thunder conformance: the process that lists operators {death(done.returncode)}")
     found: list[str] = json.loads(target.read_text(encoding="utf-8"))
@@ -173,14 +173,14 @@ def _summarize(outcomes: Sequence[tuple[str, dict[str, Any], str]], report: str 
     if report:
         write_report(summary, Path(report), run)
         print(f"written to {report}")
-    return 1 if failed or not outcomes else 0
+    return 1 if failed else 0 if outcomes else 5  # as pytest if no test was selected
 
 
 def print_tables(summary: Any) -> None:
     """Print the table of each executor."""
     for name in sorted(summary.executors):
         print(f"\nconformance of {name}")
-        print("\n".join(summary.text(name)))
+        print("\n".join([*summary.text(name), *summary.notes(name)]))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from thunder.tests.comparison import Mismatch, describe
 from thunder.tests.known_failures import KnownFailure
 from thunder.tests.opinfo import OpInfo
 from thunder.tests.running import claimed_by, could_claim, execution_trace, exists, trace_sample
-from thunder.tests.target import FULL_DTYPES, QUICK_DTYPES, Target
+from thunder.tests.target import FULL_DTYPES, QUICK_DTYPES, Target, place_of
 
 __all__ = ["PROPERTY", "Case", "ConformanceFailure", "conformance", "generate", "takes"]
 
@@ -168,6 +168,8 @@ class Case:
             test=self.test,
             executor=self.target.name,
             sources=self.target.sources,
+            not_tested=list(self.target.not_tested),
+            place=place_of(self.target, self.info),
             device=self.device,
             dtype=self.dtype_name,
             claimed=None,
@@ -224,9 +226,11 @@ class Case:
         args = [describe(a) for a in sample.args] + [f"{k}={describe(v)}" for k, v in sample.kwargs.items()]
         own = f", executor={self.target.name!r}" if self.info.name in self.target.own_operators else ""
         grad = ", requires_grad=True" if "grad" in self.test else ""
+        place = self.counted["place"]
+        function = f"The function of {self.target.name} is at {place}\n" if place else ""
         return (
             f"sample {number} of {self.info.name} on {self.target.name}: {self.info.name}({', '.join(args)})\n"
-            f"Reproduce it with\n"
+            f"{function}Reproduce it with\n"
             f"    import torch, thunder\n"
             f"    from thunder.tests.opinfos import opinfo_of\n"
             f"    info = opinfo_of({self.info.name!r}{own})\n"

@@ -91,6 +91,7 @@ class Operator:
     claimed: bool = False
     tests: dict[str, int] = field(default_factory=lambda: dict.fromkeys((PASSED, FAILED, XFAILED, SKIPPED), 0))
     failures: list[str] = field(default_factory=list)
+    place: str | None = None  # the file and line of the executor's function
 
     @property
     def passed(self) -> bool:
@@ -114,20 +115,26 @@ _COLUMNS = ("family", "claimed", "passed", "known failures", "failed", "total")
 
 
 class Summary:
-    """The counts of a run, by executor, and the sources of each executor: one, unless they changed meanwhile."""
+    """The counts of a run, by executor, the sources of each executor, and what the run left out.
+
+    The sources are one, unless they changed meanwhile.
+    """
 
     def __init__(self, outcomes: Iterable[Outcome] = ()):
         self.executors: dict[str, dict[str, Operator]] = {}
         self.sources: dict[str, set[str]] = {}
+        self.left_out: dict[str, dict[str, None]] = {}  # in order
         for each in outcomes:
             counted = each.counted
             sources = self.sources.setdefault(counted["executor"], set())
             if counted.get("sources"):
                 sources.add(counted["sources"])
+            self.left_out.setdefault(counted["executor"], {}).update(dict.fromkeys(counted.get("not_tested", ())))
             operators = self.executors.setdefault(counted["executor"], {})
             found = operators.setdefault(counted["operator"], Operator(counted["operator"], counted["family"]))
             found.tests[each.outcome] += 1
             found.claimed |= bool(counted["claimed"])
+            found.place = found.place or counted.get("place")
             if each.outcome == FAILED:
                 found.failures.append(each.nodeid)
 
@@ -138,10 +145,12 @@ class Summary:
         for part in parts:
             for executor, told in part.items():
                 summary.sources.setdefault(executor, set()).update(told["sources"])
+                summary.left_out.setdefault(executor, {}).update(dict.fromkeys(told.get("left_out", ())))
                 operators = summary.executors.setdefault(executor, {})
                 for name, counts in told["operators"].items():
                     found = operators.setdefault(name, Operator(name, counts["family"]))
                     found.claimed |= counts["claimed"]
+                    found.place = found.place or counts.get("place")
                     found.failures += counts["failures"]
                     for outcome, number in counts["tests"].items():
                         found.tests[outcome] += number
@@ -174,6 +183,21 @@ class Summary:
                 counts[outcome] += number
         return counts
 
+    def not_tested(self, executor: str) -> list[str]:
+        """Return what the run did not test: what it left out, and the operators all of whose tests were skipped."""
+        operators = self.executors[executor].values()
+        skipped = [op.name for op in operators if op.tests[SKIPPED] and op.tests[SKIPPED] == sum(op.tests.values())]
+        return [*self.left_out[executor], *([f"{', '.join(sorted(skipped))} (all tests skipped)"] if skipped else [])]
+
+    def notes(self, executor: str) -> list[str]:
+        """Return the lines below the table: where the function of each failed operator is, and what was not tested."""
+        lines = []
+        for name, operator in sorted(self.executors[executor].items()):
+            if failures := operator.tests[FAILED]:
+                tests = f"{failures} test{'s' if failures > 1 else ''} failed"
+                lines.append(f"{operator.place or executor}: {name}: {tests}")
+        return lines + [f"not tested: {each}" for each in self.not_tested(executor)]
+
     def text(self, executor: str) -> list[str]:
         """Return the table as lines of text. Families without any claimed operator share one line."""
         *families, total = self.rows(executor)
@@ -202,6 +226,7 @@ class Summary:
             lines += [_markdown_line(_cells(row)) for row in self.rows(executor)]
             counts = ", ".join(f"{number} {outcome}" for outcome, number in self.tests(executor).items() if number)
             lines += ["", f"Operators by family; tests: {counts}."]
+            lines += ["", *(f"Not tested: {each}." for each in self.not_tested(executor))]
             lines += ["", *(f"Sources: {sources}." for sources in sorted(self.sources[executor]) or ["unknown"])]
             parts.append("\n".join(lines))
         return "\n\n".join(parts) + "\n"
@@ -213,6 +238,8 @@ class Summary:
             rows = self.rows(executor)
             out[executor] = {
                 "sources": sorted(self.sources[executor]),
+                "left_out": list(self.left_out[executor]),
+                "not_tested": self.not_tested(executor),
                 "total": _row_data(rows[-1]),
                 "families": {row.family: _row_data(row) for row in rows[:-1]},
                 "tests": self.tests(executor),
@@ -223,6 +250,7 @@ class Summary:
                         "passed": op.passed,
                         "tests": op.tests,
                         "failures": op.failures,
+                        "place": op.place,
                     }
                     for name, op in sorted(operators.items())
                 },

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,7 @@ __all__ = [
     "Target",
     "device_is_there",
     "operators_without_samples",
+    "place_of",
     "sources_of",
     "targets_of",
 ]
@@ -56,6 +58,7 @@ class Target:
     `devices` and `dtypes` are those of this run. `every_dtype` are all dtypes of the profile, which known failures may
     name. `opinfos` are the operators of thunder, followed by the operators of the plugin. `sources` names the
     distribution that the executor belongs to and the hash of its sources; None for an executor of no distribution.
+    `not_tested` says what this run leaves out.
     """
 
     executor: Executor
@@ -68,6 +71,7 @@ class Target:
     own_operators: frozenset[str]
     known_failures: tuple[KnownFailure, ...]
     sources: str | None = None
+    not_tested: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -138,7 +142,41 @@ def target_of(
         own_operators=frozenset(info.name for info in own),
         known_failures=known_failures_of(profile.known_failures, there),
         sources=sources_of(executor),
+        not_tested=tuple(_left_out(profile, there, chosen, every, full=full, families=families)),
     )
+
+
+def _left_out(
+    profile: ConformanceProfile, devices: Sequence[str], chosen: Sequence[torch.dtype], every: Sequence[torch.dtype], *,
+    full: bool, families: Sequence[str],
+) -> Iterator[str]:  # fmt: skip
+    """Yield what the options of a run, or this machine, leave out of an executor's profile."""
+    kinds = {device.partition(":")[0] for device in devices}
+    for device in profile.devices:
+        if device.partition(":")[0] not in kinds:
+            yield f"{device} ({'not selected' if device_is_there(device) else 'this machine has none'})"
+    dtypes = [str(d).removeprefix("torch.") for d in every if d not in chosen]
+    if dtypes:
+        yield f"{', '.join(dtypes)} (--thunder-full tests every dtype)"
+    if not full:
+        yield "second-order gradients and finite differences (--thunder-full)"
+    if families:
+        yield f"other families than {', '.join(families)}"
+
+
+def place_of(target: Target, info: OpInfo) -> str | None:
+    """Return the file and line of the function with which the executor runs an operator.
+
+    None if the executor registered nothing for the operator itself, e.g. if it runs only a part of its decomposition.
+    """
+    found = target.executor.implmap.get(info.symbol.id)
+    operator = info.symbol if info.symbol.executor is target.executor else found.op if found is not None else None
+    ways = [] if found is None else [found.execution_transform, found.grad_transform, found.checker]
+    for function in (getattr(operator, "fn", None), *ways):
+        code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+    return None
 
 
 def sources_of(executor: Executor) -> str | None:

@@ -19,7 +19,7 @@ from thunder.capture.base.snapshots import Effect, Write
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import annotate, line_of_user
-from thunder.capture.dispatch.collectives import values_of_collectives
+from thunder.capture.dispatch.collectives import finish_collectives, values_of_collectives
 from thunder.capture.guards.decisions import Decisions
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
@@ -225,6 +225,7 @@ class CaptureSession:
                 recorder.code.check_values()  # the error may be due to what is replaced while tracing
                 raise
             recorder.end_watch()  # exiting the contexts must not be recorded
+            finish_collectives(self.tracer)
         recorder.finish()
         return result
 

@@ -24,6 +24,7 @@ from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.numpy_calls import replaced_functions
 from thunder.capture.dispatch.override_queries import override_queries
+from thunder.capture.dispatch.process_groups import replaced_methods
 from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.dispatch.subclasses import as_subclass
 from thunder.capture.higher_order import function_transforms
@@ -343,7 +344,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     )
     owners += [
         (owner, name, _here(ours, getattr(owner, name)))
-        for owner, name, ours in (*replaced_collectives(), *replaced_functions())
+        for owner, name, ours in (*replaced_collectives(), *replaced_methods(), *replaced_functions())
     ]
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:

@@ -35,7 +35,7 @@ __all__ = ["difference_of_values", "with_checks"]
 _TOLERANCES = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-4, torch.complex64: 1e-4,
                torch.float16: 1e-2, torch.bfloat16: 5e-2}  # fmt: skip
 _OF_SMALL_FLOATS = 0.25  # the tolerance of float8 and smaller dtypes
-_UNCOMPARABLE = frozenset({OpTags.RANDOM_OP, OpTags.RECOMPUTED, OpTags.GENERATOR_STATE_OP})
+_UNCOMPARABLE = frozenset({OpTags.RANDOM_OP, OpTags.RECOMPUTED, OpTags.GENERATOR_STATE_OP, OpTags.COLLECTIVE})
 
 
 def with_checks(trace: Trace, level: int) -> Trace:

@@ -76,6 +76,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    check_ranks: bool | None = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -90,6 +91,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    check_ranks: bool | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -104,6 +106,7 @@ def jit(
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    check_ranks: bool | None = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -117,6 +120,7 @@ def jit(
     cuda_graphs: CUDAGraphs = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
+    check_ranks: bool | None = None,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -143,6 +147,8 @@ def jit(
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
+    - `check_ranks`: whether ranks of torch.distributed compare their collectives at the first call; a difference is an
+      error that names the lines. None means that the environment variable `THUNDER_CHECK_RANKS=1` decides.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
@@ -158,6 +164,7 @@ def jit(
             cuda_graphs=cuda_graphs,
             max_programs=max_programs,
             max_compile_time=max_compile_time,
+            check_ranks=check_ranks,
             **options,
         )
     if not callable(fn):
@@ -167,15 +174,15 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, extra=options,
+        max_programs=max_programs, max_compile_time=max_compile_time, check_ranks=check_ranks, extra=options,
     )  # fmt: skip
     transforms = as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, {},
-        ):  # fmt: skip
+        given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time
+        defaults = None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None
+        if (*given, check_ranks, options) == (*defaults, None, {}):
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
         before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps its transforms
@@ -210,6 +217,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
+    "check_ranks",
 )  # fmt: skip
 
 

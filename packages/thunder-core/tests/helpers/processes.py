@@ -21,7 +21,12 @@ TIMEOUT = 150  # seconds; two busy cores need a tenth of it
 
 def reports(script: str, size: int, folder: Path, *options: str) -> list[Any]:
     """Run a script of this folder on `size` ranks, and return the report of each rank."""
-    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    settings = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+        "THUNDER_CHECK_RANKS": "1",
+    }
     command = [sys.executable, str(Path(__file__).with_name(script)), str(size), str(folder / "store"), *options]
     ranks = [
         subprocess.Popen(

@@ -36,6 +36,7 @@ from thunder.core.tracebacks import present
 from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
 from thunder.extend.compile_state import put
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
+from thunder.frontend.check_ranks import check_ranks, is_distributed
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.environment import read_environment
 from thunder.frontend.failures import Failure
@@ -91,6 +92,7 @@ class JitFunction(Generic[P, R]):
             extra_state=self._kept,
             jit=JitFunction,
         )
+        self._ranks_are_checked = False
         self._restarts = Restarts(self._cache, self._stats, self._eager_calls)
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
@@ -230,6 +232,8 @@ class JitFunction(Generic[P, R]):
             return self._hit(cached, args, kwargs)
         if foreign is not None:
             return self._eager_calls.run_replaced(foreign, args, kwargs)
+        if self._options.check_ranks and not self._ranks_are_checked and is_distributed():
+            self._check_ranks(found)
         if isinstance(found, RunsEagerly):
             return self._eager_calls.run_untraced(found, args, kwargs)
         self._eager_calls.check_is_cacheable()
@@ -237,6 +241,16 @@ class JitFunction(Generic[P, R]):
         del found
         decided = 0 if specialization.path is None else len(specialization.path.decisions)
         return self._eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+
+    def _check_ranks(self, found: tuple[Specialization, Any] | RunsEagerly) -> None:
+        """Compare the collectives of the first program with those of the other ranks."""
+        self._ranks_are_checked = True
+        if isinstance(found, RunsEagerly):
+            check_ranks(repr(self), [], eager=f"{found}")
+            return
+        specialization = found[0]
+        backward = [] if specialization.differentiable is None else specialization.differentiable.unrecorded_traces
+        check_ranks(repr(self), [specialization.traces[-1], *backward[-1:]])
 
     def _capture(
         self,

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from thunder.capture.capture import trace_name
 from thunder.extend import Executor, named_executors, resolve_executors
+from thunder.frontend.environment import asks_for
 from thunder.passes.remat import REMAT, Remat
 
 __all__ = [
@@ -40,6 +41,7 @@ class Options:
         cuda_graphs: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
+        check_ranks: bool | None = None,
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
@@ -51,6 +53,9 @@ class Options:
         self.max_programs = _limit("max_programs", max_programs, type(max_programs) is int and max_programs >= 1)
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
+        if check_ranks not in (None, True, False):
+            raise ValueError(f"thunder.jit(…, check_ranks={check_ranks!r}): check_ranks is True, False or None")
+        self.check_ranks = asks_for("THUNDER_CHECK_RANKS") if check_ranks is None else check_ranks
         self.executors = None if executors is None else named_executors(executors)
         self.exact = exact
         self.own_name = own_name

@@ -31,6 +31,7 @@ from thunder.capture.higher_order import function_transforms
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
+from thunder.capture.higher_order.data_parallel import data_parallel_forward
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
 from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
@@ -166,20 +167,21 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
 
 
 def _distributed() -> list[tuple[Any, str, Any]]:
-    """Return replacements that fall back, for modules that communicate with other processes around their forward.
+    """Return replacements for modules that communicate with other processes around their forward.
 
-    FSDP gathers parameters, and DistributedDataParallel prepares the reduction of gradients. The modules inside them
-    are compiled.
+    A program that calls a module whose parameters FSDP gathers falls back. The modules inside it are compiled.
     """
     parallel = torch.nn.parallel.DistributedDataParallel
-    message = "the program calls a DistributedDataParallel module, which reduces gradients in all processes"
 
     def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
         private.forward_not_begun(sharded)
         return fall_back("the program calls a module whose parameters are sharded (FSDP)")
 
+    def replicated(*args: Any, **kwargs: Any) -> Any:
+        return data_parallel_forward(_tracer(), *args, **kwargs)
+
     found = [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
-    return [*found, (parallel, "forward", _here(lambda *args, **kwargs: fall_back(message), parallel.forward))]
+    return [*found, (parallel, "forward", _here(replicated, parallel.forward))]
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:

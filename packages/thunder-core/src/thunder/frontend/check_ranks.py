@@ -70,8 +70,8 @@ def _posted_by(rank: int, key: str, store: Any, title: str) -> dict[str, Any]:
         store.wait([key], datetime.timedelta(seconds=TIMEOUT))
     except Exception as error:
         raise RankMismatchError(
-            f"{title} communicates with rank {rank}, which has not called it within {TIMEOUT:g} s. All ranks of a group "
-            "must call the same jitted functions in the same order"
+            f"{title} communicates with rank {rank}, which has not called it within {TIMEOUT:g} s. All ranks of a "
+            "group must call the same jitted functions in the same order"
         ) from error
     return json.loads(store.get(key))  # type: ignore[no-any-return]
 

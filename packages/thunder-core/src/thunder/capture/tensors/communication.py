@@ -7,7 +7,17 @@ from typing import Any
 
 from thunder.core.groups import Group
 
-__all__ = ["Communication"]
+__all__ = ["Communication", "Replica"]
+
+
+class Replica:
+    """A `DistributedDataParallel` module that the program calls."""
+
+    def __init__(self, module: Any, group: Group, parameters: list[Any]):
+        self.module = module
+        self.group = group
+        self.parameters = parameters  # those whose gradients are averaged
+        self.expects_gradients = False  # whether the next backward averages them
 
 
 class Communication:
@@ -17,3 +27,4 @@ class Communication:
         self.groups: dict[str, Group] = {}  # by name
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for
+        self.replicas: list[Replica] = []

@@ -102,7 +102,6 @@ class Tracer:
         self.decisions: Decisions | None = None  # set if values that Python needs are decided (`guards/decisions.py`)
         self.scope_of_user_code: list[BoundSymbol] = self.trace.scopes[0]
         self.scopes_of_parts: list[list[BoundSymbol]] = []  # scopes that become a part of the program in each call
-        self.accumulates = False  # whether the program calls backward(), outside of process groups
         self.backwards: list[type] = []  # the custom functions whose backward is being traced
         # The outermost custom backward that is being traced and needed: its forward's operations, and its scope.
         self.custom_backward: tuple[list[BoundSymbol], list[BoundSymbol]] | None = None

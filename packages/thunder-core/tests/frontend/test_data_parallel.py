@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DistributedDataParallel` in jitted training steps on two processes: the bits of eager mode, with the collectives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from processes import reports
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
+
+BUFFERS = ("broadcast", "broadcast")  # float statistics, and counts of batches
+COMPILED: dict[str, tuple[str, ...]] = {
+    "plain": (*BUFFERS, "all_reduce"),
+    "adamw": (*BUFFERS, "all_reduce"),
+    "jitted_inside": (*BUFFERS, "all_reduce"),
+    "small_buckets": (*BUFFERS, *["all_reduce"] * 7),
+    "without_buffers": ("all_reduce",),
+    "bucket_views": (*BUFFERS, "all_reduce"),
+    "finds_unused": (*BUFFERS, "all_reduce"),
+    "frozen": (*BUFFERS, "all_reduce"),
+    "tied": (*BUFFERS, "all_reduce"),
+    "accumulating": (*BUFFERS, "all_reduce"),  # no buffers are broadcast after a forward under no_sync
+    "twice_without_zeroing": (*BUFFERS, "all_reduce") * 2,
+}
+PARTLY_EAGER = {"unused": "2 parameters of a DistributedDataParallel module get no gradient", "hooked": "hooks"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The reports of two ranks that have run all cases."""
+    return reports("ranks_ddp.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", [*COMPILED, *PARTLY_EAGER, "module", "module_inside"])
+def test_training_is_equal_to_the_bit(found: list[dict[str, Any]], name: str) -> None:
+    """Losses, parameters and buffers after each step, on each rank."""
+    for report in found:
+        assert all(report[name]["equal"]), report[name]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_step_is_one_program_with_its_collectives(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert report[name]["reason"] is None
+        assert report[name]["misses"] <= 2  # the first step finds no state of the optimizer
+        assert tuple([call for call in report[name]["collectives"] if call != "wait"]) == COMPILED[name]
+
+
+@pytest.mark.parametrize("name", PARTLY_EAGER)
+def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert PARTLY_EAGER[name] in report[name]["reason"]

@@ -184,8 +184,8 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
 
 def table(args: argparse.Namespace, rows: dict[str, Any]) -> str:
     lines = [
-        f"{args.ranks} ranks, {args.backend}, {args.layers} blocks of {args.width}, {args.tokens} tokens a rank, "
-        f"on a {machine()}",
+        f"{args.ranks} ranks, {args.backend}, {args.layers} blocks of {args.width}, {args.tokens} tokens a rank",
+        machine(),
         "",
         "| step | ms | of eager | first, s | peak, MiB | collectives | loss |",
         "|---|---|---|---|---|---|---|",

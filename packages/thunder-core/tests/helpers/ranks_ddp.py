@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from processes import main
 from ranks import collectives
 from torch import nn
@@ -99,11 +100,22 @@ def loop_of(run: Any, optimizer: Any) -> Callable[..., Any]:
     return step_of(run, optimizer)
 
 
+def form_buckets(ddp: Any) -> None:
+    """Let DDP form its final buckets, as after a first step: the sums of more than two ranks depend on them."""
+    before = copy.deepcopy(ddp.state_dict())
+    for _ in range(2):
+        ddp(torch.ones(6, 5)).sum().backward()
+    ddp.zero_grad()
+    ddp.load_state_dict(before)
+
+
 def train(
     rank: int, build: Callable[[], Any], make: Callable[..., Any], jit: Callable[..., Any] | None, optimizer: Any
 ) -> tuple[list[Any], Any]:
     """Train for some steps, and return the state after each step, and what was jitted."""
     ddp = build()
+    if dist.get_world_size() > 2:
+        form_buckets(ddp)
     step = make(ddp, optimizer(ddp.parameters()))
     jitted = step if jit is None else jit(step)
     torch.manual_seed(100 + rank)

@@ -112,7 +112,7 @@ def _exchange(
     """Record a collective on each bucket, and write its results into the tensors of the bucket."""
     started = []
     for bucket in buckets:
-        values = bucket if factor is None else [x * factor for x in bucket]
+        values: list[Any] = [x if factor is None else x * factor for x in bucket]
         started.append(run(tracer.handle_of(torch.cat([x.reshape(-1) for x in values]))))
     for bucket, result in zip(buckets, started):
         parts = wait(tracer, result).split([x.numel() for x in bucket])

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Attr, HasLeafHooks
 from thunder.capture.base.user_lines import line_of_user
@@ -117,12 +118,13 @@ def _accumulate(
             fall_back("the program calls backward() with inputs that are not leaves of the graph")
         leaves = [leaf for leaf in leaves if any(leaf[0] is x for x in wanted)]
     _check_leaves(tracer, leaves, path)
-    # Autograd adds a gradient as soon as it is complete: a leaf's gradient after the first use of the leaf.
-    first: dict[str, int] = {}
+    # Autograd adds a gradient as soon as it is complete: a leaf's gradient after the first use of the leaf. The bias of
+    # `linear` comes before the weight, because torch computes `addmm(bias, input, weight.t())`.
+    first: dict[str, tuple[int, int]] = {}
     for i, op in enumerate(tracer.trace.bound_symbols):
-        for name in op.arg_names:
-            first.setdefault(name, i)
-    leaves.sort(key=lambda leaf: -first.get(leaf[1].name, 0))
+        for j, name in enumerate(op.arg_names):
+            first.setdefault(name, (-i, -j if op.sym is ltorch.linear else j))
+    leaves.sort(key=lambda leaf: first.get(leaf[1].name, (0, 0)))
     values = [value for _, value in leaves]
     gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from processes import reports
+
+import thunder
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
@@ -48,6 +51,29 @@ def test_the_step_is_one_program_with_its_collectives(found: list[dict[str, Any]
         assert report[name]["reason"] is None
         assert report[name]["misses"] <= 2  # the first step finds no state of the optimizer
         assert tuple([call for call in report[name]["collectives"] if call != "wait"]) == COMPILED[name]
+
+
+def test_gradients_are_reduced_while_backward_goes_on() -> None:
+    """The first bucket is on its way before the last matrix multiplication."""
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
+
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    try:
+        model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)])
+        ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0001)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = ddp(x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        jitted = thunder.jit(step)
+        jitted(torch.randn(4, 8))
+        names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+        last = max(i for i, name in enumerate(names) if name in ("matmul", "mm", "linear", "addmm"))
+        assert names.index("all_reduce") < last < names.index("wait")
+    finally:
+        dist.destroy_process_group()
 
 
 def test_four_ranks_reduce_in_the_buckets_of_eager_mode(tmp_path: Path) -> None:

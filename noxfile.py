@@ -195,6 +195,14 @@ def run_pytest(session: nox.Session, folders: Sequence[str] = (), **options: Any
     )
 
 
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Look at HTML pages in a real browser, at several widths and in light and dark. Needs Chromium on the PATH."""
+    install_ours(session, [CORE], ["tests"])
+    folder = str(PACKAGES[CORE] / "tests" / "browser")
+    session.run("python", "-m", "pytest", "-ra", *session.posargs, folder, env={**ENVIRONMENT, "TEST_BROWSER": "1"})
+
+
 @nox.session(python=PYTHONS)
 def versions(session: nox.Session) -> None:
     """Run core's tests on another Python (`nox -s versions-3.13`), with its newest torch or with THUNDER_TORCH.

@@ -34,6 +34,7 @@ _ATTRIBUTES = {
     "assume_pure": "thunder.capture.reads.c_functions",
     "disable": "thunder.frontend.per_module",
     "mark_dynamic": "thunder.capture.numbers.marks",
+    "bisect": "thunder.reproduce",
     "repro": "thunder.reproduce",
     "Transform": "thunder.transforms.base",
     "RewritePass": "thunder.transforms.rewrite",
@@ -65,6 +66,7 @@ __all__ = [
     "Transform",
     "__version__",
     "assume_pure",
+    "bisect",
     "cache_hits",
     "cache_misses",
     "compile",
@@ -132,7 +134,7 @@ if TYPE_CHECKING:
         vmap,
     )
     from thunder.frontend.per_module import disable
-    from thunder.reproduce import repro
+    from thunder.reproduce import bisect, repro
     from thunder.transforms.base import Transform
     from thunder.transforms.patterns import pattern
     from thunder.transforms.rewrite import RewritePass

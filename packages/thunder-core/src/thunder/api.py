@@ -4,32 +4,35 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
-import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
-from thunder.core.trace import Trace
-from thunder.extend import Executor
-from thunder.frontend.jit import JitFunction, compile_function, jitted_of, statistics, trace
+from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.module import ThunderModule, jitted_module
 from thunder.frontend.options import (
     MAX_SPECIALIZATIONS,
     CacheOption,
     CUDAGraphs,
+    Measured,
     Options,
     Remat,
     SharpEdges,
     translate_torch_compile,
 )
 from thunder.frontend.stats import CompileStats
-from thunder.plugins import check_options
-from thunder.torch.private import SCRIPTED
-from thunder.transforms.base import Transform, as_transforms
-from thunder.transforms.modules import transformed_module
+from thunder.runtime.torch_private import SCRIPTED
+
+if TYPE_CHECKING:
+    from thunder.core.trace import Trace
+    from thunder.extend import Executor
+    from thunder.transforms.base import Transform
+
+    TransformLike = Transform | Callable[..., Trace]
 
 __all__ = [
     "cache_hits",
@@ -49,7 +52,6 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 Module = TypeVar("Module", bound=torch.nn.Module)
-TransformLike = Transform | Callable[..., Trace]
 
 _jitted: weakref.WeakSet[JitFunction[..., Any]] = weakref.WeakSet()
 
@@ -76,6 +78,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    measured: Measured = ...,
     check_ranks: bool | None = ...,
     **options: Any,
 ) -> Module: ...
@@ -91,6 +94,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    measured: Measured = ...,
     check_ranks: bool | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
@@ -106,6 +110,7 @@ def jit(
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    measured: Measured = ...,
     check_ranks: bool | None = ...,
     **options: Any,
 ) -> _Decorator: ...
@@ -120,6 +125,7 @@ def jit(
     cuda_graphs: CUDAGraphs = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
+    measured: Measured = False,
     check_ranks: bool | None = None,
     **options: Any,
 ) -> Any:
@@ -147,6 +153,10 @@ def jit(
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
+    - `measured`: whether measurements on this machine choose between kernels, where executors ask for them. False:
+      rules choose. True: what was measured earlier is used; the rest is measured before the third call, and used by
+      later processes. "first call": the rest is measured during compilation, and used at once. A process never changes
+      its choice, and `thunder.explain` lists the choices with their times.
     - `check_ranks`: whether ranks of torch.distributed compare their collectives at the first call; a difference is an
       error that names the lines. None means that the environment variable `THUNDER_CHECK_RANKS=1` decides.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
@@ -164,6 +174,7 @@ def jit(
             cuda_graphs=cuda_graphs,
             max_programs=max_programs,
             max_compile_time=max_compile_time,
+            measured=measured,
             check_ranks=check_ranks,
             **options,
         )
@@ -174,15 +185,17 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, check_ranks=check_ranks, extra=options,
+        max_programs=max_programs, max_compile_time=max_compile_time, measured=measured,
+        check_ranks=check_ranks, extra=options,
     )  # fmt: skip
-    transforms = as_transforms(transforms)
+    transforms = _as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time
-        defaults = None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None
-        if (*given, check_ranks, options) == (*defaults, None, {}):
+        given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
+        if (*given, check_ranks, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None, {},
+        ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
         before, autograd, fn = known._transforms, known._autograd, known._fn  # keeps its transforms
@@ -206,31 +219,55 @@ def _check_kind(fn: Any) -> None:
         raise TypeError(f"{fn!r:.80} is async, so a call only creates a coroutine: pass a function without async")
 
 
+def _as_transforms(transforms: Any) -> tuple[Transform, ...]:
+    """Check the transforms and return them as a tuple."""
+    if isinstance(transforms, (tuple, list)) and not transforms:
+        return ()
+    # Imported by name at run time: without transforms, nothing of them is loaded.
+    return importlib.import_module("thunder.transforms.base").as_transforms(transforms)  # type: ignore[no-any-return]
+
+
 def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.Module:
     changing = [t for t in transforms if t.changes_module]
     if not isinstance(fn, torch.nn.Module):
         raise TypeError(
             f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: pass the module to thunder.jit"
         )
-    return transformed_module(fn, changing)
+    # Imported by name at run time, for the same reason.
+    return importlib.import_module("thunder.transforms.modules").transformed_module(fn, changing)
 
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
-    "check_ranks",
+    "measured", "check_ranks",
 )  # fmt: skip
 
 
 def _check_options(options: dict[str, Any]) -> None:
     if options:
-        check_options(options, others=OPTIONS)
+        # Imported by name at run time: without options of executors, no plugin is discovered.
+        importlib.import_module("thunder.plugins").check_options(options, others=OPTIONS)
 
 
 def compile(fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction[P, R]:
     """Compile a function like `jit`, with exactly the listed executors. Its trace keeps the function's name."""
-    jitted = compile_function(fn, executors_list=executors_list)
+    # Imported by name at run time, like all of the compiler.
+    jitted: JitFunction[P, R] = importlib.import_module("thunder.frontend.compiler").compile_function(
+        fn, executors_list=executors_list
+    )
     _jitted.add(jitted)
     return jitted
+
+
+def trace() -> Callable[..., Trace]:
+    """Return the function that traces: `thunder.trace()(fn, *args, **kwargs)` returns the trace before claiming."""
+
+    def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+        # Imported by name at run time, like all of the compiler.
+        compiler = importlib.import_module("thunder.frontend.compiler")
+        return compiler.trace_function(fn, args, kwargs)  # type: ignore[no-any-return]
+
+    return run
 
 
 def last_traces(fn: Any) -> list[Trace]:

@@ -12,7 +12,7 @@ import pytest
 from thunder.cli import main
 from thunder.core.errors import PluginLoadError
 
-COMMANDS = ["plugins", "doctor", "ops", "conformance", "explain"]
+COMMANDS = ["plugins", "doctor", "ops", "conformance", "explain", "trace", "bench", "report"]
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,8 +172,8 @@ def test_everything_installed(site: Path) -> None:
     assert "multimul(" in told["backward"]
     assert "multimul" not in told["mixed"] and "= torch.mul(" in told["mixed"]  # its checker refuses numbers
     expect_states(told["states"])
-    assert told["defaults"] == ["multimul"]
-    assert set(told["all"]) == {"multimul", "twin", "torch", "python", "torch_compile"}
+    assert told["defaults"] == ["multimul", "flex_attention"]
+    assert set(told["all"]) == {"multimul", "twin", "torch", "python", "torch_compile", "flex_attention"}
     assert told["twin"] == ["acme"]
     assert (told["options"], told["transforms"]) == ([], [])
     for never in ("thunder_ex_newcore", "thunder_ex_otherapi", "other_twin"):

@@ -12,7 +12,7 @@ import torch
 
 from operator_database.check import EAGER, OPAQUE, SYMBOLS
 from operator_database.results import FAILED, NO_CALLS, Result
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 
 __all__ = ["compiled", "fallen", "summary", "table", "write"]
 

@@ -17,7 +17,7 @@ import torch
 from programs.pool import load
 from programs.projects import MODULES, RULE
 from programs.results import VERDICTS, Result
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 
 __all__ = ["page", "problems", "summary", "table"]
 

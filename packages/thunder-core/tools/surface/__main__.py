@@ -11,7 +11,7 @@ from pathlib import Path
 
 from surface.page import HEADER, page, rows
 from surface.walk import walk
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 
 __all__ = ["main"]
 

@@ -40,32 +40,36 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
-    """Register cross-entropy, attention of few queries, argmax, the gradient of embeddings, and resampling."""
-    from thunder_ex_triton import argmax, decode_attention, embedding, resize
+    """Register cross-entropy, attention of few queries, argmax, gradients of embeddings, pooling, and resampling."""
+    from thunder_ex_triton import argmax, decode_attention, embedding, pooling, resize
     from thunder_ex_triton.cross_entropy import implementation
 
     implementation.register(registry, CROSS_ENTROPY)
     argmax.register(registry, FUSION)
     decode_attention.register(registry, FUSION)
     embedding.register(registry, FUSION)
+    pooling.register(registry, FUSION)
     resize.register(registry, FUSION)
 
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (cross-entropy, layouts, matrix products, sums of rows, random numbers), and autotuning."""
+    """Register the passes (cross-entropy, layouts, products, sums of rows, random numbers, routing), and autotuning."""
     from thunder_ex_triton import channels_last, indexed_rows
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
-    from thunder_ex_triton.matmul import matvec, padding
+    from thunder_ex_triton.matmul import matvec, padding, skinny
+    from thunder_ex_triton.routing import passes as routing
 
     linear_passes.register(registry, CROSS_ENTROPY)
     casts.register(registry, CROSS_ENTROPY)
     channels_last.register(registry, FUSION)
     matvec.register(registry, FUSION)
+    skinny.register(registry, FUSION)
     padding.register(registry, FUSION)
     indexed_rows.register(registry, FUSION)
     random.register(registry, FUSION)
+    routing.register(registry, FUSION)
     autotune.register(registry)
 
 

@@ -14,7 +14,6 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.substitutions import Substitutions, undone
-from thunder.capture.guards.decisions import Decision
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.prologue import Prologue
@@ -31,6 +30,7 @@ from thunder.core.errors import DataDependentError, TracingError
 from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
+from thunder.runtime.decisions import Decision
 from thunder.runtime.tensor_check import overlap
 
 __all__ = ["Captured", "capture", "parameter_names", "trace_name"]

@@ -12,7 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from thunder.cli import conformance, doctor, explain, ops, plugins
+from thunder.cli import bench, conformance, doctor, explain, ops, plugins, report, trace
+from thunder.cli.target import BadTarget
 from thunder.core.errors import PluginLoadError
 from thunder.plugins.discovery import core_version
 
@@ -30,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PluginLoadError as error:
         print(f"thunder {args.command}: {error}", file=sys.stderr)
         return 1
+    except BadTarget as error:
+        print(f"thunder {args.command}: {error}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # The reader (e.g. `| head`) closed the pipe. Python must not report this at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -40,6 +44,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (plugins, doctor, ops, conformance, explain):
+    for command in (plugins, doctor, ops, conformance, explain, trace, bench, report):
         command.add_parser(subparsers)
     return parser

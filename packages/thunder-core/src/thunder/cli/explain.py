@@ -11,10 +11,10 @@ import argparse
 import contextlib
 import json
 import os
-import runpy
 import sys
-import traceback
 from typing import Any
+
+from thunder.cli.script import every_jitted, run_script
 
 __all__ = ["add_parser", "run"]
 
@@ -33,18 +33,15 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Run the script and print the report. Return the status of the script."""
-    # The imports are local because they import torch, and other commands work without torch.
-    from thunder import api
+    # The import is local because it imports torch, and other commands work without torch.
     from thunder.core.events import recent_events
 
     if not os.path.isfile(args.script):
         print(f"thunder explain: there is no file {args.script!r}", file=sys.stderr)
         return 2
-    jitted = _Every()
-    api._jitted = jitted  # type: ignore[assignment]  # the report includes functions that no longer exist
     to_stderr = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
-    with to_stderr:
-        status = _run_script(args.script, args.arguments)
+    with every_jitted() as jitted, to_stderr:
+        status = run_script(args.script, args.arguments)
     if args.json:
         functions = [{"function": repr(f), "explain": f._stats.explain().splitlines()} for f in jitted]
         events = [event.to_dict() for event in recent_events()]
@@ -52,26 +49,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join(str(f._stats) for f in jitted) or "the script called thunder.jit for no function")
     return status
-
-
-class _Every(list[Any]):
-    """Stands for the weak set of jitted functions, and keeps all of them."""
-
-    def add(self, jitted: Any) -> None:
-        self.append(jitted)
-
-
-def _run_script(path: str, arguments: list[str]) -> int:
-    """Run a script as `python SCRIPT` does. Print its traceback if it fails."""
-    before = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = [path, *arguments], os.path.dirname(os.path.abspath(path))
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except Exception:
-        traceback.print_exc()
-        return 1
-    finally:
-        sys.argv, sys.path[0] = before
-    return 0

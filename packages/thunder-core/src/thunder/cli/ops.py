@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 from thunder.plugins import manager
 
 __all__ = ["Claim", "add_parser", "claims_of", "run"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 from thunder.plugins import GROUP, PluginRecord, records
 
 __all__ = ["add_parser", "quiet_records", "run"]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from thunder.core.errors import ThunderError
@@ -21,6 +22,7 @@ from thunder.core.state import SourceLine
 __all__ = [
     "PROGRAM_PREFIX",
     "add_note",
+    "all_frames",
     "find_source",
     "keeps_all_frames",
     "module_path",
@@ -29,6 +31,7 @@ __all__ = [
     "release_frames",
 ]
 
+_VARIABLE = "THUNDER_TRACEBACK"
 PROGRAM_PREFIX = "<thunder."  # of the names of generated files, whose frames are thunder's, too
 
 #: Returns the line of user code for a line of a generated file, by the name of the file.
@@ -39,7 +42,21 @@ _CALLS = "_call_impl"  # the method of `torch.nn.Module` that calls `forward`
 
 def keeps_all_frames() -> bool:
     """Check whether the user asked for complete tracebacks."""
-    return os.environ.get("THUNDER_TRACEBACK", "").lower() == "full"
+    return os.environ.get(_VARIABLE, "").lower() == "full"
+
+
+@contextmanager
+def all_frames() -> Iterator[None]:
+    """Return a context in which tracebacks of the process keep all frames."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = "full"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
 
 
 def add_note(error: BaseException, note: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from thunder.core.errors import check, mark_as_of_extension, name_source
+from thunder.core.events import current_log
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import flat_items
@@ -26,7 +27,7 @@ from thunder.core.trace import Trace, construct
 from thunder.extend import Executor, FusionExecutor, Implementation, are_named
 from thunder.passes.postponing import postponed_past_decisions
 
-__all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
+__all__ = ["Choice", "choose", "claim", "is_structural", "supports", "transform_for_execution"]
 
 
 def is_structural(bsym: BoundSymbol) -> bool:
@@ -115,16 +116,32 @@ class _Claimer:
             error = RuntimeError(self.unclaimed(bsym))
             mark_as_of_extension(error)  # eager mode has no better way to run an operator without an implementation
             raise error
+        if sym.is_kernel and bsym.subsymbols:
+            self.note_missing_kernel(bsym, choice.rejections)
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
 
+    def note_missing_kernel(self, bsym: BoundSymbol, rejections: dict[str, str]) -> None:
+        """Record why the executors that have a kernel for `bsym` do not run it."""
+        having = [ex.name for ex in self.executors if bsym.sym.id in ex.implmap]
+        why = "; ".join(f"{name}: {rejections[name]}" for name in having if name in rejections)
+        reason = why or "none of the executors has one"
+        current_log().add("kernel", f"{bsym.sym.name} ({reason})", where=bsym.source)
+
     def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
         """Return the executor that claims every call of an operation: the first executor, if it accepts all calls."""
-        first = ordered(sym, self.executors)[0] if self.executors else None
-        if first is None or (self.fusing and isinstance(first, FusionExecutor)):
+        preferred = getattr(self.executors, "preferred", None)
+        if preferred is not None and preferred.concerns(sym):
             return None
-        implementation = first.unconditional(sym)
-        return None if implementation is None else (first, implementation)
+        for executor in ordered(sym, self.executors):
+            if self.fusing and isinstance(executor, FusionExecutor):
+                return None
+            implementation = executor.unconditional(sym)
+            if implementation is not None:
+                return executor, implementation
+            if not executor.ignores(sym):
+                return None
+        return None
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
         """Return the error message for `bsym`, which no executor claims, and for the operation that contains it."""
@@ -220,6 +237,8 @@ def choose(
 ) -> Choice:
     """Choose the executor of an operation. `excluded` are (executor, operation) pairs to skip."""
     rejections: dict[str, str] = {}
+    if not excluded:
+        executors = _measured(bsym, executors, fusing)
     named = are_named(executors)
     for executor in ordered(bsym.sym, executors):
         if (executor.name, bsym.sym.id) in excluded:
@@ -236,6 +255,22 @@ def choose(
             return Choice(executor, None, False, rejections)
         rejections.setdefault(executor.name, reason)
     return Choice(None, None, False, rejections)
+
+
+def _measured(bsym: BoundSymbol, executors: Sequence[Executor], fusing: bool) -> Sequence[Executor]:
+    """Return the executors to which measurements offer a call; all executors if measurements do not decide."""
+    preferred = getattr(executors, "preferred", None)
+    found: Sequence[Executor] | None = None if preferred is None else preferred(bsym)
+    if found is None or (not fusing and isinstance(found[0], FusionExecutor)):  # it was offered to the fuser already
+        return executors
+    return found
+
+
+def supports(executor: Executor, bsym: BoundSymbol) -> bool:
+    """Check whether an executor can run a call in any way, also where others are expected to be faster."""
+    if isinstance(executor, FusionExecutor) and executor.fuse_rejection(bsym) is None:
+        return True
+    return executor.can_execute(bsym) or _can_run_parts(executor, bsym, frozenset(), True)
 
 
 def ordered(sym: Symbol, executors: Sequence[Executor]) -> Sequence[Executor]:

@@ -40,8 +40,15 @@ class MemoryLine(NamedTuple):
 class MemoryReport:
     """The memory of one or several consecutive programs: `lines`, `inputs` (bytes), `live` (bytes at the end)."""
 
-    def __init__(self, inputs: int, sections: Sequence[tuple[str, Sequence[MemoryLine]]]):
+    def __init__(
+        self,
+        inputs: int,
+        sections: Sequence[tuple[str, Sequence[MemoryLine]]],
+        at_peak: Sequence[tuple[str, int]] = (),
+    ):
         self.inputs = inputs
+        #: The values that are alive at the peak, with their bytes, largest first. Views have no bytes of their own.
+        self.at_peak = list(at_peak)
         self.sections = {name: list(lines) for name, lines in sections}
 
     @property
@@ -121,14 +128,19 @@ class Run:
         self.tracker = MemoryTracker()
         self.values: dict[str, Any] = {}
         self._held: list[Any] = []
+        self._held_names: list[str] = []  # of values that stay alive after their `del`
+        self._highest = -1
+        self._names_at_peak: list[str] = []
+        self._storages: dict[str, tuple[int, int]] = {}  # of each tensor: the storage and its bytes
 
     def take(self, inputs: Iterable[Proxy]) -> int:
         """Create the missing inputs and return the live bytes."""
         with self.mode, self.tracker:
             for p in inputs:
                 if p.name not in self.values:
-                    self.values[p.name] = _made(p)
+                    self._store(p.name, _made(p))
                     self._held.append(self.values[p.name])
+                    self._held_names.append(p.name)
         return self.tracker.live()
 
     def run(self, trace: Trace) -> list[MemoryLine]:
@@ -144,18 +156,39 @@ class Run:
                 lines.append(MemoryLine(pending[0], self.tracker.live(), pending[1]))
                 pending = None
             if bsym.sym is prims.hand_over:
-                self._held += [self.values[name] for name in bsym.arg_names]
+                self._hold(bsym.arg_names)
             if not is_structural(bsym):
                 self.tracker.peak = self.tracker.live()
                 self._step(bsym)
                 pending = str(bsym).splitlines()[0], max(self.tracker.peak, self.tracker.live())
+                if pending[1] > self._highest:
+                    self._highest, self._names_at_peak = pending[1], [*self._held_names, *self.values]
         if pending is not None:
             lines.append(MemoryLine(pending[0], self.tracker.live(), pending[1]))
         return lines
 
+    @property
+    def at_peak(self) -> list[tuple[str, int]]:
+        """The values that are alive at the peak, with the bytes that they allocate. Each storage counts once."""
+        known = {name: self._storages[name] for name in self._names_at_peak if name in self._storages}
+        found = {storage: (name, size) for name, (storage, size) in reversed(known.items())}
+        return sorted(found.values(), key=lambda item: -item[1])
+
+    def _hold(self, names: Iterable[str]) -> None:
+        """Keep values alive, as a caller does."""
+        for name in names:
+            self._held.append(self.values[name])
+            self._held_names.append(name)
+
+    def _store(self, name: str, x: Any) -> None:
+        self.values[name] = x
+        if isinstance(x, torch.Tensor):
+            storage = x.untyped_storage()
+            self._storages[name] = storage._cdata, _allocated(x, storage.nbytes())
+
     def keep(self, names: Iterable[str], held: Iterable[str] = ()) -> None:
         """Drop all values except these. Values in `held` stay live like inputs."""
-        self._held += [self.values[name] for name in held]
+        self._hold(held)
         wanted = set(names)
         self.values = {name: value for name, value in self.values.items() if name in wanted}
 
@@ -173,14 +206,15 @@ class Run:
                 self._bind(bsym.output, result)
             except Exception:  # the operation has no fake kernel, so allocate its results
                 for p in proxies_in(bsym.output):
-                    self.values.setdefault(p.name, _made(p))
+                    if p.name not in self.values:
+                        self._store(p.name, _made(p))
                 if bsym.sym.workspace is not None:
                     needed = bsym.sym.workspace(*bsym.args, **bsym.kwargs)
                     self.tracker.peak = max(self.tracker.peak, self.tracker.live() + needed)
 
     def _bind(self, output: Any, result: Any) -> None:
         if isinstance(output, Proxy):
-            self.values[output.name] = result
+            self._store(output.name, result)
         elif isinstance(output, dict):
             for p, x in zip(output.values(), result.values()):
                 self._bind(p, x)
@@ -214,4 +248,5 @@ def estimate_memory(trace: Trace) -> MemoryReport:
     """Estimate the memory of a claimed program that contains `del`s."""
     run = Run()
     inputs = run.take(trace.args)
-    return MemoryReport(inputs, [(trace.name, run.run(trace))])
+    lines = run.run(trace)
+    return MemoryReport(inputs, [(trace.name, lines)], run.at_peak)

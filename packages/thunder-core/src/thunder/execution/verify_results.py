@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,21 +21,17 @@ import torch
 from thunder.core.devices import to_device
 from thunder.core.dtypes import to_dtype
 from thunder.core.errors import ResultVerificationError, way_out
-from thunder.core.prims import python_return
-from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol, OpTags, Symbol
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace
-from thunder.execution.claim import transform_for_execution
-from thunder.extend import get_always_executors
+from thunder.execution.excerpt import distinct, reference_of
 
-__all__ = ["difference_of_values", "with_checks"]
+__all__ = ["allowed_difference", "difference_of_values", "with_checks"]
 
 # The largest difference from torch's result, relative to the largest value of that result.
 _TOLERANCES = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 1e-4, torch.complex64: 1e-4,
                torch.float16: 1e-2, torch.bfloat16: 5e-2}  # fmt: skip
 _OF_SMALL_FLOATS = 0.25  # the tolerance of float8 and smaller dtypes
-_UNCOMPARABLE = frozenset({OpTags.RANDOM_OP, OpTags.RECOMPUTED, OpTags.GENERATOR_STATE_OP, OpTags.COLLECTIVE})
 
 
 def with_checks(trace: Trace, level: int) -> Trace:
@@ -49,13 +45,13 @@ def with_checks(trace: Trace, level: int) -> Trace:
         check = _Check(bsym)
         if level >= 2 and not executor.is_fallback:
             check.find_reference()
-        inputs = [p for p in _distinct(bsym.flat_args) if isinstance(p, TensorProxy)]
+        inputs = [p for p in distinct(bsym.flat_args) if isinstance(p, TensorProxy)]
         hidden = [p for p in inputs if p.name in check.hidden]
         if hidden:
             lines.append(_call(check.remember, hidden))
         if check.reference is not None:
             lines.append(_call(check.before, inputs))
-        lines += [bsym, _call(check.after, [p for p in _distinct(bsym.flat_outs) if p.name in bsym.out_names])]
+        lines += [bsym, _call(check.after, [p for p in distinct(bsym.flat_outs) if p.name in bsym.out_names])]
     if len(lines) == len(trace.bound_symbols):
         return trace
     out = trace.derive()
@@ -67,10 +63,6 @@ def with_checks(trace: Trace, level: int) -> Trace:
 def _memory_of(x: torch.Tensor) -> int:
     """Return the address of a tensor's memory; 0 if it has none."""
     return x.untyped_storage().data_ptr() if x.layout is torch.strided and x.numel() else 0
-
-
-def _distinct(proxies: Sequence[Proxy]) -> list[Proxy]:
-    return list({p.name: p for p in proxies}.values())
 
 
 def _call(function: Any, values: Sequence[Proxy]) -> BoundSymbol:
@@ -87,7 +79,7 @@ class _Check:
 
     def __init__(self, bsym: BoundSymbol):
         self.bsym = bsym
-        self.outputs = [p for p in _distinct(bsym.flat_outs) if p.name in bsym.out_names]
+        self.outputs = [p for p in distinct(bsym.flat_outs) if p.name in bsym.out_names]
         self.contiguous = {p.name for p in self.outputs if _is_promised_contiguous(bsym, p)}
         shared = None if bsym.has_effect else bsym.sym.executor.memory.may_share(bsym)  # type: ignore[union-attr]
         self.hidden = set() if shared is None else {*bsym.arg_names} - {*shared}  # share no memory with results
@@ -99,18 +91,8 @@ class _Check:
 
     def find_reference(self) -> None:
         """Compile torch's implementation of the operation, if its values can be compared."""
-        given, parts = _distinct(self.bsym.flat_args), list(self.bsym.subsymbols)
-        symbolic = any(isinstance(p, NumberProxy) for p in (*given, *self.outputs)) or any(
-            type(n) is not int for p in (*given, *self.outputs) if isinstance(p, TensorProxy) for n in p.shape
-        )
-        if not parts or symbolic or self.bsym.has_effect or any(map(_is_uncomparable, _all_levels(parts))):
-            return
-        trace = Trace("reference", args=given)
-        trace.names.update(p.name for op in _all_levels(parts) for p in (*op.flat_args, *op.flat_outs))
-        trace.bound_symbols[:] = parts
-        with tracectx(trace):
-            python_return(tuple(self.outputs))
-        self.reference = transform_for_execution(trace, get_always_executors())[-1].python_callable(decorators=False)
+        found = reference_of(self.bsym)
+        self.reference = None if found is None else found.python_callable(decorators=False)
 
     def _remember(self, *hidden: Any) -> None:
         self.memory = {_memory_of(x) for x in hidden} - {0}
@@ -162,23 +144,17 @@ class _Check:
         )
 
 
-def _all_levels(operations: Sequence[BoundSymbol]) -> Iterator[BoundSymbol]:
-    for op in operations:
-        yield op
-        yield from _all_levels(op.subsymbols)
-
-
-def _is_uncomparable(op: BoundSymbol) -> bool:
-    """Check whether two runs of an operation may differ: random draws, and tensors without defined values."""
-    return not _UNCOMPARABLE.isdisjoint(op.sym.tags) or op.sym.name.startswith("empty")
-
-
 def _is_promised_contiguous(bsym: BoundSymbol, p: Proxy) -> bool:
     if not isinstance(p, TensorProxy):
         return False
     source = next((op for op in (*bsym.subsymbols, bsym) if p.name in op.out_names), bsym)
     layout = source.sym.facts.layout
     return layout == "contiguous" or (layout == "contiguous on gpu" and p.device.type != "cpu")
+
+
+def allowed_difference(dtype: torch.dtype) -> float:
+    """Return the largest difference from torch's result, relative to the largest value of that result."""
+    return _TOLERANCES.get(dtype, _OF_SMALL_FLOATS)
 
 
 def difference_of_values(found: Any, expected: Any, tolerance: float | None = None) -> str | None:
@@ -200,6 +176,6 @@ def difference_of_values(found: Any, expected: Any, tolerance: float | None = No
     scale = float(b[finite].abs().max()) if bool(finite.any()) else 0.0
     difference = torch.where(finite & ~same, (a - b).abs(), torch.zeros((), dtype=torch.float64, device=a.device))
     largest = float(difference.max()) if difference.numel() else 0.0
-    relative = _TOLERANCES.get(found.dtype, _OF_SMALL_FLOATS) if tolerance is None else tolerance
+    relative = allowed_difference(found.dtype) if tolerance is None else tolerance
     allowed = relative * max(scale, torch.finfo(torch.float32).tiny)
     return None if largest <= allowed else f"by {largest:.3g}, and {allowed:.3g} is allowed"

@@ -9,6 +9,7 @@
 | `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
 | `THUNDER_CHECK_RANKS=1` | ranks compare their collectives at first calls (`frontend/check_ranks.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
+| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
 """
@@ -19,14 +20,16 @@ import difflib
 import os
 import warnings
 
+from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, asks_for, names_in
 from thunder.frontend.logs import enable_logs
-from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 
-__all__ = ["asks_for", "is_disabled", "read_environment"]
+__all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
     "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY", "THUNDER_CHECK_RANKS",
     EXECUTORS_VARIABLE, DISABLE_VARIABLE,
+    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY", "THUNDER_CHECK_RANKS",
+    CACHE_VARIABLE, EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.
 _OF_TESTS = ("THUNDER_INTERRUPTS", "THUNDER_PROPERTY_EXECUTORS", "THUNDER_TEST", "THUNDER_TORCH", "THUNDER_UPDATE_")
@@ -49,11 +52,6 @@ def read_environment() -> None:
 def is_disabled() -> bool:
     """Check whether THUNDER_DISABLE asks for eager execution."""
     return asks_for("THUNDER_DISABLE")
-
-
-def asks_for(variable: str) -> bool:
-    """Check whether an environment variable switches something on."""
-    return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def _warn_about_unknown() -> None:

@@ -13,11 +13,12 @@ __all__ = ["counted", "explained", "first_line"]
 
 _MAX_PROGRAMS = 16
 _MAX_FALLBACKS = 8
+_CHOICE = ("operation", "shape_class", "device", "default")  # what identifies a choice
 
 
 def explained(stats: Any) -> str:
     """Return the report of a `CompileStats`. Each function below returns the lines of one section."""
-    sections = (_programs, _decisions, _recompilations, _eager, _modules, _advice)
+    sections = (_programs, _choices, _decisions, _recompilations, _eager, _kernels, _modules, _advice)
     return "\n".join([first_line(stats), *(line for section in sections for line in section(stats))])
 
 
@@ -46,6 +47,16 @@ def _described(event: Event | None, runs: int) -> str:
     executors = ", ".join(f"{count} by {name}" for name, count in event.details["executors"].items())
     operations = counted(event.details["operations"], "operation") + (f" ({executors})" if executors else "")
     return f"{ran}, {operations}, compiled in {event.seconds:.2f} s because {event.reason}"
+
+
+def _choices(stats: Any) -> Iterator[str]:
+    """List the choices of measurements, with the times of their candidates. The last event of a choice counts."""
+    events = {str([event.details[name] for name in _CHOICE]): event.reason for event in stats.events.of("choice")}
+    counts = Counter(events.values())
+    if counts:
+        yield "choices by measurement"
+        for reason, count in counts.items():
+            yield f"  {reason}{_times(count)}"
 
 
 def _decisions(stats: Any) -> Iterator[str]:
@@ -79,6 +90,13 @@ def _eager(stats: Any) -> Iterator[str]:
         yield "calls that ran eagerly"
         for (reason, where), count in fallbacks.most_common(_MAX_FALLBACKS):
             yield f"  {reason}{_at(where)}{_times(count)}"
+
+
+def _kernels(stats: Any) -> Iterator[str]:
+    """List the operations that run in parts because no executor has a kernel for them."""
+    missing = Counter((e.reason, e.where) for e in stats.events.of("kernel"))
+    for (reason, where), count in missing.items():
+        yield f"without a kernel: {reason}{_at(where)}{_times(count)}"
 
 
 def _modules(stats: Any) -> Iterator[str]:

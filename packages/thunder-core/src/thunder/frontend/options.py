@@ -3,22 +3,27 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from thunder.capture.capture import trace_name
-from thunder.extend import Executor, named_executors, resolve_executors
-from thunder.frontend.environment import asks_for
-from thunder.passes.remat import REMAT, Remat
+from thunder.core.environment import asks_for
+
+if TYPE_CHECKING:
+    from thunder.core.events import EventLog
+    from thunder.extend import Executor
+    from thunder.extend.measuring import Measurements
 
 __all__ = [
-    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Options",
-    "Remat", "SharpEdges",
+    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Measured",
+    "Options", "Remat", "SharpEdges",
 ]  # fmt: skip
 
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
+Remat = Literal["auto", "none", "all"]
+Measured = bool | Literal["first call"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
@@ -26,6 +31,7 @@ MAX_SPECIALIZATIONS = 16
 CACHE_OPTIONS: tuple[CacheOption, ...] = get_args(CacheOption)
 SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
 CUDA_GRAPHS: tuple[CUDAGraphs, ...] = get_args(CUDAGraphs)
+REMAT: tuple[Remat, ...] = get_args(Remat)
 
 
 class Options:
@@ -41,6 +47,7 @@ class Options:
         cuda_graphs: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
+        measured: Any = False,
         check_ranks: bool | None = None,
         exact: bool = False,
         own_name: bool = False,
@@ -51,12 +58,18 @@ class Options:
         self.remat = _one_of("remat", remat, REMAT)
         self.cuda_graphs = _one_of("cuda_graphs", cuda_graphs, CUDA_GRAPHS)
         self.max_programs = _limit("max_programs", max_programs, type(max_programs) is int and max_programs >= 1)
+        if not isinstance(measured, bool) and measured != "first call":
+            raise ValueError(
+                f"thunder.jit(…, measured={measured!r}): measured is False, True (use what was measured earlier, and "
+                'measure the rest for later processes) or "first call" (measure before the first use)'
+            )
+        self.measured: Measured = measured
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
         if check_ranks not in (None, True, False):
             raise ValueError(f"thunder.jit(…, check_ranks={check_ranks!r}): check_ranks is True, False or None")
         self.check_ranks = asks_for("THUNDER_CHECK_RANKS") if check_ranks is None else check_ranks
-        self.executors = None if executors is None else named_executors(executors)
+        self.executors = None if executors is None else _named_executors(executors)
         self.exact = exact
         self.own_name = own_name
         self.extra = dict(extra or {})
@@ -65,11 +78,24 @@ class Options:
         """Return the executors, in the order in which they claim operations."""
         if self.exact:
             return self.executors or ()  # type: ignore[return-value]
-        return resolve_executors(self.executors)
+        # Imported by name at run time: calls of cached programs do not load executors.
+        return importlib.import_module("thunder.extend").resolve_executors(self.executors)  # type: ignore[no-any-return]
 
-    def name_for(self, fn: Any) -> str:
-        """Return the name of the computation in its trace."""
-        return trace_name(fn) if self.own_name else "computation"
+    def measurements(self, log: EventLog) -> Measurements | None:
+        """Return the choices that measurements decide; None if rules decide them."""
+        if self.measured is False:
+            return None
+        # Imported by name at run time, for the same reason.
+        measuring = importlib.import_module("thunder.extend.measuring")
+        return measuring.Measurements("later" if self.measured is True else "first call", log)  # type: ignore[no-any-return]
+
+
+def _named_executors(executors: Any) -> tuple[Executor | str, ...]:
+    """Return the executors that a user named. They are validated, but not looked up."""
+    if isinstance(executors, (list, tuple)) and all(isinstance(x, str) for x in executors):
+        return tuple(executors)
+    # Imported by name at run time, for the same reason. There is an executor object, so the module is loaded.
+    return importlib.import_module("thunder.extend").named_executors(executors)  # type: ignore[no-any-return]
 
 
 def _limit(option: str, value: Any, good: bool) -> Any:
@@ -89,8 +115,8 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
 # -- options of torch.compile -----------------------------------------------------------------------------------------
 _MODES = {
     "reduce-overhead": 'cuda_graphs="always" launches programs as CUDA graphs',
-    "max-autotune": "executors that are installed, e.g. thunder-ex-triton, tune their kernels by themselves",
-    "max-autotune-no-cudagraphs": "executors that are installed, e.g. thunder-ex-triton, tune their kernels themselves",
+    "max-autotune": 'measured="first call" lets measurements choose between kernels',
+    "max-autotune-no-cudagraphs": 'measured="first call" lets measurements choose between kernels',
 }
 _BACKENDS = {
     "inductor": 'executors=["torch_compile"] compiles regions with Inductor',

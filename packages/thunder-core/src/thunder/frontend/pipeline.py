@@ -5,124 +5,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from thunder.capture.capture import Captured
-from thunder.capture.guards.prologue import Guarded
+from thunder.capture.guards.evaluation import draws
 from thunder.capture.trace_into import trace_into
 from thunder.core import prims
 from thunder.core.errors import ThunderError
-from thunder.core.events import Event
 from thunder.core.profiling import profiler_started, profiler_stopped
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
-from thunder.extend import Compilation, Executor, compiling, implementations_epoch
+from thunder.extend import Compilation, Executor, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
+from thunder.frontend.measuring_run import MeasuringRun
 from thunder.frontend.paths import Path
+from thunder.frontend.specialization import Specialization
+from thunder.passes.checkpoint import random_sources
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
+from thunder.passes.expansion import expand
 from thunder.passes.overlap import overlapped
 from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.autograd.requires_grad import switching_requires_grad
-from thunder.runtime.lock import collection_paused, runs
+from thunder.runtime.lock import collection_paused
 from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
-from thunder.transforms.lent_results import replaced
 
-__all__ = ["Specialization", "compile_trace"]
+__all__ = ["compile_trace"]
 
 on_profiling(profiler_started, profiler_stopped)
-
-
-class Specialization:
-    """A compiled program with its prologue and epilogue."""
-
-    __slots__ = (
-        "after",
-        "differentiable",
-        "epilogue",
-        "epilogue_traces",
-        "epoch",
-        "event",
-        "guarded",
-        "hits",
-        "leaves",
-        "path",
-        "prologue",
-        "prologue_traces",
-        "run",
-        "traces",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        prologue: Callable[..., Any] | None,
-        run: Callable[..., Any],
-        epilogue: Callable[[Any, Any], Any] | None,
-        traces: list[Trace],
-        prologue_traces: list[Trace],
-        epilogue_traces: list[Trace],
-        differentiable: DifferentiableProgram | None,
-        guarded: Guarded | None,
-        path: Path | None,
-    ):
-        self.hits = 0  # the number of calls that found it in the cache
-        self.event: Event | None = None  # the event of its compilation
-        self.after = self  # the specialization that ran in the call after the last call of this one
-        self.guarded = guarded
-        self.path = path
-        self.prologue = prologue
-        self.run = run if path is None else path.around(run)
-        self.epilogue = epilogue
-        self.traces = traces
-        self.prologue_traces = prologue_traces
-        self.differentiable = differentiable
-        self.epilogue_traces = epilogue_traces
-        # The targets whose `.grad` the program replaces for certain, once a CUDA graph has been launched.
-        certain = "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
-        self.leaves = [*gradients_of(epilogue_traces[0]).values()] if certain else []
-        self.epoch = implementations_epoch()
-
-    @property
-    def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program that ran last, if the program is differentiated."""
-        return [] if self.differentiable is None else self.differentiable.backward_traces
-
-    @property
-    def reports(self) -> list[str]:
-        """The reports of operations that choose at run time how they execute, such as CUDA graphs."""
-        programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
-        found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
-        return [f"{name}: {report}" for name, report in found if isinstance(report, str)]
-
-    def call(self, accepted: Any) -> Any:
-        """Run the program on its prologue's result: the inputs, and with an epilogue the targets of side effects."""
-        if self.epilogue is None:
-            return self.run(*accepted)
-        inputs, targets = accepted
-        if self.leaves:
-            replaced.leaves, replaced.inputs = [targets[i] for i in self.leaves], inputs
-            try:
-                values = self.run(*inputs)
-            finally:
-                replaced.leaves = replaced.inputs = ()
-        else:
-            values = self.run(*inputs)
-        with runs.lock:  # a program that another thread traces must not take these assignments for its own
-            return self.epilogue(values, targets)
 
 
 def clean(trace: Trace) -> list[Trace]:
@@ -174,10 +100,14 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
-        again = recompute_in_backward(traces[-1], self.executors, self.remat)
-        if again is not traces[-1]:
-            traces.append(verify_if_asked(again))
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
+            if trace.info.get("backward"):
+                expanded = expand(traces[-1], self.executors)
+                if expanded is not traces[-1]:
+                    traces.append(verify_if_asked(expanded))
+                again = recompute_in_backward(traces[-1], self.executors, self.remat)
+                if again is not traces[-1]:
+                    traces.append(verify_if_asked(again))
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
@@ -320,14 +250,36 @@ def _specialization(
     if prologues and differentiable is None and "gradients" in traces[-1].info:
         prologues.append(verify_if_asked(_without_unread_inputs(prologues[-1], traces[-1])))
     epilogues = passes.around(captured.epilogue, "epilogue")
-    return Specialization(
+    found = Specialization(
         prologues[-1].python_callable(decorators=False) if prologues else None,
         run,
         epilogues[-1].python_callable(decorators=False) if epilogues else None,
-        traces,
-        prologues,
-        epilogues,
-        differentiable,
-        None if prologue is None else prologue.guarded,
-        Path(captured.decisions, captured.computation) if captured.decisions else None,
+        differentiable=differentiable,
+        guarded=None if prologue is None else prologue.guarded,
+        path=Path(captured.decisions, _drawn_before(captured.computation)) if captured.decisions else None,
+        leaves=_replaced_gradients(traces[-1], epilogues),
+        traces=traces,
+        prologue_traces=prologues,
+        epilogue_traces=epilogues,
     )
+    measurements = passes.compilation.measurements
+    if measurements is not None:
+        found.run = MeasuringRun(found.run, measurements, partial(setattr, found, "run"))
+    return found
+
+
+def _replaced_gradients(program: Trace, epilogues: Sequence[Trace]) -> list[int]:
+    """Return the targets whose `.grad` the program replaces for certain, once a CUDA graph has been launched."""
+    certain = "gradients" in program.info and _ends_once_launched(program)
+    return [*gradients_of(epilogues[0]).values()] if certain else []
+
+
+def _drawn_before(program: Trace) -> list[Any]:
+    """Return the generators from which the operations before the last decision of a program draw."""
+    operations = program.bound_symbols
+    last = max((i for i, op in enumerate(operations) if _decides(op)), default=-1)
+    return random_sources([op for op in operations[:last] if draws(op)])
+
+
+def _decides(op: BoundSymbol) -> bool:
+    return op.sym is prims.decide or any(map(_decides, op.subsymbols))

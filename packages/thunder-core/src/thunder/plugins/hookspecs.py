@@ -69,7 +69,8 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
     `registry.register_implementation(ltorch.mul, checker=…, execution_transform=…, grad_transform=…)`. `priority=`
     overrides the executor's priority for this operation. `profitable=` is a second checker. It is called if the user
-    named no executor, and rejects calls that other executors run faster.
+    named no executor, and rejects calls that other executors run faster. With `measured=`, measurements decide that
+    instead if the user asks for them.
     """
 
 

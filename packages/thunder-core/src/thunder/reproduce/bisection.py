@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for what makes a compiled program differ from eager mode: executors, operations and passes."""
+"""The search for what makes a compiled call wrong: a transform, executors, an operation, a line or a pass."""
 
 from __future__ import annotations
 
@@ -9,76 +9,170 @@ from typing import Any
 
 import torch
 
-import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.base.fallback import RunsEagerly
 from thunder.capture.capture import capture
-from thunder.core.prims import python_return
+from thunder.core.events import Event
 from thunder.core.proxies import Proxy
-from thunder.core.pytree import tree_leaves
-from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
+from thunder.execution.excerpt import distinct, excerpt
 from thunder.extend import Executor
-from thunder.frontend.jit import JitFunction, jitted_of
-from thunder.frontend.options import Options
+from thunder.frontend.jit import JitFunction
+from thunder.frontend.progress import progress
 from thunder.passes.dce import dce
-from thunder.reproduce.outcome import Outcome, cloned, difference, outcome_of
+from thunder.reproduce.by_torch import LinesByTorch, describe_line, first_wrong_line
+from thunder.reproduce.outcome import Outcome, call_outcome, cloned, difference, outcome_of
+from thunder.reproduce.passes import first_wrong_pass, first_wrong_pass_of_call, raising_pass
+from thunder.reproduce.variants import changes_other_objects, compile_once, jit_function, variant
+from thunder.transforms.base import Transform
 
-__all__ = ["Finding", "find_cause"]
+__all__ = ["Bisection", "bisect"]
+
+Check = Callable[[Any], Any]
 
 
-class Finding:
-    """What the search has found. `program` is the smallest program that fails, with inputs that make it fail."""
+class Bisection:
+    """What `bisect` has found. All attributes are None if the call is right.
 
-    def __init__(self, fn: Any, options: Options):
-        self.fn = fn
-        self.options = options
+    `failure` says how the call is wrong. `executors` are those with which it is wrong (empty: torch alone), `operation`
+    is the first operation of the program that makes it wrong, `region` is the fusion or kernel, `pass_name` is the pass
+    whose trace is the first wrong one, and `pass_program` is "forward" or "backward". `program` is the smallest program
+    that is wrong, for the tensors `inputs`.
+    """
+
+    def __init__(self, jitted: JitFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]):
+        self.fn = jitted._fn
+        self.options = jitted._options
+        self.arguments = args, kwargs
         self.failure: str | None = None
         self.executors: list[str] | None = None
         self.operation: str | None = None
+        self.region: str | None = None
         self.pass_name: str | None = None
+        self.pass_program: str | None = None
         self.notes: list[str] = []
         self.program: Trace | None = None
         self.inputs: list[Any] = []
-        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
+        self.right = "the compiled program and eager mode agree"
+
+    def __str__(self) -> str:
+        if self.failure is None:
+            return "\n".join([self.right, *self.notes])
+        lines = [self.failure]
+        if self.executors is not None:
+            names = ", ".join(map(repr, self.executors))
+            lines.append(f"executors: it fails with {names}" if names else "executors: it fails with torch alone")
+        if self.operation is not None:
+            lines.append(f"operation: {self.operation}")
+        if self.region is not None:
+            lines.append(f"region: {self.region}")
+        if self.pass_name is not None:
+            of = " of the backward program" if self.pass_program == "backward" else ""
+            lines.append(f"pass: the first wrong trace{of} is that of {self.pass_name}")
+        return "\n".join([*lines, *self.notes])
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes that say what was found, as JSON types."""
+        names = ("failure", "executors", "operation", "region", "pass_name", "pass_program", "notes")
+        return {name: getattr(self, name) for name in names}
 
 
-def find_cause(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float | None) -> Finding:
-    """Compare a call with eager mode and, if it differs, search the cause."""
-    jitted = jitted_of(fn)
-    if not isinstance(jitted, JitFunction):
-        jitted = JitFunction(fn, Options())
-    found = Finding(jitted._fn, jitted._options)
-    found.arguments = args, kwargs
-    expected = _call(found.fn, lambda f: f, args, kwargs)
-    compiled = _call(found.fn, lambda f: _jit(f, jitted, jitted._transforms), args, kwargs)
-    found.failure = difference(compiled, expected, tolerance)
-    if expected.error is not None:
-        found.notes.append(f"eager mode raises {type(expected.error).__name__}: {expected.error}")
-    if found.failure is None:
-        return found
-    if compiled.error is not None:
-        found.notes.append(f"raised in {_innermost(compiled.error)}")
-    if jitted._transforms:
-        plain = _call(found.fn, lambda f: _jit(f, jitted, ()), args, kwargs)
-        if difference(plain, expected, tolerance) is None:
-            found.notes.append(f"transforms: it agrees without {', '.join(t.name for t in jitted._transforms)}")
-            return found
-    _Search(found, jitted, tolerance).run()
+def bisect(
+    fn: Callable[..., Any],
+    *args: Any,
+    check: Check | None = None,
+    tolerance: float | None = None,
+    **kwargs: Any,
+) -> Bisection:
+    """Find the transform, executor, operation, fused region or pass that makes a call of `fn` wrong.
+
+    `fn` is a function or module, jitted or not. A call is wrong if it differs from eager mode, in results or gradients,
+    or raises an error that eager mode does not raise. `tolerance` is the largest difference that is allowed, relative
+    to the largest value of a result; by default it depends on the dtype. With `check`, a call is wrong if
+    `check(result)` returns False or raises an error, e.g. `check=lambda loss: loss.isfinite().all()`. The call runs
+    many times, on copies of the arguments and, for a module, of the module.
+    """
+    jitted = jit_function(fn)
+    found = Bisection(jitted, args, kwargs)
+    with progress("thunder.bisect", "searching", "searched"):
+        _find_cause(found, jitted, _Judge(found, tolerance, check))
     return found
 
 
-def _jit(fn: Any, jitted: JitFunction[..., Any], transforms: Sequence[Any]) -> JitFunction[..., Any]:
-    return JitFunction(fn, jitted._options, transforms=transforms, autograd=jitted._autograd)
+class _Judge:
+    """Decides whether an outcome of the call is wrong."""
+
+    def __init__(self, found: Bisection, tolerance: float | None, check: Check | None):
+        self.tolerance = tolerance
+        self.check = check
+        self.expected = call_outcome(found.fn, lambda f: f, *found.arguments)
+
+    def problem(self, outcome: Outcome) -> str | None:
+        """Return how an outcome is wrong, or None."""
+        if self.check is None or outcome.error is not None or self.expected.error is not None:
+            return difference(outcome, self.expected, self.tolerance)
+        return self.failed_check(outcome)
+
+    def failed_check(self, outcome: Outcome) -> str | None:
+        """Return how the user's check fails for the result of a call, or None."""
+        assert self.check is not None
+        try:
+            verdict = self.check(outcome.result)
+        except Exception as error:
+            return f"the check raises {type(error).__name__}: {error}"
+        return None if verdict is None or bool(verdict) else "the check of the result fails"
 
 
-def _call(fn: Any, prepare: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
-    """Run a call on copies of the function, if it is a module, and of the arguments."""
-    fn = cloned(fn) if isinstance(fn, torch.nn.Module) else fn
-    args, kwargs = cloned(args), cloned(kwargs)
-    leaves = [*tree_leaves((args, kwargs)), *(fn.parameters() if isinstance(fn, torch.nn.Module) else ())]
-    run = prepare(fn)
-    return outcome_of(lambda: run(*args, **kwargs), leaves)
+def _find_cause(found: Bisection, jitted: JitFunction[..., Any], judge: _Judge) -> None:
+    expected = judge.expected
+    if judge.check is not None:
+        found.right = "the compiled program passes the check"
+    if expected.error is not None:
+        found.notes.append(f"eager mode raises {type(expected.error).__name__}: {expected.error}")
+    elif judge.check is not None and judge.failed_check(expected) is not None:
+        found.failure = f"{judge.failed_check(expected)}, in eager mode, too"
+        return
+    compiled: list[JitFunction[..., Any]] = []
+
+    def prepare(fn: Any) -> Any:
+        compiled.append(variant(jitted, fn))
+        return compiled[0]
+
+    outcome = call_outcome(found.fn, prepare, *found.arguments)
+    found.failure = judge.problem(outcome)
+    stats = compiled[0]._stats
+    if stats.last is None and outcome.error is None:
+        why = stats.events.of("fallback")
+        how = "partly eager" if stats.partly_eager_calls else "eager"
+        found.notes.append(f"thunder compiles no program of this call, which is {how}{_reason(why)}")
+    if found.failure is None:
+        return
+    if outcome.error is not None:
+        found.notes.append(f"raised in {_innermost(outcome.error)}")
+    _warn_of_changes(found, jitted)
+    search = _Search(found, jitted, judge)
+    if not search.transforms():
+        search.run()
+
+
+def _warn_of_changes(found: Bisection, jitted: JitFunction[..., Any]) -> None:
+    """Add a note if runs of the call see each other's changes, so that they differ although all of them are right."""
+    args, kwargs = found.arguments
+    try:
+        captured, _ = compile_once(variant(jitted), args, kwargs)
+    except (RunsEagerly, Exception):  # the search reports it
+        return
+    if changes_other_objects(captured, found.fn, found.arguments):
+        found.notes.append(
+            "the function changes objects that are not its arguments, and the runs of this search change them again: "
+            "make these objects in the function, or pass them as arguments"
+        )
+
+
+def _reason(events: Sequence[Event]) -> str:
+    return f": {events[-1].reason}" if events else ""
 
 
 def _innermost(error: BaseException) -> str:
@@ -93,16 +187,83 @@ def _innermost(error: BaseException) -> str:
 
 
 class _Search:
-    """Searches in the traced program, which is a program on tensors by itself."""
+    """Searches with runs of the whole call and, without a check of the user, with parts of the traced program."""
 
-    def __init__(self, found: Finding, jitted: JitFunction[..., Any], tolerance: float | None):
+    def __init__(self, found: Bisection, jitted: JitFunction[..., Any], judge: _Judge):
         self.found = found
         self.jitted = jitted
-        self.tolerance = tolerance
+        self.judge = judge
         self.executors = [e for e in jitted._options.resolved_executors() if not e.is_fallback]
 
+    def transforms(self) -> bool:
+        """Search for a transform of the user. Return whether one makes the call wrong."""
+        given = self.jitted._transforms
+        if not given or self._call_fails(transforms=()):
+            return False
+        alone = [t for t in given if self._call_fails(transforms=[t])] if len(given) > 1 else []
+        self.found.notes.append(f"transforms: it agrees without {', '.join(t.name for t in alone[:1] or given)}")
+        return True
+
     def run(self) -> None:
-        """Search for executors, then for operations, and then for a pass."""
+        """Search for executors, an operation, a region and a pass."""
+        if self.judge.check is None:
+            self._search_in_trace()
+        else:
+            self.executors = self._fewest(lambda few: self._call_fails(executors=few))
+            self.found.executors = [e.name for e in self.executors]
+        if self.found.executors:
+            self._search_region()
+        if self.judge.check is not None:
+            self._search_pass_of_call()
+
+    def _call_fails(
+        self, executors: Sequence[Executor] | None = None, transforms: Sequence[Transform] | None = None
+    ) -> bool:
+        """Check whether the call is wrong with other executors or transforms."""
+
+        def prepare(fn: Any) -> Any:
+            return variant(self.jitted, fn, executors=executors, transforms=transforms)
+
+        return self.judge.problem(call_outcome(self.found.fn, prepare, *self.found.arguments)) is not None
+
+    def _fewest(self, fails: Callable[[list[Executor]], bool]) -> list[Executor]:
+        """Return no executor if it fails with torch alone, else one executor, or those that fail together."""
+        for few in ([], *[[executor] for executor in self.executors]):
+            if fails(few):
+                return few
+        return self.executors
+
+    def _search_region(self) -> None:
+        def is_wrong(lines: LinesByTorch) -> bool:
+            return self._call_fails(executors=self.executors, transforms=[*self.jitted._transforms, lines])
+
+        line = first_wrong_line(is_wrong)
+        if line is not None:
+            self.found.region = describe_line(*line)
+
+    def _search_pass_of_call(self) -> None:
+        args, kwargs = map(cloned, self.found.arguments)
+        fn = cloned(self.found.fn) if isinstance(self.found.fn, torch.nn.Module) else None
+        jitted = variant(self.jitted, fn, executors=self.executors, cuda_graphs="never")
+        raising = raising_pass(jitted, args, kwargs)
+        if raising is not None:
+            self.found.pass_program, self.found.pass_name = "forward", raising
+            return
+        self._found_pass(
+            lambda: first_wrong_pass_of_call(jitted, args, kwargs, lambda x: self.judge.problem(x) is not None)
+        )
+
+    def _found_pass(self, search: Callable[[], tuple[str, str] | None]) -> None:
+        try:
+            wrong = search()
+        except Exception as error:
+            self.found.notes.append(f"passes were not compared ({type(error).__name__}: {error})")
+            return
+        if wrong is not None:
+            self.found.pass_program, self.found.pass_name = wrong
+
+    # -- the traced program, which is a program on tensors by itself ---------------------------------------------------
+    def _search_in_trace(self) -> None:
         found = self.found
         try:
             trace, inputs = self._traced()
@@ -112,25 +273,19 @@ class _Search:
         if not self._fails(trace, inputs, self.executors):
             found.notes.append("the traced program agrees with eager mode: guards, side effects or tracing are wrong")
             return
-        self.executors = self._fewest_executors(trace, inputs)
+        self.executors = self._fewest(lambda few: self._fails(trace, inputs, few))
         found.executors = [e.name for e in self.executors]
         found.program, found.inputs = self._smallest(trace, inputs)
-        found.pass_name = self._first_wrong_pass()
+        self._search_pass()
 
     def _traced(self) -> tuple[Trace, list[Any]]:
-        args, kwargs = self.found.arguments
-        fn = self.found.fn
-        fn = cloned(fn) if isinstance(fn, torch.nn.Module) else fn
-        captured = capture(
-            fn, cloned(args), cloned(kwargs), name="computation", executors=self.jitted._options.resolved_executors()
-        )
+        args, kwargs = map(cloned, self.found.arguments)
+        fn = cloned(self.found.fn) if isinstance(self.found.fn, torch.nn.Module) else self.found.fn
+        captured = capture(fn, args, kwargs, name="computation", executors=self.jitted._options.resolved_executors())
         return dce(captured.computation), [cloned(x) for x in captured.inputs]
 
-    def _options(self, executors: Sequence[Executor]) -> Options:
-        return Options(executors=list(executors), extra=self.jitted._options.extra, remat=self.jitted._options.remat)
-
     def _compiled(self, trace: Trace, executors: Sequence[Executor]) -> JitFunction[..., Any]:
-        return JitFunction(trace.python_callable(decorators=False), self._options(executors))
+        return variant(self.jitted, trace.python_callable(decorators=False), executors=executors, transforms=())
 
     def _fails(self, trace: Trace, inputs: Sequence[Any], executors: Sequence[Executor]) -> bool:
         """Check whether a program, compiled with some executors, differs from its run with torch."""
@@ -139,16 +294,8 @@ class _Search:
         for run in (self._compiled(trace, executors), plain):
             copies = [cloned(x) for x in inputs]
             outcomes.append(outcome_of(functools.partial(run, *copies), copies))
-        return difference(outcomes[0], outcomes[1], self.tolerance) is not None
+        return difference(outcomes[0], outcomes[1], self.judge.tolerance) is not None
 
-    def _fewest_executors(self, trace: Trace, inputs: Sequence[Any]) -> list[Executor]:
-        """Return no executor if the program fails with torch alone, else one executor, or those that fail together."""
-        for few in ([], *[[executor] for executor in self.executors]):
-            if self._fails(trace, inputs, few):
-                return few
-        return self.executors
-
-    # -- operations ---------------------------------------------------------------------------------------------------
     def _smallest(self, trace: Trace, inputs: list[Any]) -> tuple[Trace, list[Any]]:
         """Return the failing operation as a program, or else the shortest beginning of the program that fails."""
         operations = [
@@ -166,45 +313,27 @@ class _Search:
                 low = middle
         last = operations[high - 1]
         self.found.operation = f"{last.sym.name}{'' if last.source is None else f', at {last.source}'}"
-        before = _program(trace.args, operations[: high - 1], _distinct(last.flat_args))
-        alone = _program(_distinct(last.flat_args), [last])
+        before = _program(trace.args, operations[: high - 1], distinct(last.flat_args))
+        alone = _program(distinct(last.flat_args), [last])
         values = list(before.python_callable(decorators=False)(*[cloned(x) for x in inputs]))
         given = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in values]
         if self._fails(alone, given, self.executors):
             return alone, given
         return _program(trace.args, operations[:high]), inputs
 
-    # -- passes -------------------------------------------------------------------------------------------------------
-    def _first_wrong_pass(self) -> str | None:
-        """Return the name of the pass after which the results are wrong, or None if only gradients are wrong."""
-        program, inputs = self.found.program, [cloned(x) for x in self.found.inputs]
-        assert program is not None
-        with torch.no_grad():
-            compiled = self._compiled(program, self.executors)
-            if outcome_of(lambda: compiled(*inputs), inputs).error is not None and compiled._stats.last is None:
-                return None
-            traces = compiled._stats.last_traces
-            expected: Outcome | None = None
-            for trace in traces:
-                copies = [cloned(x) for x in self.found.inputs]
-                run = trace.python_callable(decorators=False)
-                now = outcome_of(functools.partial(run, *copies), copies)
-                if expected is None:
-                    expected = now
-                elif difference(now, expected, self.tolerance) is not None:
-                    return None if trace.provenance is None else trace.provenance.name
-        return None
-
-
-def _distinct(values: Sequence[Any]) -> list[Proxy]:
-    return list({p.name: p for p in values if isinstance(p, Proxy)}.values())
+    def _search_pass(self) -> None:
+        found = self.found
+        assert found.program is not None
+        compiled = self._compiled(found.program, self.executors)
+        raising = raising_pass(compiled, [cloned(x) for x in found.inputs], {})
+        if raising is not None:
+            found.pass_program, found.pass_name = "forward", raising
+            return
+        self._found_pass(lambda: first_wrong_pass(compiled, found.inputs, self.judge.tolerance))
 
 
 def _program(args: Sequence[Proxy], operations: Sequence[BoundSymbol], output: Sequence[Proxy] | None = None) -> Trace:
     """Return the program of some operations of a trace. It returns the results of the last operation by default."""
-    trace = Trace("computation", args=args)
-    trace.names.update(p.name for op in operations for p in (*op.flat_args, *op.flat_outs) if isinstance(p, Proxy))
-    trace.bound_symbols[:] = operations
-    with tracectx(trace):
-        python_return(tuple(_distinct(operations[-1].flat_outs) if output is None else output))
-    return trace if output is not None else dce(trace)
+    if output is not None:
+        return excerpt(args, operations, output)
+    return dce(excerpt(args, operations, distinct(operations[-1].flat_outs)))

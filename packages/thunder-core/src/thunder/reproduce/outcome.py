@@ -15,14 +15,18 @@ import torch
 from thunder.core.pytree import tree_leaves
 from thunder.execution.verify_results import difference_of_values
 
-__all__ = ["Outcome", "cloned", "difference", "outcome_of"]
+__all__ = ["Outcome", "call_outcome", "cloned", "difference", "outcome_of", "seeded"]
 
 
 class Outcome:
-    """The tensors and numbers that a run returned or wrote, by description, or the error that it raised."""
+    """The tensors and numbers that a run returned or wrote, by description, or the error that it raised.
 
-    def __init__(self, values: dict[str, Any], error: Exception | None = None):
+    `result` is what the run returned.
+    """
+
+    def __init__(self, values: dict[str, Any], error: Exception | None = None, result: Any = None):
         self.values = values
+        self.result = result
         self.error = error
 
 
@@ -47,10 +51,10 @@ def outcome_of(run: Callable[[], Any], leaves: Sequence[Any]) -> Outcome:
     """
     values: dict[str, Any] = {}
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _fork_other_rngs():
+    with seeded():
         try:
-            torch.manual_seed(0)
-            results = [x for x in tree_leaves(run()) if isinstance(x, (torch.Tensor, int, float, bool, complex))]
+            result = run()
+            results = [x for x in tree_leaves(result) if isinstance(x, (torch.Tensor, int, float, bool, complex))]
             for i, x in enumerate(results):
                 values[f"result {i}"] = x.detach().clone() if isinstance(x, torch.Tensor) else x
             ends = [x for x in results if isinstance(x, torch.Tensor) and x.grad_fn is not None]
@@ -63,7 +67,24 @@ def outcome_of(run: Callable[[], Any], leaves: Sequence[Any]) -> Outcome:
             values.update({f"input {i}, after the call,": x.detach() for i, x in enumerate(tensors)})
         except Exception as error:
             return Outcome({}, error)
-    return Outcome(values)
+    return Outcome(values, result=result)
+
+
+def call_outcome(fn: Any, prepare: Callable[[Any], Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+    """Run a call on copies of the function, if it is a module, and of the arguments. `prepare` may jit the function."""
+    fn = cloned(fn) if isinstance(fn, torch.nn.Module) else fn
+    args, kwargs = cloned(args), cloned(kwargs)
+    leaves = [*tree_leaves((args, kwargs)), *(fn.parameters() if isinstance(fn, torch.nn.Module) else ())]
+    run = prepare(fn)
+    return outcome_of(lambda: run(*args, **kwargs), leaves)
+
+
+@contextlib.contextmanager
+def seeded() -> Iterator[None]:
+    """Return a context in which random states of torch, Python and NumPy are seeded. They are restored at its end."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), _fork_other_rngs():
+        torch.manual_seed(0)
+        yield
 
 
 @contextlib.contextmanager

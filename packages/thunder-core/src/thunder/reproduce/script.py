@@ -17,9 +17,13 @@ from typing import Any
 
 import torch
 
+from thunder.core.devices import to_torch_device
+from thunder.core.dtypes import to_torch_dtype
+from thunder.core.nbytes import known_shape
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.trace import Trace
 from thunder.extend import get_executor
-from thunder.reproduce.bisection import Finding
+from thunder.reproduce.bisection import Bisection
 
 __all__ = ["Script"]
 
@@ -61,24 +65,36 @@ _BY_DTYPE = "{torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float64: 1e-8}.ge
 class Script:
     """The text of a script, and whether it is complete: some inputs and modules have no expression in Python."""
 
-    def __init__(self, finding: Finding, summary: str, tolerance: float | None):
+    def __init__(self, found: Bisection, summary: str, tolerance: float | None):
         self.complete = True
-        header = [
-            "Reproduce a difference between thunder and eager PyTorch. Written by thunder.repro.",
-            "",
-            *summary.splitlines(),
-            "",
-            f"Python {platform.python_version()}, torch {torch.__version__}, thunder {_version()}",
-        ]
-        args: tuple[Any, ...] = tuple(finding.inputs)
-        kwargs: dict[str, Any] = {}
-        executors = finding.executors
-        if finding.program is not None:
-            program = _text_of(finding.program)
-        else:
-            args, kwargs = finding.arguments
-            program = self._source_of(finding.fn)
-            executors = None if finding.options.executors is None else _names(finding.options.executors)
+        title = "Reproduce a difference between thunder and eager PyTorch. Written by thunder.repro."
+        if found.program is not None:
+            self._write(title, summary, tolerance, _text_of(found.program), tuple(found.inputs), {}, found.executors)
+            return
+        executors = None if found.options.executors is None else _names(found.options.executors)
+        self._write(title, summary, tolerance, self._source_of(found.fn), *found.arguments, executors)
+
+    @classmethod
+    def of_program(cls, program: Trace, executors: list[str], summary: str) -> Script:
+        """Return the script that runs a captured program on random inputs with the metadata of its arguments."""
+        script = cls.__new__(cls)
+        script.complete = True
+        title = "Compare a program of thunder with eager PyTorch. Written by thunder.examine.report."
+        script._write(title, summary, None, _text_of(program), tuple(program.args), {}, executors)
+        return script
+
+    def _write(
+        self,
+        title: str,
+        summary: str,
+        tolerance: float | None,
+        program: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        executors: list[str] | None,
+    ) -> None:
+        versions = f"Python {platform.python_version()}, torch {torch.__version__}, thunder {_version()}"
+        header = [title, "", *summary.splitlines(), "", versions]
         body = f"def inputs():\n    return {self._expression(args)}, {self._expression(kwargs)}\n"
         header += [f"Register the executor {name!r} first." for name in executors or () if not _is_installed(name)]
         if not self.complete:
@@ -128,6 +144,10 @@ class Script:
         """Return the Python expression of an argument, with random tensors in place of tensors."""
         if isinstance(x, torch.Tensor):
             return _tensor(x)
+        if isinstance(x, TensorProxy):
+            return _tensor_of_proxy(x)
+        if isinstance(x, NumberProxy):
+            return repr(x.value)
         if type(x) in (list, tuple):
             items = ", ".join(map(self._expression, x))
             return f"[{items}]" if type(x) is list else f"({items}{',' if len(x) == 1 else ''})"
@@ -173,12 +193,34 @@ def _text_of(program: Trace) -> str:
 
 
 def _tensor(x: torch.Tensor) -> str:
-    options = f"{tuple(x.shape)}, {tuple(x.stride())}, {x.dtype}"
-    if x.device.type != "cpu":
-        options += f", device={str(x.device)!r}"
-    if x.requires_grad:
+    bounds = (int(x.min()), int(x.max())) if x.numel() and not _is_random(x.dtype) else (0, 1)
+    return _random_tensor(x.shape, x.stride(), x.dtype, x.device, x.requires_grad, bounds)
+
+
+def _tensor_of_proxy(p: TensorProxy) -> str:
+    shape = known_shape(p)
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return _random_tensor(shape, strides, to_torch_dtype(p.dtype), to_torch_device(p.device), p.requires_grad, (0, 1))
+
+
+def _is_random(dtype: torch.dtype) -> bool:
+    """Check whether the values of a random tensor need no bounds."""
+    return dtype is torch.bool or dtype.is_floating_point or dtype.is_complex
+
+
+def _random_tensor(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    requires_grad: bool,
+    bounds: tuple[int, int],
+) -> str:
+    options = f"{tuple(shape)}, {tuple(strides)}, {dtype}"
+    if device.type != "cpu":
+        options += f", device={str(device)!r}"
+    if requires_grad:
         options += ", requires_grad=True"
-    if not (x.is_floating_point() or x.is_complex()):
-        bounds = (int(x.min()), int(x.max())) if x.numel() and x.dtype is not torch.bool else (0, 1)
+    if not (dtype.is_floating_point or dtype.is_complex):
         options += f", low={bounds[0]}, high={bounds[1]}"
     return f"tensor({options})"

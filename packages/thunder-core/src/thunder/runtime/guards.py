@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any
 
 import torch
 
-from thunder.core import pytree
 from thunder.runtime.containers import dict_type
 from thunder.runtime.messages import format_message
 from thunder.runtime.tensor_check import overlap
@@ -173,12 +173,20 @@ def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) 
 
     `structure` contains no OrderedDict.
     """
-    return _flatten(pytree.flatten_without_ordered_dicts, args, kwargs, structure)
+    return _flatten(_pytree().flatten_without_ordered_dicts, args, kwargs, structure)
 
 
 def flatten_call_in_order(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
     """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
-    return _flatten(pytree.tree_flatten, args, kwargs, structure)
+    return _flatten(_pytree().tree_flatten, args, kwargs, structure)
+
+
+@functools.cache
+def _pytree() -> Any:
+    # The import is local: most programs have flat arguments, and do not load optree.
+    from thunder.core import pytree
+
+    return pytree
 
 
 def _flatten(flatten: Callable[[Any], Any], args: Any, kwargs: Any, structure: Any) -> list[Any]:

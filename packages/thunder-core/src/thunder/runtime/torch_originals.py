@@ -16,6 +16,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ import torch.special
 __all__ = [
     "live_function",
     "namespaces",
+    "operations",
     "original_torch",
+    "originals_restored",
     "places",
     "prevents_tracing",
     "replaced_inside",
@@ -144,6 +147,33 @@ namespaces = _copies()
 original_torch: Any = namespaces["torch"]
 
 
+# Functions and methods of torch that do more than compute: they read files, change state, or run functions.
+_UNSAFE = frozenset({
+    "_clear_non_serializable_cached_data", "_cufft_set_plan_cache_max_size", "_reduce_ex_internal", "_typed_storage",
+    "apply_", "backward", "from_file", "map2_", "map_", "module_load", "register_hook",
+    "register_post_accumulate_grad_hook", "reinforce", "set_", "share_memory_", "storage", "storage_type",
+})  # fmt: skip
+
+
+@functools.cache
+def operations(namespace: str) -> dict[str, Any]:
+    """Return the functions on tensors of a namespace, e.g. "torch.nn.functional", as they were; {} for other names."""
+    known = _BEFORE.get(namespace, {})
+    return {name: function for name, function in known.items() if _only_computes(namespace, name, function)}
+
+
+def _only_computes(namespace: str, name: str, function: Any) -> bool:
+    if name in _UNSAFE or not callable(function):
+        return False
+    if name.startswith("__"):
+        return name in _OPERATORS
+    if namespace == "torch.nn.functional":
+        return not name.startswith("_")  # helpers that are written in Python
+    if namespace != "torch":
+        return True
+    return isinstance(function, types.FunctionType) or hasattr(torch._C._VariableFunctions, name)  # type: ignore[attr-defined]
+
+
 def _is_foreign(key: str, value: Any) -> bool:
     """Check whether a function is not the one that torch publishes under the name `key`.
 
@@ -187,6 +217,21 @@ def replacements() -> frozenset[tuple[str, str]]:
         if not same or not vars(owner).keys().isdisjoint(inherited):
             found.update((name, key) for key, x in _BEFORE[name].items() if getattr(owner, key, None) is not x)
     return frozenset(found)
+
+
+@contextmanager
+def originals_restored() -> Iterator[None]:
+    """Return a context in which the functions of torch are the originals, e.g. to load modules that refer to them."""
+    changed = [place for place in replacements() if place not in _REPLACED_BEFORE]
+    missing = object()
+    before = [(owner, key, vars(_LIVE[owner]).get(key, missing)) for owner, key in changed]
+    for owner, key in changed:
+        setattr(_LIVE[owner], key, _BEFORE[owner][key])
+    try:
+        yield
+    finally:
+        for owner, key, value in before:
+            delattr(_LIVE[owner], key) if value is missing else setattr(_LIVE[owner], key, value)
 
 
 def prevents_tracing(replaced: frozenset[tuple[str, str]]) -> str | None:

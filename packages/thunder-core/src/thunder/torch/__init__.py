@@ -31,6 +31,7 @@ from thunder.torch.elementwise_rounding import *  # noqa: F403
 from thunder.torch.elementwise_special import *  # noqa: F403
 from thunder.torch.embedding import *  # noqa: F403
 from thunder.torch.extremes import *  # noqa: F403
+from thunder.torch.flex_attention import *  # noqa: F403
 from thunder.torch.grouped_matmul import *  # noqa: F403
 from thunder.torch.indexing import *  # noqa: F403
 from thunder.torch.joining import *  # noqa: F403

@@ -12,12 +12,13 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import importlib
 import os
 import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.utils._device
@@ -32,7 +33,6 @@ __all__ = [
     "ATTENTION_ADDS_A_BATCH",
     "DISABLED_DISPATCH",
     "DISABLED_FUNCTION",
-    "SCRIPTED",
     "TIES_ARE_SHARED",
     "TORCH_FOLDER",
     "DataDependentOutputException",
@@ -49,9 +49,6 @@ __all__ = [
     "compile_stance",
     "distribution_that_checks",
     "forward_not_begun",
-    "fx_is_tracing",
-    "hidden_from_dynamo",
-    "jit_tracing_state",
     "l1_loss_weight",
     "mask_detectors",
     "mode_stacks",
@@ -64,8 +61,6 @@ __all__ = [
     "torch_function_state",
 ]
 
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # The folder of torch's own Python code.
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
@@ -224,13 +219,53 @@ def function_transforms() -> list[tuple[Any, str, str]]:
     return [place for place in places if hasattr(place[0], place[1])]
 
 
-def flex_attention() -> tuple[Any, str, Any] | None:
-    """Return the module and name of flex attention's kernel, and the Python function that computes the same."""
+def flex_attention() -> Any | None:
+    """Return the module of flex attention if it is imported and has the parts that are replaced while tracing."""
     module: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    mathematics: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
-    if not hasattr(module, "flex_attention_hop") or not hasattr(mathematics, "math_attention"):
-        return None  # not imported
-    return module, "flex_attention_hop", mathematics.math_attention
+    return module if hasattr(module, "flex_attention_hop") and hasattr(module, "_apply_kernel_options") else None
+
+
+def masks_nothing(block_mask: tuple[Any, ...]) -> bool:
+    """Check whether the entries of a block mask are those that flex attention uses without a mask."""
+    module: Any = flex_attention()
+    *_, rows, columns, mask_mod = block_mask
+    large = getattr(module, "_LARGE_SPARSE_BLOCK_SIZE", None)
+    return mask_mod is getattr(module, "noop_mask", None) and rows == large and columns == large
+
+
+def flex_attention_autocasts(device: str) -> bool:
+    """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
+    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
+    operators: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
+    return key in getattr(getattr(operators, "flex_attention", None), "py_kernels", {})
+
+
+class FlexAttentionOperators:
+    """The higher-order operators behind flex attention, which Inductor compiles to one kernel each."""
+
+    def __init__(self) -> None:
+        # By name at run time, because only programs that run it should wait for the import.
+        self._functions: Any = importlib.import_module("torch.nn.attention.flex_attention")
+        # By name at run time, because the package has an operator of this name.
+        self._operators: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+        self.forward: Any = self._operators.flex_attention
+        self.backward: Any = self._operators.flex_attention_backward
+
+    def empty_block_mask(self, query: torch.Tensor, key: torch.Tensor) -> tuple[Any, ...]:
+        """Return the entries of the block mask that masks nothing."""
+        return tuple(self._functions._create_empty_block_mask(query, key).as_tuple())
+
+    def joint_graph(self, score_mod: Any, query: torch.Tensor, captured: tuple[torch.Tensor, ...]) -> Any:
+        """Return the graph of the gradients of `score_mod`: of the score, and of captured tensors that require grad."""
+        element = query.new_zeros((), requires_grad=True)
+        indices = [query.new_zeros((), dtype=torch.int) for _ in range(4)]
+        with torch.enable_grad(), self.indexing():
+            return self._operators.create_fw_bw_graph(score_mod, (element, *indices), captured)[1]
+
+    def indexing(self) -> Any:
+        """Return the mode in which a tensor can be indexed by elements of a batch."""
+        (owner, name), *_ = modes_that_replace_indexing()
+        return getattr(owner, name)()
 
 
 def modes_that_replace_indexing() -> list[tuple[Any, str]]:
@@ -259,38 +294,12 @@ def forward_not_begun(sharded: Any) -> None:
         sharded._training_state = type(states).IDLE
 
 
-SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])
-"""The types that TorchScript creates for functions and methods."""
-
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 """The class of operators that have functions as arguments, e.g. control flow."""
 
 OpOverload: Any = torch._ops.OpOverload
 OpOverloadPacket: Any = torch._ops.OpOverloadPacket
 """The classes of `torch.ops`: an operator for certain argument types, and all operators of the same name."""
-
-
-# Returns the state of `torch.jit.trace`, or None if it is not running.
-jit_tracing_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: None)
-
-
-def fx_is_tracing() -> bool:
-    """Check whether `torch.fx.symbolic_trace` is running."""
-    return bool(getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False))
-
-
-def hidden_from_dynamo(fn: F) -> F:
-    """Hide a function from `torch.compile`: calls break the graph, and Dynamo ignores all functions called inside.
-
-    If torch lacks this mark, Dynamo tries to trace the function, and reports an error if it cannot.
-    """
-    fn._torchdynamo_disable = True  # type: ignore[attr-defined]
-    with contextlib.suppress(ImportError, AttributeError, TypeError):
-        from torch._C._dynamo import eval_frame
-
-        skip: Any = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
-        eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
-    return fn
 
 
 # -- frames of torch's own Python -------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from thunder.core.groups import Group
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, proxies_in
-from thunder.runtime import collectives
+from thunder.runtime.kernels import collectives
 from thunder.torch.collectives import FUNCTIONAL
 
 __all__ = [
@@ -181,5 +181,5 @@ def values_of_collectives(tracer: Tracer) -> list[tuple[Source, Any]]:
     module = Root(torch.distributed, "torch.distributed")
     found: list[tuple[Source, Any]]
     found = [(module.attr(name).call(), getattr(torch.distributed, name)()) for name in ("get_world_size", "get_rank")]
-    ranks = Root(collectives, "thunder.runtime.collectives").attr("group_ranks")
+    ranks = Root(collectives, "thunder.runtime.kernels.collectives").attr("group_ranks")
     return found + [(ranks.call((group.name,)), group.ranks) for group in tracer.communication.groups.values()]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The implementations of collectives: the functions of `runtime/collectives.py`."""
+"""The implementations of collectives: the functions of `runtime/kernels/collectives.py`."""
 
 from __future__ import annotations
 
 from thunder.core import prims
 from thunder.executors.torchex.base import torch_impl
-from thunder.runtime import collectives
+from thunder.runtime.kernels import collectives
 
 __all__: list[str] = []
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`thunder.examine(fn, *args)`: report how thunder compiles a program, operation by operation.
+
+For each operation, the report contains the executor that claims it and the reasons why earlier executors do not. It
+also contains the operations without a symbol in thunder, which run as opaque operations of torch. Nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
+from thunder.capture.capture import capture
+from thunder.core.errors import ThunderError
+from thunder.examine.page import embedded, page_of
+from thunder.examine.program import compile_call
+from thunder.execution.report import OperationReport, report
+from thunder.extend import Compilation, Executor, compiling, resolve_executors
+from thunder.frontend.jit import JitFunction, jitted_of
+from thunder.passes.dce import dce
+
+__all__ = ["Report", "examine"]
+
+
+class Report:
+    """The result of `examine`: `operations`, those that are `opaque`, and `uncacheable` (why it cannot be cached)."""
+
+    def __init__(
+        self, operations: list[OperationReport], uncacheable: str | None, page: Callable[[], str] | None = None
+    ):
+        self.operations = operations
+        self.uncacheable = uncacheable
+        self._page = page
+
+    @property
+    def opaque(self) -> list[OperationReport]:
+        """The operations of torch for which thunder has no symbol."""
+        return [row for row in self.operations if row.opaque]
+
+    def __str__(self) -> str:
+        top = [row for row in self.operations if row.depth == 0]
+        lines = [f"{len(top)} operations, {len(self.opaque)} of them opaque", *map(str, self.operations)]
+        if self.uncacheable:
+            lines.append(f"not cached: {self.uncacheable}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def html(self, path: str | Path | None = None) -> str:
+        """Return one HTML page about the compiled program, which needs no network. `path` is a file to write it to.
+
+        The page has the traces with the user's lines, executors, the graph, memory, guards, calls and passes. The
+        program is compiled for the page, and does not run.
+        """
+        if self._page is None:
+            raise ThunderError("this report has no program, so that there is no page: call thunder.examine(fn, *args)")
+        page = self._page()
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def _repr_html_(self) -> str:
+        return embedded(self.html())
+
+
+def examine(
+    fn: Callable[..., Any], *args: Any, executors: Sequence[Executor | str] | None = None, **kwargs: Any
+) -> Report:
+    """Trace `fn` for these arguments and report which executor would run each operation. `fn` may be jitted.
+
+    `.html("report.html")` of the result writes a page about the compiled program. Notebooks show the page.
+    """
+    jitted = jitted_of(fn)
+    given = jitted if isinstance(jitted, JitFunction) else None
+
+    def page() -> str:
+        return page_of(compile_call(fn if given is None else given, args, kwargs, executors), given)
+
+    around = []
+    compilation = Compilation()
+    if isinstance(jitted, JitFunction):
+        compilation = jitted.compilation
+        asked = jitted._options.resolved_executors() if executors is None else resolve_executors(executors)
+        fn = jitted._fn
+        around = [transform.tracing for transform in jitted._transforms]
+    else:
+        asked = resolve_executors(executors)
+    captured = capture(fn, args, kwargs, name="computation", executors=asked, around=around)
+    with compiling(compilation):
+        return Report(report(dce(captured.computation), asked), captured.uncacheable, page)

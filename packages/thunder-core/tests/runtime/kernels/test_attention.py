@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch's attention kernels ask of masks and head sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from thunder.runtime.kernels import attention
+
+
+@pytest.mark.parametrize("length", [16, 21, 7])
+def test_masks_for_the_efficient_kernel(length: int) -> None:
+    """Rows start at multiples of 16 elements, and every head has its own view."""
+    query, key = torch.ones(2, 3, 5, 8), torch.ones(2, 3, length, 8)
+    mask = torch.randn(5, length)
+    aligned = attention._aligned(mask, query, key)
+    assert aligned.shape == (2, 3, 5, length)
+    assert aligned.stride(-2) % 16 == 0
+    assert torch.equal(aligned[1, 2], mask)
+    assert attention._aligned(None, query, key) is None
+
+
+def test_truth_values_become_numbers() -> None:
+    """Zero where attention is allowed, else minus infinity."""
+    mask = torch.tensor([[True, False]])
+    assert attention._additive(mask, torch.ones(1)).tolist() == [[0.0, -torch.inf]]
+    assert attention._additive(torch.ones(2), torch.ones(1)) is not None
+    assert attention._additive(None, torch.ones(1)) is None
+
+
+@pytest.mark.parametrize("size", [8, 20, 64])
+def test_head_sizes_for_the_flash_kernel(size: int) -> None:
+    """Filled up with zeros to a multiple of 8, and cut to what they were; nothing is done to one that is."""
+    x = torch.randn(2, 3, 5, size)
+    (padded,) = attention._padded(x)
+    assert (padded is x) == (size % 8 == 0)
+    assert torch.equal(attention._cut(padded, x), x)
+    assert padded.shape[-1] % 8 == 0
+    assert torch.equal(padded[..., :size], x)
+    assert padded[..., size:].eq(0).all()
+
+
+def test_masks_for_the_cudnn_kernel() -> None:
+    """A mask whose last dimension is not dense is copied: T5's relative bias is a permuted embedding."""
+    mask = torch.randn(16, 16, 8).permute(2, 0, 1)
+    readable = attention._readable_mask(mask)
+    assert readable is not None
+    assert readable.is_contiguous()
+    assert torch.equal(readable, mask)
+    for unchanged in (torch.ones(16, 16), torch.ones(16, 1), None):
+        assert attention._readable_mask(unchanged) is unchanged

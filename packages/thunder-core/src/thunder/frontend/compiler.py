@@ -144,8 +144,7 @@ class Compiler:
             check_ranks(self._name, [], eager=f"{found}")
             return
         specialization = found[0]
-        backward = [] if specialization.differentiable is None else specialization.differentiable.unrecorded_traces
-        check_ranks(self._name, [specialization.traces[-1], *backward[-1:]])
+        check_ranks(self._name, [specialization.traces[-1], *specialization.backward_traces[-1:]])
 
     def _capture(
         self,

@@ -79,6 +79,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     measured: Measured = ...,
+    check_ranks: bool | None = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -94,6 +95,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     measured: Measured = ...,
+    check_ranks: bool | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -109,6 +111,7 @@ def jit(
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     measured: Measured = ...,
+    check_ranks: bool | None = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -123,6 +126,7 @@ def jit(
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
     measured: Measured = False,
+    check_ranks: bool | None = None,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -153,6 +157,8 @@ def jit(
       rules choose. True: what was measured earlier is used; the rest is measured before the third call, and used by
       later processes. "first call": the rest is measured during compilation, and used at once. A process never changes
       its choice, and `thunder.explain` lists the choices with their times.
+    - `check_ranks`: whether ranks of torch.distributed compare their collectives at the first call; a difference is an
+      error that names the lines. None means that the environment variable `THUNDER_CHECK_RANKS=1` decides.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
@@ -169,6 +175,7 @@ def jit(
             max_programs=max_programs,
             max_compile_time=max_compile_time,
             measured=measured,
+            check_ranks=check_ranks,
             **options,
         )
     if not callable(fn):
@@ -178,15 +185,16 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, measured=measured, extra=options,
+        max_programs=max_programs, max_compile_time=max_compile_time, measured=measured,
+        check_ranks=check_ranks, extra=options,
     )  # fmt: skip
     transforms = _as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
         given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
-        if (*given, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, {},
+        if (*given, check_ranks, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -231,7 +239,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
-    "measured",
+    "measured", "check_ranks",
 )  # fmt: skip
 
 

@@ -16,10 +16,10 @@ from thunder.capture.base.modes import keep_grad_mode, keep_modes
 from thunder.capture.base.phase import Phase, active
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.snapshots import Effect, Write
-from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.sources import Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import annotate, line_of_user
-from thunder.capture.dispatch.collectives import values_of_collectives
+from thunder.capture.dispatch.collectives import finish_collectives, values_of_collectives
 from thunder.capture.guards.decisions import Decisions
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
@@ -225,6 +225,7 @@ class CaptureSession:
                 recorder.code.check_values()  # the error may be due to what is replaced while tracing
                 raise
             recorder.end_watch()  # exiting the contexts must not be recorded
+            finish_collectives(self.tracer)
         recorder.finish()
         return result
 
@@ -248,8 +249,6 @@ class CaptureSession:
             given = lifted.handle.given_attributes
             if given:
                 self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)
-        if tracer.accumulates:
-            recorder.value(Root(torch.distributed, "torch.distributed").attr("is_initialized").call(), False)
         if tracer.attention_kernels is not None:
             recorder.attention_kernels(tracer.attention_kernels)
         guard_functions_of_torch(recorder, tracer.functions, tracer.replaced)

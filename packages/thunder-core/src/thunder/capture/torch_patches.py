@@ -25,12 +25,14 @@ from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.numpy_calls import replaced_functions
 from thunder.capture.dispatch.override_queries import override_queries
+from thunder.capture.dispatch.process_groups import replaced_methods
 from thunder.capture.dispatch.scalars import number_checks
 from thunder.capture.dispatch.subclasses import as_subclass
 from thunder.capture.higher_order import function_transforms
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
+from thunder.capture.higher_order.data_parallel import data_parallel_forward
 from thunder.capture.higher_order.flex_attention import flex_attention_traced, kernel_options
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
 from thunder.capture.higher_order.scanning import scan_traced
@@ -168,20 +170,21 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
 
 
 def _distributed() -> list[tuple[Any, str, Any]]:
-    """Return replacements that fall back, for modules that communicate with other processes around their forward.
+    """Return replacements for modules that communicate with other processes around their forward.
 
-    FSDP gathers parameters, and DistributedDataParallel prepares the reduction of gradients. The modules inside them
-    are compiled.
+    A program that calls a module whose parameters FSDP gathers falls back. The modules inside it are compiled.
     """
     parallel = torch.nn.parallel.DistributedDataParallel
-    message = "the program calls a DistributedDataParallel module, which reduces gradients in all processes"
 
     def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
         private.forward_not_begun(sharded)
         return fall_back("the program calls a module whose parameters are sharded (FSDP)")
 
+    def replicated(*args: Any, **kwargs: Any) -> Any:
+        return data_parallel_forward(_tracer(), *args, **kwargs)
+
     found = [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
-    return [*found, (parallel, "forward", _here(lambda *args, **kwargs: fall_back(message), parallel.forward))]
+    return [*found, (parallel, "forward", _here(replicated, parallel.forward))]
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:
@@ -359,7 +362,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     )
     owners += [
         (owner, name, _here(ours, getattr(owner, name)))
-        for owner, name, ours in (*replaced_collectives(), *replaced_functions())
+        for owner, name, ours in (*replaced_collectives(), *replaced_methods(), *replaced_functions())
     ]
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:

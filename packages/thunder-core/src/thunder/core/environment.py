@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables with lists of names. (`frontend/environment.py` lists all variables of thunder.)"""
+"""Environment variables: lists of names, and switches. `frontend/environment.py` lists all variables."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-__all__ = ["CACHE_VARIABLE", "DISABLE_VARIABLE", "EXECUTORS_VARIABLE", "names_in"]
+__all__ = ["CACHE_VARIABLE", "DISABLE_VARIABLE", "EXECUTORS_VARIABLE", "asks_for", "names_in"]
 
 CACHE_VARIABLE = "THUNDER_CACHE_DIR"
 DISABLE_VARIABLE = "THUNDER_DISABLE_PLUGINS"
 EXECUTORS_VARIABLE = "THUNDER_EXECUTORS"
+
+
+def asks_for(variable: str) -> bool:
+    """Check whether an environment variable switches something on."""
+    return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
 def names_in(variable: str, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -96,6 +96,10 @@ class TraceVerificationError(ThunderError):
     """A trace is not a valid program; the message shows the invalid line and the lines around it."""
 
 
+class RankMismatchError(ThunderError):
+    """Raised if the programs of two ranks run different collectives (`thunder.jit(…, check_ranks=True)`)."""
+
+
 class ResultVerificationError(ThunderError):
     """An executor returned a result that differs from the result of the operation's meta function, or from torch's."""
 

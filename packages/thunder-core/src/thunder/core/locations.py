@@ -13,6 +13,7 @@ __all__ = ["OWN_FOLDER", "is_ours", "is_user_code", "name_in_module"]
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD_FOLDER = os.path.dirname(contextlib.__file__) + os.sep
 _PACKAGES = os.sep + "site-packages" + os.sep
+_WRAPS_FUNCTIONS = _PACKAGES + "typing_extensions.py"  # of torch that are deprecated
 _torch_folder: list[str] = []  # found when torch is imported, which this module must not import
 
 
@@ -32,7 +33,7 @@ def name_in_module(jitted: Any) -> str | None:
 
 def is_user_code(filename: str) -> bool:
     """Check whether a file belongs neither to thunder, nor to torch, nor to the standard library."""
-    if filename.startswith(("<", OWN_FOLDER)):
+    if filename.startswith(("<", OWN_FOLDER)) or filename.endswith(_WRAPS_FUNCTIONS):
         return False
     if not _torch_folder and "torch" in sys.modules:
         _torch_folder.append(os.path.dirname(sys.modules["torch"].__file__ or "torch") + os.sep)

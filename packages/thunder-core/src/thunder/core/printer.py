@@ -21,8 +21,8 @@ __all__ = ["RESERVED_NAMES", "PrintContext", "bound_symbol_lines", "printable", 
 
 # Names that printed traces use for modules and builtins; a value with one of these names would shadow them.
 RESERVED_NAMES = frozenset({
-    "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "operator", "no_autocast",
-    "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
+    "torch", "thunder", "ltorch", "lnp", "clang", "prims", "dtypes", "devices", "Tensor", "Group", "operator",
+    "no_autocast", "bool", "int", "float", "complex", "str", "slice", "set", "__debug__",
 })  # fmt: skip
 
 

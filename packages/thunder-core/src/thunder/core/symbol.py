@@ -54,6 +54,7 @@ class OpTags(Enum):
     GENERATOR_STATE_OP = auto()  # reads or sets a generator's state, but draws no numbers: runs once for a whole batch
     IN_PLACE_OP = auto()  # writes to an input: never dropped, merged or moved across a use of that input
     SIDE_EFFECT = auto()  # runs for its side effect: never dropped, moved or fused
+    COLLECTIVE = auto()  # communicates with other processes: never dropped or merged; collectives keep their order
     DEVICE_SYNC_OP = auto()  # synchronizes with the device
     CHECK_OP = auto()  # a guard of a prologue
     UNPACK_OP = auto()  # binds an input
@@ -68,7 +69,9 @@ class OpTags(Enum):
 # A short name for the tag of operations through which no gradient flows.
 NON_DIFFERENTIABLE = OpTags.NON_DIFFERENTIABLE
 
-_KEEP = frozenset({OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE})
+_KEEP = frozenset({
+    OpTags.RANDOM_OP, OpTags.COLLECTIVE, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE,
+})  # fmt: skip
 
 _STRUCTURAL_IDS = frozenset({"PrimIDs.RETURN", "PrimIDs.HAND_OVER", "PrimIDs.DEL", "PrimIDs.COMMENT"})
 
@@ -280,8 +283,9 @@ class Symbol:
 
 
 _EXPENSIVE = frozenset(
-    {OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.DEVICE_SYNC_OP}
-)
+    {OpTags.REDUCTION_OP, OpTags.MATMUL_OP, OpTags.OPAQUE_OP, OpTags.RANDOM_OP, OpTags.COLLECTIVE,
+     OpTags.DEVICE_SYNC_OP}
+)  # fmt: skip
 _CHEAP = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP})
 
 

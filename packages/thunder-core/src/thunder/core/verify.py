@@ -36,8 +36,10 @@ def verify(trace: Trace) -> Trace:
         if p.name in defined:
             raise TraceVerificationError(f"{trace.name} has two inputs called {p.name}")
         defined[p.name] = p
+    in_flight: set[str] = set()
     for i, bsym in enumerate(trace.bound_symbols):
         _verify_reads(trace, i, bsym, defined, deleted)
+        _verify_waits(trace, i, bsym, in_flight)
         if _is_del(bsym):
             deleted.update(bsym.arg_names)
             continue
@@ -78,6 +80,16 @@ def _verify_reads(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Pr
             raise _fault(trace, i, f"{p.name} is used before it is defined")
         if not same_type(known, p):
             raise _fault(trace, i, _clash(known, p))
+
+
+def _verify_waits(trace: Trace, i: int, bsym: BoundSymbol, in_flight: set[str]) -> None:
+    """Check that only `wait` reads the result of a collective that is in flight."""
+    is_collective = OpTags.COLLECTIVE in bsym.sym.tags
+    waits = is_collective and bsym.sym.name == "wait"
+    if not waits and not _is_del(bsym) and not in_flight.isdisjoint(bsym.arg_names):
+        raise _fault(trace, i, f"{bsym.sym.name} reads a result of a collective that is in flight: insert a `wait`")
+    if is_collective and not waits:
+        in_flight.update(bsym.out_names)
 
 
 def _clash(known: Proxy, used: Proxy) -> str:

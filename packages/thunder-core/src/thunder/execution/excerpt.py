@@ -15,7 +15,7 @@ from thunder.extend import get_always_executors
 
 __all__ = ["all_levels", "distinct", "excerpt", "is_repeatable", "reference_of"]
 
-_NOT_REPEATABLE = frozenset({OpTags.RANDOM_OP, OpTags.RECOMPUTED, OpTags.GENERATOR_STATE_OP})
+_NOT_REPEATABLE = frozenset({OpTags.RANDOM_OP, OpTags.RECOMPUTED, OpTags.GENERATOR_STATE_OP, OpTags.COLLECTIVE})
 
 
 def distinct(values: Sequence[object]) -> list[Proxy]:

@@ -223,6 +223,9 @@ class Run:
                 self._bind(p, x)
 
 
+_EFFECTS = frozenset({OpTags.SIDE_EFFECT, OpTags.COLLECTIVE})
+
+
 def _runs_on_fakes(bsym: BoundSymbol) -> bool:
     """Check whether an operation belongs to torch.
 
@@ -232,7 +235,7 @@ def _runs_on_fakes(bsym: BoundSymbol) -> bool:
     if sym.is_fusion or sym.fn is None or (sym.executor is not None and not sym.executor.is_fallback):
         return False
     whole = (bsym, *bsym.subsymbols)
-    return not any(OpTags.SIDE_EFFECT in op.sym.tags or op.sym is prims.exchange_rng_state for op in whole)
+    return not any(not _EFFECTS.isdisjoint(op.sym.tags) or op.sym is prims.exchange_rng_state for op in whole)
 
 
 def _made(p: Proxy) -> Any:

@@ -134,8 +134,12 @@ def _is_barrier(bsym: BoundSymbol) -> bool:
     )
 
 
-def _is_random(bsym: BoundSymbol) -> bool:
-    return bsym.has_effect and (OpTags.RANDOM_OP in bsym.sym.tags or any(_is_random(sub) for sub in bsym.subsymbols))
+# The operations with one of these tags keep their order among each other, but others may move across them.
+_SEQUENCES = (OpTags.RANDOM_OP, OpTags.COLLECTIVE)
+
+
+def _has_tag(bsym: BoundSymbol, tag: OpTags) -> bool:
+    return bsym.has_effect and (tag in bsym.sym.tags or any(_has_tag(sub, tag) for sub in bsym.subsymbols))
 
 
 class _Node:
@@ -210,7 +214,7 @@ class _Segment:
     def _connect(self) -> None:
         """Assign a level to each operation, and join connected operations of one level."""
         maker: dict[str, int] = {}
-        drawn: int | None = None
+        last: dict[OpTags, int] = {}  # the last operation of each sequence
         for i, bsym in enumerate(self.operations):
             key = self.can_fuse(bsym)
             node = _Node(i, None if key is False else key)
@@ -221,10 +225,11 @@ class _Segment:
                 self.readers.setdefault(name, []).append(i)
             for m in makers:
                 _link(self.node_of[m], node, reads=True)
-            if _is_random(bsym):
-                if drawn is not None:
-                    _link(self.node_of[drawn], node, reads=False)
-                drawn = i
+            for tag in _SEQUENCES:
+                if _has_tag(bsym, tag):
+                    if tag in last:
+                        _link(self.node_of[last[tag]], node, reads=False)
+                    last[tag] = i
             self.node_of.append(node)
             for name in bsym.out_names:
                 maker[name] = i

@@ -45,6 +45,7 @@ __all__ = [
 _LEFT_OUT = {
     OpTags.RANDOM_OP: "draws random numbers",
     OpTags.IN_PLACE_OP: "writes to its input",
+    OpTags.COLLECTIVE: "communicates with other processes",
     OpTags.SIDE_EFFECT: "has a side effect",
     OpTags.DEVICE_SYNC_OP: "waits for the device",
     OpTags.OPAQUE_OP: "is opaque",

@@ -44,6 +44,7 @@ from thunder.extend import (
     resolve_executors,
 )
 from thunder.frontend.cache import Refusal
+from thunder.frontend.check_ranks import check_ranks, is_distributed
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
@@ -80,6 +81,7 @@ class Compiler:
         self._cache = jitted._cache
         self._stats = jitted._stats
         self._name = repr(jitted)
+        self._ranks_are_checked = False
         self._measurements = self._options.measurements(self._stats.events)
         self.eager_calls = EagerCalls(
             self._fn,
@@ -125,6 +127,8 @@ class Compiler:
             return hit(cached, args, kwargs)
         if foreign is not None:
             return self.eager_calls.run_replaced(foreign, args, kwargs)
+        if self._options.check_ranks and not self._ranks_are_checked and is_distributed():
+            self._check_ranks(found)
         if isinstance(found, RunsEagerly):
             return self.eager_calls.run_untraced(found, args, kwargs)
         self.eager_calls.check_is_cacheable()
@@ -132,6 +136,15 @@ class Compiler:
         del found
         decided = 0 if specialization.path is None else len(specialization.path.decisions)
         return self.eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+
+    def _check_ranks(self, found: tuple[Specialization, Any] | RunsEagerly) -> None:
+        """Compare the collectives of the first program with those of the other ranks."""
+        self._ranks_are_checked = True
+        if isinstance(found, RunsEagerly):
+            check_ranks(self._name, [], eager=f"{found}")
+            return
+        specialization = found[0]
+        check_ranks(self._name, [specialization.traces[-1], *specialization.backward_traces[-1:]])
 
     def _capture(
         self,

@@ -7,6 +7,7 @@
 | `THUNDER_LOGS=recompiles,…` | print these logs (`frontend/logs.py`) |
 | `THUNDER_TRACEBACK=full` | tracebacks keep thunder's frames (`core/tracebacks.py`) |
 | `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
+| `THUNDER_CHECK_RANKS=1` | ranks compare their collectives at first calls (`frontend/check_ranks.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
 | `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
@@ -19,13 +20,15 @@ import difflib
 import os
 import warnings
 
-from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
+from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, asks_for, names_in
 from thunder.frontend.logs import enable_logs
 
 __all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
-    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY",
+    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY", "THUNDER_CHECK_RANKS",
+    EXECUTORS_VARIABLE, DISABLE_VARIABLE,
+    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY", "THUNDER_CHECK_RANKS",
     CACHE_VARIABLE, EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.
@@ -48,7 +51,7 @@ def read_environment() -> None:
 
 def is_disabled() -> bool:
     """Check whether THUNDER_DISABLE asks for eager execution."""
-    return os.environ.get("THUNDER_DISABLE", "").strip().lower() not in ("", "0", "false", "no", "off")
+    return asks_for("THUNDER_DISABLE")
 
 
 def _warn_about_unknown() -> None:

@@ -16,7 +16,9 @@ from thunder.extend import get_always_executors
 __all__ = ["Failure", "failed_before_effects"]
 
 # An operation with one of these tags does not leave the world as it was before the call.
-_EFFECTS = frozenset({OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
+_EFFECTS = frozenset({
+    OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.IN_PLACE_OP, OpTags.COLLECTIVE, OpTags.SIDE_EFFECT,
+})  # fmt: skip
 
 
 class Failure(NamedTuple):

@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from thunder.core.environment import asks_for
+
 if TYPE_CHECKING:
     from thunder.core.events import EventLog
     from thunder.extend import Executor
@@ -46,6 +48,7 @@ class Options:
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
         measured: Any = False,
+        check_ranks: bool | None = None,
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
@@ -63,6 +66,9 @@ class Options:
         self.measured: Measured = measured
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
+        if check_ranks not in (None, True, False):
+            raise ValueError(f"thunder.jit(…, check_ranks={check_ranks!r}): check_ranks is True, False or None")
+        self.check_ranks = asks_for("THUNDER_CHECK_RANKS") if check_ranks is None else check_ranks
         self.executors = None if executors is None else _named_executors(executors)
         self.exact = exact
         self.own_name = own_name

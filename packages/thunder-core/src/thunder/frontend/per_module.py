@@ -123,13 +123,14 @@ class PerModule:
     def __init__(self, jitted: Jitted):
         self._jitted = jitted
         self._programs: dict[int, Any] = {}  # by the ids of the modules, which they keep alive
+        self._whole: torch.nn.Module | None = None  # the piece of the callable, if that is a module
         self.calls = 0
 
     def __call__(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compute `fn(*args, **kwargs)` with pieces in place of modules."""
         self.calls += 1
         if isinstance(fn, torch.nn.Module):
-            return type(fn).__call__(fn if has_legacy_hooks(fn) else self.piece(fn), *args, **kwargs)
+            return type(fn).__call__(fn if has_legacy_hooks(fn) else self._piece_of_callable(fn), *args, **kwargs)
         if isinstance(fn, types.MethodType) and isinstance(fn.__self__, torch.nn.Module):
             return fn.__func__(self.piece(fn.__self__), *args, **kwargs)
         given = [self.piece(x) if isinstance(x, torch.nn.Module) else x for x in args]
@@ -164,6 +165,13 @@ class PerModule:
         object.__setattr__(piece, "__dict__", module.__dict__)
         object.__setattr__(piece, "_thunder_piece", (self, module))
         return piece  # type: ignore[no-any-return]
+
+    def _piece_of_callable(self, module: torch.nn.Module) -> torch.nn.Module:
+        """Return the piece of the callable. It stays alive, because e.g. autograd's graph may refer to it weakly."""
+        whole = self._whole
+        if whole is None or original_of(whole) is not module or type(whole) is not _class_of_pieces(type(module)):
+            whole = self._whole = self.piece(module)
+        return whole
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the program of a module."""

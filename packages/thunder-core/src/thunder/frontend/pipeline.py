@@ -34,6 +34,7 @@ from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
+from thunder.passes.overlap import overlapped
 from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
@@ -107,6 +108,9 @@ class Passes:
             self.run(traces, "after_execution")
         traces.append(verify_if_asked(merge_views(traces[-1])))
         traces.append(verify_if_asked(dce(traces[-1])))
+        early = overlapped(traces[-1])
+        if early is not traces[-1]:
+            traces.append(verify_if_asked(early))
         updated = in_place_updates(traces[-1])
         if updated is not traces[-1]:
             traces.append(verify_if_asked(updated))

@@ -368,3 +368,31 @@ def distribution_that_checks(is_ours: Callable[[str], bool]) -> str | None:
     if folder != _DISTRIBUTIONS or (file, frame.f_code.co_name) not in _VALUE_CHECKS:
         return None
     return type(frame.f_locals.get("self")).__name__
+
+
+# -- DistributedDataParallel ------------------------------------------------------------------------------------------
+def broadcasts_buffers(ddp: Any) -> bool:
+    """Check whether a `DistributedDataParallel` module has buffers that its forward broadcasts."""
+    wanted = ddp.forward_sync_buffers if hasattr(ddp, "forward_sync_buffers") else ddp.broadcast_buffers
+    return bool(wanted) and len(ddp.modules_buffers) > 0
+
+
+def has_builtin_hook(ddp: Any) -> bool:
+    """Check whether a communication hook of C++ is registered, which leaves no trace in Python."""
+    return bool(vars(ddp)["logger"]._get_ddp_logging_data().strs_map.get("comm_hook"))
+
+
+def buckets_of_gradients(
+    ddp: Any, parameters: Sequence[torch.Tensor], ready: Sequence[torch.Tensor]
+) -> list[list[torch.Tensor]]:
+    """Return the buckets in which DDP reduces gradients from its second step on: lists of parameters.
+
+    Their order is that in which gradients become ready. With `find_unused_parameters` it is that of the module.
+    """
+    config, unused = getattr(ddp, "_bucket_config", None), ddp.find_unused_parameters
+    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap
+    limits = list(getattr(config, "per_bucket_bytes_caps", None) or (first, ddp.bucket_bytes_cap))
+    order = list(parameters if unused else ready)
+    buckets, _ = torch.distributed._compute_bucket_assignment_by_size(order, limits)
+    found = [[order[i] for i in bucket] for bucket in buckets]
+    return found[::-1] if unused else found

@@ -42,12 +42,12 @@ from thunder.transforms.debugging import runs
 __all__ = ["CUDAGraphTransform"]
 
 _GPU = "cuda"  # tests without a GPU patch this
-_LEFT_OUT = frozenset({OpTags.SIDE_EFFECT, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
+_LEFT_OUT = frozenset({OpTags.SIDE_EFFECT, OpTags.COLLECTIVE, OpTags.DEVICE_SYNC_OP, OpTags.OPAQUE_OP})
 _NUMBERS = frozenset({prims.item, prims.items, prims.number})
 # Operations that keep their place among others.
 _ORDERED = frozenset(
-    {OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.OPAQUE_OP,
-     OpTags.CHECK_OP}
+    {OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.COLLECTIVE,
+     OpTags.OPAQUE_OP, OpTags.CHECK_OP}
 )  # fmt: skip
 # The fewest operations of a stretch that `cuda_graphs="auto"` considers.
 _AUTO = 8

@@ -1,90 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives on two processes: as eager on both ranks, in order, whichever results a rank uses."""
+"""Collectives on two processes: as eager on both ranks, compiled, in order, whichever results a rank uses."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from processes import reports
+
+import thunder
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
-SCRIPT = Path(__file__).parents[2] / "helpers" / "ranks.py"
-COMPILED = ("used", "unused_on_one_rank", "equal_calls", "raw_operators", "gathered", "rank_is_read")
+# The collectives of the programs without the waits: those of the forward program, then those of the backward.
+COMPILED: dict[str, tuple[str, ...]] = {
+    "used": ("all_reduce",),
+    "unused_on_one_rank": ("all_reduce",) * 2,
+    "equal_calls": ("all_reduce",) * 2,
+    "raw_operators": ("all_reduce",) * 2,
+    "two_in_flight": ("all_reduce", "all_gather"),
+    "result_in_flight": ("all_reduce",) * 2,
+    "coalesced": ("all_reduce",) * 2,
+    "rank_is_read": (),
+    "in_place_operator": ("all_reduce",),
+    "gradient": ("all_reduce",) * 2,
+    "gathered": ("all_gather", "reduce_scatter", "all_gather", "reduce_scatter"),
+    "in_other_dimensions": ("all_gather", "reduce_scatter", "all_gather", "reduce_scatter"),
+    "exchanged": ("all_to_all",) * 2,
+    "permuted": ("all_to_all",) * 2,
+    "with_own_autograd": ("all_gather", "reduce_scatter", "all_to_all", "all_to_all", "all_gather", "reduce_scatter"),
+    "second_derivative": ("all_reduce",) * 2,
+    "autograd_function": ("all_reduce",) * 2,
+    "checkpointed": ("all_reduce",) * 3,
+    "nn_all_reduce": ("all_reduce",) * 2,
+    "nn_all_gather": ("all_gather", "scatter_from", "scatter_from"),
+    "nn_reduce_scatter": ("reduce_scatter", "all_gather"),
+    "nn_broadcast": ("broadcast", "reduce"),
+    "nn_reduce": ("reduce", "broadcast"),
+    "nn_all_to_all": ("all_to_all",) * 2,
+    "in_place": ("all_reduce",),
+    "input_in_place": ("all_reduce",),
+    "a_view_in_place": ("all_reduce",),
+    "asynchronous": ("all_reduce",),
+    "several_at_once": ("all_reduce", "all_gather"),
+    "lists": ("all_gather", "reduce_scatter"),
+    "into_tensors": ("all_gather", "reduce_scatter"),
+    "from_one_rank": ("broadcast", "reduce"),
+    "uneven_parts": ("all_to_all",),
+    "other_dtypes": ("all_reduce",) * 2,
+    "through_one_rank": ("gather_to", "scatter_from"),
+    "barrier": ("synchronize_ranks",),
+    "functional_then_barrier": ("all_reduce", "synchronize_ranks"),
+    "sent": ("send", "receive"),  # by rank
+    "exchanged_pairwise": ("send", "receive"),
+    "in_a_group": ("all_reduce",) * 2,
+    "batched": ("all_gather",),
+    "module": ("all_reduce",),
+}
 EAGER = {
-    "in_place_operator": "torch.ops._c10d_functional.all_reduce_",
-    "barrier": "`barrier` of torch.distributed",
-    "in_place": "`allreduce` of torch.distributed",
-    "asynchronous": "`allreduce` of torch.distributed",
-    "functional_then_barrier": "`barrier` of torch.distributed",
-    "sent": "of torch.distributed",
-    "gradient": "a collective",
-    "nn_gradient": "torch.distributed.nn.functional.all_reduce",
-    "autograd_function": "a collective",
-    "module": "`allreduce` of torch.distributed",
+    "read_in_flight": "before it waits for it",
+    "not_waited_for": "does not wait for it",
+    "gathered_objects": "Pickler",
+    "decided": "data-dependent",
 }
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The reports of two ranks that have run all cases."""
-    store = tmp_path_factory.mktemp("ranks") / "store"
-    # gloo would look for a network interface by the host's name, which need not resolve.
-    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(rank), str(store)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env=settings,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        printed = [rank.communicate(timeout=180) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, (_, errors) in zip(ranks, printed):
-        assert rank.returncode == 0, errors
-    return [json.loads(out.splitlines()[-1]) for out, _ in printed]
+    return reports("ranks.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+def test_each_case_is_expected(found: list[dict[str, Any]]) -> None:
+    assert list(found[0]) == list(found[1]) and set(found[0]) == {*COMPILED, *EAGER}
 
 
 @pytest.mark.parametrize("name", [*COMPILED, *EAGER])
-def test_collectives_are_as_eager_on_each_rank(reports: list[dict[str, Any]], name: str) -> None:
-    for report in reports:
+def test_collectives_are_as_eager_on_each_rank(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
         assert report[name]["jitted"] == report[name]["eager"]
         assert not any(isinstance(x, str) for x in report[name]["eager"])
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_functional_collectives_are_compiled_and_cached(reports: list[dict[str, Any]], name: str) -> None:
-    for report in reports:
+def test_collectives_are_compiled_and_cached(found: list[dict[str, Any]], name: str) -> None:
+    for rank, report in enumerate(found):
         assert (report[name]["misses"], report[name]["hits"]) == (1, 2), report[name]["reason"]
+        expected = COMPILED[name] if name != "sent" else COMPILED[name][rank : rank + 1]
+        calls = report[name]["collectives"]
+        assert tuple([call for call in calls if call != "wait"]) == expected
+        assert calls.count("wait") == len(expected) + (name == "batched")  # the batching rule waits, too
 
 
 @pytest.mark.parametrize("name", EAGER)
-def test_other_collectives_run_eagerly_and_the_reason_is_given(reports: list[dict[str, Any]], name: str) -> None:
-    for report in reports:
+def test_other_collectives_run_eagerly_and_the_reason_is_given(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
         assert EAGER[name] in report[name]["reason"]
-        assert report[name]["misses"] == 1
 
 
-def test_modules_beside_a_collective_are_compiled(reports: list[dict[str, Any]]) -> None:
-    for report in reports:
-        assert report["module"]["inner_hits"] == [2, 2]
+def test_work_overlaps_with_communication(found: list[dict[str, Any]]) -> None:
+    """Starts and waits are operations of their own, and keep the order of the program."""
+    for report in found:
+        assert report["several_at_once"]["collectives"] == ["all_reduce", "all_gather", "wait", "wait"]
 
 
 def test_a_trace_keeps_collectives_in_order() -> None:
     """One process is enough to see the text: unused and equal collectives stay, and plain tensors are waited for."""
     import torch.distributed._functional_collectives as functional
-
-    import thunder
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -98,9 +122,12 @@ def test_a_trace_keeps_collectives_in_order() -> None:
         jf = thunder.jit(f)
         x = torch.ones(3)
         assert torch.equal(jf(x), f(x))
-        text = thunder.last_traces(jf)[-1].python(depth=0)
-        calls = [line.split("= ")[1].split("(")[0] for line in text.splitlines() if " = " in line]
-        assert calls == ["all_reduce", "wait_tensor"] * 3 + ["torch.add"]
+        lines = thunder.last_traces(jf)[-1].python(depth=0).splitlines()
+        calls = [line.split("= ")[1].split("(")[0] for line in lines if " = " in line]
+        assert sorted(calls) == ["torch.add"] + ["torchex.all_reduce"] * 3 + ["torchex.wait"] * 3
+        started = [line.split("(x, ")[1].split(",")[0] for line in lines if "= torchex.all_reduce(" in line]
+        assert started == ["'sum'", "'max'", "'sum'"]
+        assert any("all_reduce(x, 'max', Group('0', (0,), 'default_pg'))" in line for line in lines)
     finally:
         dist.destroy_process_group()
 
@@ -108,8 +135,6 @@ def test_a_trace_keeps_collectives_in_order() -> None:
 def test_the_number_of_processes_is_guarded() -> None:
     import torch.distributed._functional_collectives as functional
     import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
-
-    import thunder
 
     jf = thunder.jit(lambda x: functional.all_gather_tensor(x, 0, dist.group.WORLD))
     for fake_size in (2, 4, 4):
@@ -121,11 +146,86 @@ def test_the_number_of_processes_is_guarded() -> None:
     assert thunder.cache_misses(jf) == 2
 
 
+def test_the_rank_and_the_ranks_of_groups_are_guarded() -> None:
+    """A program of one rank never runs as the program of another, nor in a group of other processes."""
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
+
+    def f(x: torch.Tensor, group: Any) -> torch.Tensor:
+        out = x.clone()
+        dist.all_reduce(out, group=group)
+        return out * dist.get_rank()
+
+    jf = thunder.jit(f)
+    for rank, ranks, misses in ((0, [0, 1], 1), (1, [0, 1], 2), (1, [1, 2], 3)):
+        dist.init_process_group("fake", store=dist.HashStore(), rank=rank, world_size=4)
+        try:
+            group = dist.new_group(ranks)
+            for _ in range(2):
+                assert torch.equal(jf(torch.ones(3), group), torch.full((3,), float(rank)))
+        finally:
+            dist.destroy_process_group()
+        assert thunder.cache_misses(jf) == misses
+
+
+def test_a_group_that_is_gone_is_not_used() -> None:
+    """Without process groups the prologue does not accept the call, and eager mode's error is raised."""
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(x)
+        return x
+
+    jf = thunder.jit(f)
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    try:
+        jf(torch.ones(3))
+    finally:
+        dist.destroy_process_group()
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        jf(torch.ones(3))
+
+
+def test_nothing_communicates_while_a_program_is_compiled() -> None:
+    """On the fake backend's process group, a counting method sees the collectives that run: none before the run."""
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
+
+    ran: list[str] = []
+
+    class Noted(thunder.Transform):
+        """Notes that compilation has reached the last phase."""
+
+        def transform_execution(self, trace: Any, context: Any) -> Any:
+            ran.append("compiled")
+            return trace
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        dist.barrier()
+        return y
+
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    group: Any = torch._C._distributed_c10d.ProcessGroup
+    before = vars(group)["allreduce"]  # as it is, not bound
+
+    def counted(*args: Any) -> Any:
+        ran.append("all_reduce")
+        return before.__get__(args[0])(*args[1:])
+
+    group.allreduce = counted
+    try:
+        jf = thunder.jit(f, transforms=[Noted()])
+        for _ in range(2):
+            jf(torch.ones(3))
+    finally:
+        group.allreduce = before
+        dist.destroy_process_group()
+    assert ran == ["compiled", "all_reduce", "all_reduce"]
+
+
 def test_a_collective_is_seen_while_a_profiler_runs() -> None:
     """The profiler takes the place of thunder's own hook of calls."""
     import cProfile
-
-    import thunder
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -137,7 +237,7 @@ def test_a_collective_is_seen_while_a_profiler_runs() -> None:
         jf = thunder.jit(f)
         with cProfile.Profile():
             assert torch.equal(jf(torch.ones(3)), torch.full((3,), 2.0))
-        assert "`barrier` of torch.distributed" in thunder.explain(jf)
-        dist.barrier()  # the process group is as before
+        calls = [op.sym.name for op in thunder.last_traces(jf)[-1].bound_symbols if op.sym.name != "python_del"]
+        assert "synchronize_ranks" in calls
     finally:
         dist.destroy_process_group()

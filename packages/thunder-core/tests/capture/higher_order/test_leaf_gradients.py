@@ -652,7 +652,7 @@ def test_backward_twice() -> None:
 
 
 def test_process_groups_are_left_to_eager_mode(tmp_path: Any) -> None:
-    """Wrappers such as DDP register hooks on autograd's nodes, which Python cannot see."""
+    """Hooks that Python cannot see are those of DDP, which do nothing unless its forward has run."""
     w = torch.ones(3, requires_grad=True)
 
     def step(x: Any) -> Any:
@@ -667,9 +667,8 @@ def test_process_groups_are_left_to_eager_mode(tmp_path: Any) -> None:
     assert hits > 0
     torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        with pytest.warns(thunder.FallbackWarning, match="process group"):
-            assert torch.equal(jitted(x), x)
-        assert thunder.cache_hits(jitted) == hits
+        assert torch.equal(jitted(x), x)
+        assert thunder.cache_hits(jitted) == hits + 1
     finally:
         torch.distributed.destroy_process_group()
 

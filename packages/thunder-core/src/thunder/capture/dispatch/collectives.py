@@ -1,59 +1,157 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives of torch.distributed in a traced program.
+"""Functional collectives of torch.distributed in a traced program.
 
 All ranks must run the same collectives in the same order. If a pass removed a collective on one rank, the next
 collective of this rank would pair with another one of the other ranks, and the numbers would be wrong without an error.
+Collectives therefore become primitives with the tag COLLECTIVE (`core/prims/collectives.py`).
 
-- A functional collective (`torch.ops._c10d_functional`) is an opaque operation with a side effect. No pass removes,
-  merges or moves it.
-- Any other program with collectives falls back: it runs eagerly, and the modules that it calls are compiled. Examples
-  are a program that is differentiated, a collective in place, and a call of a process group (`dist.barrier()`).
+- A functional collective (`torch.ops._c10d_functional`) starts a primitive; `wait_tensor` waits for its result. The
+  tensor subclass that waits at its first use (`AsyncCollectiveTensor`) is not created: the trace contains the wait.
+- A call of a process group, which all other functions of torch.distributed make, is recorded in `process_groups.py`.
+
+A program with collectives is guarded on the rank, the number of processes, and the ranks of each of its groups.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
-from thunder.capture.dispatch.opaque_operations import opaque_symbol
-from thunder.capture.dispatch.writing import assign, mutating_overload
+from thunder.capture.dispatch.writing import assign
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
+from thunder.core import prims
 from thunder.core.events import current_log
+from thunder.core.groups import Group
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
+from thunder.core.symbol import OpTags, proxies_in
+from thunder.runtime.kernels import collectives
+from thunder.torch.collectives import FUNCTIONAL
 
-__all__ = ["call_collective", "replaced_collectives", "values_of_collectives"]
+__all__ = [
+    "call_collective", "check_scope", "finish_collectives", "note_group", "replaced_collectives", "start",
+    "values_of_collectives", "wait",
+]  # fmt: skip
+
+# The namespaces of `torch.ops` that contain functional collectives.
+_NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd")
 
 
 def call_collective(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Record a call of `func`, an operator of torch.distributed, or fall back."""
-    name = f"torch.ops.{func}".removesuffix(".default")
-    sym = opaque_symbol(func)
-    if mutating_overload(func, args, kwargs) is not None or not name.startswith("torch.ops._c10d_functional."):
-        fall_back(f"the program calls {name}, a collective that no trace can express")
-    if len(tracer.trace.scopes) > 1 or tracer.parts:
-        fall_back(f"a function that thunder differentiates, batches or recomputes calls {name}, a collective")
-    if torch.is_grad_enabled() and any(map(needs_grad, tensors_in(args, kwargs))):
-        fall_back(f"the program calls {name}, a collective, on a tensor that requires grad")
-    tracer.collective = tracer.collective or name
-    with tracer.recording():  # the program does not see the logger
-        current_log().add("collective", name, where=state.source)
-    if name.endswith(".wait_tensor"):
-        return _wait(tracer, sym, *args, **kwargs)
-    return tracer.call_symbol(sym, args, kwargs)
+    namespace, _, name = str(func).removesuffix(".default").rpartition(".")
+    title = f"torch.ops.{namespace}.{name}"
+    if namespace in _NAMESPACES and name == "wait_tensor":
+        return wait(tracer, tracer.handle_of(*args, **kwargs))
+    function = FUNCTIONAL.get(name.removesuffix("_").removesuffix("_out"))
+    if namespace not in _NAMESPACES or function is None:
+        fall_back(f"the program calls {title}, a collective that no trace can express")
+    tracked = torch.is_grad_enabled() and any(map(needs_grad, tensors_in(args, kwargs)))
+    in_place = name.endswith(("_", "_out"))
+    if tracked and (in_place or name.startswith("broadcast")):
+        fall_back(f"the program calls {title}, whose gradient torch does not define, on a tensor that requires grad")
+    check_scope(tracer, title)
+    out = kwargs.pop("out", None)
+    results = start(tracer, title, function, *args, **kwargs)
+    if not in_place:
+        return results
+    target = args[0] if out is None else out
+    pairs = zip(target, results) if isinstance(target, (list, tuple)) else [(target, results)]
+    for one, result in pairs:
+        assign(tracer, one, result, name)
+    return target
 
 
-def _wait(tracer: Tracer, sym: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """Record a wait for the result of a collective. Later reads of the tensor depend on the wait, and follow it."""
-    handle = tracer.handle_of(tensor)
-    result = tracer.call_symbol(sym, (handle,), {})
-    if any(x.handle._storage is handle._storage for x in tracer.inputs):
-        return result  # type: ignore[no-any-return]  # an input that the program does not change
-    return assign(tracer, handle, result, "wait_tensor")
+def check_scope(tracer: Tracer, title: str) -> None:
+    """Fall back if the operations that are being recorded may run never or several times in a call of the program."""
+    once = bool(tracer.parts or tracer.backwards) or all(
+        any(scope is part for part in tracer.scopes_of_parts) for scope in tracer.trace.scopes[1:]
+    )
+    if not once:
+        fall_back(f"a branch of the program, or a function that it calls several times, calls {title}, a collective")
+
+
+def start(tracer: Tracer, title: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Record the start of a collective by `function`, and return handles of its results, which are in flight."""
+    grad = any(map(needs_grad, tensors_in(args, kwargs)))
+    with tracer.recording():
+        current_log().add("collective", title, where=state.source)
+        before = len(tracer.trace.scopes[-1])
+        out = function(*tracer.unwrap(args), **tracer.unwrap(kwargs))
+        for op in tracer.trace.scopes[-1][before:]:
+            for group in op.args:
+                if isinstance(group, Group):
+                    note_group(tracer, group)
+        detached = grad and tracer.detaching and not torch.is_grad_enabled()
+        tracer.communication.in_flight.update({p.name: detached for p in proxies_in(out)})
+        return tracer.wrap(out, requires_grad=grad and torch.is_grad_enabled())
+
+
+def note_group(tracer: Tracer, group: Group) -> None:
+    """Record that the program communicates in a group, or fall back if this process is not a member."""
+    if torch.distributed.get_rank() not in group.ranks:
+        fall_back(f"the program calls a collective of {group!r}, to which this process does not belong")
+    tracer.communication.groups.setdefault(group.name, group)
+
+
+def waited(tracer: Tracer, value: Proxy) -> TensorProxy:
+    """Record the wait for a value in flight."""
+    detached = tracer.communication.in_flight.pop(value.name)
+    result = prims.wait(value)
+    return prims.detach(result) if detached else result  # type: ignore[no-any-return]
+
+
+def wait(tracer: Tracer, handle: Handle) -> Handle:
+    """Record the wait for the result of a collective. Later reads of the tensor depend on the wait, and follow it."""
+    with tracer.recording():
+        value = aliasing.read(handle)
+        if value.name not in tracer.communication.in_flight:
+            if any(x.handle._storage is handle._storage for x in tracer.inputs):
+                fall_back("the program waits for a collective that it has not started")
+            return handle
+        result = tracer.wrap(waited(tracer, value), requires_grad=handle._needs_grad)
+    assign(tracer, handle, result, "wait_tensor")
+    return handle
+
+
+def finish_collectives(tracer: Tracer) -> None:
+    """Wait for values in flight at the end of the program, because nothing outside of it can wait for them."""
+    if tracer.communication.works:
+        fall_back("the program starts a collective and does not wait for it")
+    if any(replica.expects_gradients for replica in tracer.communication.replicas):
+        fall_back("the program calls a DistributedDataParallel module, and leaves backward() to its caller")
+    if tracer.communication.groups:
+        _refuse_early_reads(tracer)
+    for handle in list(tracer.handles):
+        if handle._storage.value.name in tracer.communication.in_flight and not handle._views:
+            wait(tracer, handle)
+    with tracer.recording():
+        for name in list(tracer.communication.in_flight):  # values that no tensor has anymore
+            producer = next(op for op in tracer.trace.bound_symbols if name in op.out_names)
+            for p in proxies_in(producer.output):
+                if p.name in tracer.communication.in_flight:
+                    waited(tracer, p)
+
+
+def _refuse_early_reads(tracer: Tracer) -> None:
+    """Fall back if the program reads a result in flight before it waits for it, which may be too early."""
+    in_flight: set[str] = set()
+    stack = tracer.trace.bound_symbols[::-1]
+    while stack:
+        op = stack.pop()
+        if op.subsymbols:
+            stack += reversed(op.subsymbols)
+        elif op.sym is not prims.wait and not in_flight.isdisjoint(op.arg_names):
+            fall_back("the program reads the result of a collective before it waits for it")
+        elif OpTags.COLLECTIVE in op.sym.tags and op.sym is not prims.wait:
+            in_flight.update(op.out_names)
 
 
 def replaced_collectives() -> list[tuple[Any, str, Any]]:
@@ -68,41 +166,20 @@ def replaced_collectives() -> list[tuple[Any, str, Any]]:
         found.append((module, "_maybe_wrap_tensor", torch.ops._c10d_functional.wait_tensor))
     module = sys.modules.get("torch.distributed.nn.functional")
     if hasattr(module, "_not_supported_under_compile"):  # it raises an error if `torch.compiler.is_compiling()`
-        found.append((module, "_not_supported_under_compile", _leave_to_python))
-    group: Any = getattr(sys.modules.get("torch._C._distributed_c10d"), "ProcessGroup", None)
-    if group is not None and torch.distributed.is_initialized():
-        methods = [name for name in _METHODS if hasattr(group, name)]
-        found += [(group, name, functools.partial(_leave_method_to_python, name)) for name in methods]
+        found.append((module, "_not_supported_under_compile", _supported))
     return found
 
 
-# The methods of a process group that communicate. All functions of torch.distributed call them.
-_METHODS = (
-    "all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "allgather", "_allgather_base",
-    "allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce",
-    "allreduce_coalesced", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "monitored_barrier", "recv",
-    "recv_anysource", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single",
-    "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter",
-    "send",
-)  # fmt: skip
+def _supported(name: str, **kwargs: Any) -> None:
+    """Accept a function of `torch.distributed.nn.functional`: its `torch.autograd.Function` is traced."""
 
 
-def _leave_method_to_python(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    fall_back(f"the program calls `{name}` of torch.distributed, which may communicate with other processes")
-
-
-def _leave_to_python(name: str, **kwargs: Any) -> NoReturn:
-    fall_back(f"the program calls torch.distributed.nn.functional.{name}")
-
-
-def values_of_collectives(tracer: Tracer) -> list[tuple[Source, int]]:
-    """Return the number of processes and the rank, with their sources, if the program has collectives.
-
-    Fall back if the program is differentiated, because passes then move operations between forward and backward.
-    """
-    if tracer.collective is None:
+def values_of_collectives(tracer: Tracer) -> list[tuple[Source, Any]]:
+    """Return the values on which a program with collectives is guarded, with their sources."""
+    if not tracer.communication.groups:
         return []
-    if torch.is_grad_enabled() and any(x.tensor.requires_grad for x in tracer.inputs):
-        fall_back(f"the program calls {tracer.collective}, a collective, and requires grad")
     module = Root(torch.distributed, "torch.distributed")
-    return [(module.attr(name).call(), getattr(torch.distributed, name)()) for name in ("get_world_size", "get_rank")]
+    found: list[tuple[Source, Any]]
+    found = [(module.attr(name).call(), getattr(torch.distributed, name)()) for name in ("get_world_size", "get_rank")]
+    ranks = Root(collectives, "thunder.runtime.kernels.collectives").attr("group_ranks")
+    return found + [(ranks.call((group.name,)), group.ranks) for group in tracer.communication.groups.values()]

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Attr, HasLeafHooks
 from thunder.capture.base.user_lines import line_of_user
 from thunder.capture.dispatch.registry import handles, handles_property
+from thunder.capture.higher_order.data_parallel import reduce_gradients
 from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
@@ -102,10 +104,6 @@ def _accumulate(
     """Add the gradients of leaf tensors to their `.grad`."""
     if create_graph:
         fall_back("the program calls backward(create_graph=True)")
-    if torch.distributed.is_available():
-        if torch.distributed.is_initialized():  # e.g. DDP registers hooks on autograd's nodes, which Python cannot see
-            fall_back("the program calls backward() in a process group, whose wrappers may have hooks on gradients")
-        tracer.accumulates = True
     if tracer.undo_later is None or tracer.parts or tracer.backwards or len(tracer.trace.scopes) > 1:
         fall_back("the program calls backward() in a function that is transformed, or in a part of the program")
     flowing = flowing_gradients(tracer, outputs, cotangents)
@@ -120,12 +118,13 @@ def _accumulate(
             fall_back("the program calls backward() with inputs that are not leaves of the graph")
         leaves = [leaf for leaf in leaves if any(leaf[0] is x for x in wanted)]
     _check_leaves(tracer, leaves, path)
-    # Autograd adds a gradient as soon as it is complete: a leaf's gradient after the first use of the leaf.
-    first: dict[str, int] = {}
+    # Autograd adds a gradient as soon as it is complete: a leaf's gradient after the first use of the leaf. The bias of
+    # `linear` comes before the weight, because torch computes `addmm(bias, input, weight.t())`.
+    first: dict[str, tuple[int, int]] = {}
     for i, op in enumerate(tracer.trace.bound_symbols):
-        for name in op.arg_names:
-            first.setdefault(name, i)
-    leaves.sort(key=lambda leaf: -first.get(leaf[1].name, 0))
+        for j, name in enumerate(op.arg_names):
+            first.setdefault(name, (-i, -j if op.sym is ltorch.linear else j))
+    leaves.sort(key=lambda leaf: first.get(leaf[1].name, (0, 0)))
     values = [value for _, value in leaves]
     gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
@@ -134,6 +133,8 @@ def _accumulate(
         for (handle, value), gradient in zip(leaves, gradients):
             found = zeros_of(value) if gradient is None else prims.detach(gradient)
             _add(tracer, handle, value, maybe_convert_to_dtype(found, value.dtype))
+    # DDP's own hooks on autograd's nodes, which Python cannot see, do nothing: its forward has not prepared them.
+    reduce_gradients(tracer, [handle for handle, _ in leaves], lambda leaf: _grad_of(tracer, leaf))
 
 
 def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:

@@ -90,7 +90,7 @@ _FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(
         [f"torch._C._distributed_c10d.{name}" for name in (
             "size", "rank", "name", "_get_backend_name", "group_name", "_resolve_process_group", "bound_device_id",
-            "group_desc",
+            "group_desc", "_get_backend",
         )],
         "a process group does not change",
     ),

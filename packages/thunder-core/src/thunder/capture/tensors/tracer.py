@@ -29,6 +29,7 @@ from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import call_with_autocast
+from thunder.capture.tensors.communication import Communication
 from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
 from thunder.capture.tensors.layout import strides_of_inputs
 from thunder.capture.tensors.leaf_tensors import Leaves
@@ -101,15 +102,13 @@ class Tracer:
         self.decisions: Decisions | None = None  # set if values that Python needs are decided (`guards/decisions.py`)
         self.scope_of_user_code: list[BoundSymbol] = self.trace.scopes[0]
         self.scopes_of_parts: list[list[BoundSymbol]] = []  # scopes that become a part of the program in each call
-        self.accumulates = False  # whether the program calls backward(), outside of process groups
         self.backwards: list[type] = []  # the custom functions whose backward is being traced
         # The outermost custom backward that is being traced and needed: its forward's operations, and its scope.
         self.custom_backward: tuple[list[BoundSymbol], list[BoundSymbol]] | None = None
         self.unknown: dict[Any, Any] = {}  # results of earlier queries of values (`dispatch/scalars.py`)
-        self.collective: str | None = None  # the first collective of torch.distributed that the program calls
+        self.communication = Communication()
         self.has_regions = False  # whether backward recomputes a part of the program
-        # The functions of torch that the program has called, and how many of the calls were not traced through.
-        self.functions: dict[Any, int] = {}
+        self.functions: dict[Any, int] = {}  # functions of torch, and how many of their calls were not traced through
         self.replaced: frozenset[tuple[str, str]] = frozenset()  # functions of torch that are not torch's own
         self.kernels_around = modes.settled_attention_kernels()
         self.attention_kernels: tuple[Any, ...] | None = None  # the enabled kernels, if the program has attention

@@ -5,6 +5,7 @@ from thunder.core.families import import_families
 from thunder.core.prims.attention import *  # noqa: F403
 from thunder.core.prims.autodiff import get_grad, needs_grad, put_grad, put_grads, rule_of_vjp, zero_vjp
 from thunder.core.prims.base import PrimID, PrimIDs, all_prims, make_prim, prim
+from thunder.core.prims.collectives import *  # noqa: F403
 from thunder.core.prims.conv import *  # noqa: F403
 from thunder.core.prims.creation import *  # noqa: F403
 from thunder.core.prims.data import *  # noqa: F403

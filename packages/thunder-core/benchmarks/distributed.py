@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps on several ranks: eager, torch.compile and thunder, with DistributedDataParallel and fully_shard.
+
+    python packages/thunder-core/benchmarks/distributed.py [--ranks 2] [--backend gloo|nccl] [--layers N] [--width N]
+        [--tokens N] [--steps N] [--rows TEXT] [--json FILE]
+
+Starts one process for each rank on this machine. The model is a stack of transformer blocks in float32 on a CPU and in
+bfloat16 on GPUs. A step is forward, backward and AdamW. All candidates run in the same processes, interleaved. Times
+are wall times of rank 0, with a barrier before each step; "first" is the time of the first step, with compilation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from measuring import machine
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thunder
+from thunder.core.symbol import OpTags
+
+WARM = 3  # steps before the measurement: AdamW's state, and numbers that become inputs
+
+
+class Block(nn.Module):
+    """A transformer block: attention and a SwiGLU."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norms = nn.ModuleList([nn.RMSNorm(width) for _ in range(2)])
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 8 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (y.view(b, t, -1, 64).transpose(1, 2) for y in self.qkv(self.norms[0](x)).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        gate, up = self.up(self.norms[1](x)).chunk(2, -1)
+        return x + self.down(nn.functional.silu(gate) * up)
+
+
+def model_of(args: argparse.Namespace, device: torch.device) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Block(args.width) for _ in range(args.layers)]).to(device)
+    return model.bfloat16() if device.type == "cuda" else model
+
+
+def step_of(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def data_parallel(model: nn.Module, **options: Any) -> DistributedDataParallel:
+    devices = [torch.cuda.current_device()] if next(model.parameters()).is_cuda else None
+    return DistributedDataParallel(model, device_ids=devices, **options)
+
+
+def sharded(model: nn.Sequential, block: Callable[[nn.Module], nn.Module], device: torch.device) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    model = nn.Sequential(*[block(child) for child in model])
+    for child in model:
+        fully_shard(child, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def jitted_forward(block: nn.Module) -> nn.Module:
+    block.forward = thunder.jit(block.forward)  # type: ignore[method-assign]
+    return block
+
+
+def compiled_in_place(block: nn.Module) -> nn.Module:
+    block.compile()
+    return block
+
+
+CANDIDATES: dict[str, Callable[[Any, torch.device], Any]] = {
+    "DDP, eager": lambda m, d: step_of(data_parallel(m)),
+    "DDP, torch.compile": lambda m, d: step_of(torch.compile(data_parallel(m))),
+    "DDP, thunder, model": lambda m, d: step_of(data_parallel(thunder.jit(m))),
+    "DDP, thunder, whole step": lambda m, d: thunder.jit(step_of(data_parallel(m))),
+    "fully_shard, eager": lambda m, d: step_of(sharded(m, lambda block: block, d)),
+    "fully_shard, torch.compile per block": lambda m, d: step_of(sharded(m, compiled_in_place, d)),
+    "fully_shard, thunder per block": lambda m, d: step_of(sharded(m, jitted_forward, d)),
+}
+
+
+class Candidate:
+    """One way to run the step, and its measurements."""
+
+    def __init__(self, build: Callable[[Any, torch.device], Any], model: nn.Module, device: torch.device):
+        self.device, self.times = device, []
+        self.step = build(copy.deepcopy(model), device)
+        self.memory = 0
+
+    def timed(self, x: torch.Tensor) -> tuple[float, float]:
+        """Run a step, and return its time and its loss."""
+        dist.barrier()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        start = perf_counter()
+        loss = self.step(x)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            self.memory = torch.cuda.max_memory_allocated()
+        return perf_counter() - start, float(loss)
+
+    @property
+    def collectives(self) -> str:
+        """The number of collectives of the program, if the whole step is one."""
+        if not hasattr(self.step, "_thunder_jitted") and not isinstance(self.step, thunder.frontend.jit.JitFunction):
+            return "-"
+        program = thunder.last_traces(self.step)[-1].bound_symbols
+        return str(sum(OpTags.COLLECTIVE in op.sym.tags and op.sym.name != "wait" for op in program))
+
+
+def on_rank(args: argparse.Namespace, rank: int) -> None:
+    """Measure on one rank, and print the table on rank 0."""
+    cuda = args.backend == "nccl"
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group(args.backend, init_method=f"file://{args.store}", rank=rank, world_size=args.ranks)
+    model = model_of(args, device)
+    torch.manual_seed(1 + rank)
+    x = torch.randn(2, args.tokens // 2, args.width, device=device, dtype=next(model.parameters()).dtype)
+    chosen = {name: build for name, build in CANDIDATES.items() if args.rows in name}
+    rows: dict[str, Any] = {}
+    candidates = {}
+    for name, build in chosen.items():
+        try:
+            candidate = Candidate(build, model, device)
+            first, _ = candidate.timed(x)
+            losses = [candidate.timed(x)[1] for _ in range(WARM)]
+        except Exception as error:  # e.g. no C++ compiler for torch.compile: all ranks fail alike
+            rows[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            continue
+        candidates[name] = candidate
+        rows[name] = {"first": first, "loss": losses[-1]}
+    for _ in range(args.steps):
+        for candidate in candidates.values():
+            gc.collect()
+            candidate.times.append(candidate.timed(x)[0])
+    for name, candidate in candidates.items():
+        rows[name].update(
+            step=statistics.median(candidate.times), collectives=candidate.collectives, memory=candidate.memory
+        )
+    if rank == 0:
+        print(table(args, rows))
+        if args.json:
+            Path(args.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1), encoding="utf-8")
+    dist.barrier()
+    os._exit(0)
+
+
+def table(args: argparse.Namespace, rows: dict[str, Any]) -> str:
+    lines = [
+        f"{args.ranks} ranks, {args.backend}, {args.layers} blocks of {args.width}, {args.tokens} tokens a rank",
+        machine(),
+        "",
+        "| step | ms | of eager | first, s | peak, MiB | collectives | loss |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        if "error" in row:
+            lines.append(f"| {name} | {row['error'][:80]} | | | | | |")
+            continue
+        eager = rows.get(f"{name.partition(',')[0]}, eager", {}).get("step")
+        ratio = f"{row['step'] / eager:.2f}" if eager else "-"
+        memory = f"{row['memory'] / 2**20:.0f}" if row["memory"] else "-"
+        lines.append(
+            f"| {name} | {row['step'] * 1e3:.1f} | {ratio} | {row['first']:.1f} | {memory} | {row['collectives']} "
+            f"| {row['loss']:.6f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--backend", choices=["gloo", "nccl"], default="nccl" if torch.cuda.is_available() else "gloo")
+    parser.add_argument("--layers", type=int, default=16 if torch.cuda.is_available() else 2)
+    parser.add_argument("--width", type=int, default=2048 if torch.cuda.is_available() else 128)
+    parser.add_argument("--tokens", type=int, default=8192 if torch.cuda.is_available() else 128)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--json", default="", help="also write the numbers to this file")
+    parser.add_argument("--rank", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--store", default="", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank is not None:
+        on_rank(args, args.rank)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, *sys.argv[1:], "--store", f"{folder}/store"]
+        ranks = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(args.ranks)]
+        codes = [rank.wait() for rank in ranks]
+    sys.exit(max(codes))
+
+
+if __name__ == "__main__":
+    main()

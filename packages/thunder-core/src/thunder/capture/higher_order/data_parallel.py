@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DistributedDataParallel` inside a traced program: its collectives are operations of the program.
+
+The forward broadcasts the buffers of rank 0. After `backward()`, the gradients are averaged over all ranks, in buckets.
+DDP does both in C++, outside of autograd's graph, so a trace cannot see it. The buckets are those that DDP forms after
+its first step, so that the sums have the same bits. As in DDP, it is the accumulated `.grad` that is averaged, and only
+if the forward did not run under `no_sync()`.
+
+A program that calls DDP and leaves `backward()` to its caller falls back: then DDP itself reduces the gradients that
+the compiled module inside returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.tracing_mode import TracingMode
+from thunder.capture.dispatch.collectives import check_scope, start, wait
+from thunder.capture.dispatch.writing import assign
+from thunder.capture.tensors.communication import Replica
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer
+from thunder.core import prims
+from thunder.torch import private
+from thunder.torch.collectives import group_named
+
+__all__ = ["data_parallel_forward", "reduce_gradients"]
+
+
+def data_parallel_forward(tracer: Tracer, ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
+    """Run the forward of a `DistributedDataParallel` module in a traced program."""
+    reason = _why_not(tracer, ddp, (inputs, kwargs))
+    if reason is not None:
+        fall_back(f"the program calls a DistributedDataParallel module {reason}")
+    check_scope(tracer, "the forward of a DistributedDataParallel module")
+    replica = _replica_of(tracer, ddp)
+    synchronizes = torch.is_grad_enabled() and ddp.require_backward_grad_sync
+    if ddp.require_forward_param_sync and private.broadcasts_buffers(ddp):
+        _broadcast_buffers(tracer, ddp, replica)
+    output = ddp.module(*inputs, **kwargs)
+    if ddp.require_forward_param_sync is not synchronizes:
+        ddp.require_forward_param_sync = synchronizes
+    replica.expects_gradients |= synchronizes
+    return output
+
+
+def _why_not(tracer: Tracer, ddp: Any, inputs: Any) -> str | None:
+    """Return what a trace does not support about a module or its inputs, or None."""
+    reasons = [
+        ("with communication hooks", bool(ddp._comm_hooks) or hasattr(ddp, "buffer_hook")),
+        ("with mixed precision", getattr(ddp, "mixed_precision", None) is not None),
+        ("with static_graph=True", ddp.static_graph),
+        ("with the Python reducer", getattr(ddp, "_use_python_reducer", False)),
+        ("with delay_all_reduce_named_params", getattr(ddp, "_delay_all_reduce_all_params", False)),
+        ("in a join context", ddp._join_config.enable),
+        ("that runs optimizers in backward", bool(getattr(ddp, "_optimizers_in_backward", ()))),
+        ("in a transform", bool(tracer.parts)),
+    ]
+    found = next((reason for reason, holds in reasons if holds), None)
+    if found is not None:
+        return found
+    with tracer.recording():
+        if private.has_builtin_hook(ddp):
+            return "with communication hooks"
+    device = torch.device(ddp.device_type, ddp.device_ids[0]) if ddp.device_ids else None
+    if device is not None and any(x.device != device for x in _tensors(inputs)):
+        return "whose inputs it moves to another device"
+    return None
+
+
+def _tensors(x: Any) -> list[Any]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    items = x.values() if isinstance(x, dict) else x if isinstance(x, (tuple, list)) else ()
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _replica_of(tracer: Tracer, ddp: Any) -> Replica:
+    known = next((r for r in tracer.communication.replicas if r.module is ddp), None)
+    if known is not None:
+        return known
+    ranks = ddp.process_group
+    with tracer.recording():
+        ignored = ddp.parameters_to_ignore
+        named = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad and name not in ignored]
+        replica = Replica(ddp, group_named(ranks), [p for _, p in named])
+    tracer.communication.replicas.append(replica)
+    return replica
+
+
+def _broadcast_buffers(tracer: Tracer, ddp: Any, replica: Replica) -> None:
+    """Record the broadcast of the buffers of rank 0, in one collective for each dtype and device."""
+    handles = [tracer.handle_of(x) for name, x in ddp.module.named_buffers() if name not in ddp.parameters_to_ignore]
+    kinds: dict[Any, list[Handle]] = {}
+    for handle in handles:
+        kinds.setdefault((handle.dtype, handle.device), []).append(handle)
+
+    def broadcast(flat: Any) -> Any:
+        return start(tracer, "DistributedDataParallel", prims.broadcast, flat, 0, replica.group)
+
+    with TracingMode(), torch.no_grad():
+        _exchange(tracer, list(kinds.values()), broadcast, factor=None)
+
+
+def _exchange(
+    tracer: Tracer, buckets: Sequence[Sequence[Handle]], run: Callable[[Any], Any], *, factor: float | None
+) -> None:
+    """Record a collective on each bucket, and write its results into the tensors of the bucket."""
+    started = []
+    for bucket in buckets:
+        values: list[Any] = [x if factor is None else x * factor for x in bucket]
+        started.append(run(tracer.handle_of(torch.cat([x.reshape(-1) for x in values]))))
+    for bucket, result in zip(buckets, started):
+        parts = wait(tracer, result).split([x.numel() for x in bucket])
+        for target, part in zip(bucket, parts):
+            assign(tracer, target, part.reshape(target.shape), "DistributedDataParallel")
+
+
+def reduce_gradients(tracer: Tracer, leaves: Sequence[Handle], gradient_of: Callable[[Handle], Any]) -> None:
+    """Record the average of gradients over all ranks, for the replicas whose parameters are among `leaves`.
+
+    `leaves` are the tensors to which `backward()` has just added gradients, in the order of the additions.
+    """
+    for replica in tracer.communication.replicas:
+        known = {id(x.handle): x.tensor for x in tracer.inputs}
+        ready = [leaf for leaf in leaves if any(known.get(id(leaf)) is p for p in replica.parameters)]
+        if not replica.expects_gradients or not ready:
+            continue
+        if len(ready) < len(replica.parameters):
+            fall_back(
+                f"{len(replica.parameters) - len(ready)} parameters of a DistributedDataParallel module get no "
+                "gradient in backward()"
+            )
+        replica.expects_gradients = False
+        _reduce(tracer, replica, [known[id(leaf)] for leaf in ready], gradient_of)
+
+
+def _reduce(tracer: Tracer, replica: Replica, ready: Sequence[Any], gradient_of: Callable[[Handle], Any]) -> None:
+    with tracer.recording():
+        buckets = private.buckets_of_gradients(replica.module, replica.parameters, ready)
+
+    def all_reduce(flat: Any) -> Any:
+        return start(tracer, "DistributedDataParallel", prims.all_reduce, flat, "sum", replica.group)
+
+    with TracingMode(), torch.no_grad():
+        gradients = [[tracer.handle_of(gradient_of(tracer.handle_of(p))) for p in bucket] for bucket in buckets]
+        _exchange(tracer, gradients, all_reduce, factor=1 / replica.group.size)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups as values of a trace. This module does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["ONE_RANK", "Group"]
+
+
+class Group:
+    """A process group of torch.distributed: the name by which it is found, its global ranks, and a description.
+
+    It does not contain the rank of this process, so that equal programs have equal texts on all ranks.
+    """
+
+    __slots__ = ("description", "name", "ranks")
+
+    def __init__(self, name: str, ranks: Sequence[int], description: str = ""):
+        self.name = name
+        self.ranks = tuple(ranks)
+        self.description = description
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+        return len(self.ranks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and (self.name, self.ranks) == (other.name, other.ranks)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.ranks))
+
+    def __repr__(self) -> str:
+        description = f", {self.description!r}" if self.description else ""
+        return f"Group({self.name!r}, {_sequence(self.ranks)}{description})"
+
+    def __thunder_text__(self, context: Any) -> str:
+        """Return the expression that printed traces contain for the group."""
+        context.imports.add("from thunder.core.groups import Group")
+        return repr(self)
+
+
+def _sequence(ranks: tuple[int, ...]) -> str:
+    """Return the ranks as an expression; evenly spaced ranks, e.g. of a dimension of a mesh, are a `range`."""
+    if len(ranks) > 2:
+        evenly = range(ranks[0], ranks[-1] + 1, ranks[1] - ranks[0]) if ranks[1] > ranks[0] else range(0)
+        if tuple(evenly) == ranks:
+            step = "" if evenly.step == 1 else f", {evenly.step}"
+            return f"range({evenly.start}, {evenly.stop}{step})"
+    return repr(ranks)
+
+
+# A group of one process. Its collectives need no communication.
+ONE_RANK = Group("", (0,), "one rank")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`DistributedDataParallel` in jitted training steps on two processes: the bits of eager mode, with the collectives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import reports
+
+import thunder
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
+
+BUFFERS = ("broadcast", "broadcast")  # float statistics, and counts of batches
+COMPILED: dict[str, tuple[str, ...]] = {
+    "plain": (*BUFFERS, "all_reduce"),
+    "adamw": (*BUFFERS, "all_reduce"),
+    "jitted_inside": (*BUFFERS, "all_reduce"),
+    "small_buckets": (*BUFFERS, *["all_reduce"] * 4),
+    "without_buffers": ("all_reduce",),
+    "bucket_views": (*BUFFERS, "all_reduce"),
+    "finds_unused": (*BUFFERS, "all_reduce"),
+    "frozen": (*BUFFERS, "all_reduce"),
+    "tied": (*BUFFERS, "all_reduce"),
+    "accumulating": (*BUFFERS, "all_reduce"),  # no buffers are broadcast after a forward under no_sync
+    "twice_without_zeroing": (*BUFFERS, "all_reduce") * 2,
+}
+PARTLY_EAGER = {"unused": "2 parameters of a DistributedDataParallel module get no gradient", "hooked": "hooks"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The reports of two ranks that have run all cases."""
+    return reports("ranks_ddp.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", [*COMPILED, *PARTLY_EAGER, "module", "module_inside"])
+def test_training_is_equal_to_the_bit(found: list[dict[str, Any]], name: str) -> None:
+    """Losses, parameters and buffers after each step, on each rank."""
+    for report in found:
+        assert all(report[name]["equal"]), report[name]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_step_is_one_program_with_its_collectives(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert report[name]["reason"] is None
+        assert report[name]["misses"] <= 2  # the first step finds no state of the optimizer
+        assert tuple([call for call in report[name]["collectives"] if call != "wait"]) == COMPILED[name]
+
+
+def test_gradients_are_reduced_while_backward_goes_on() -> None:
+    """The first bucket is on its way before the last matrix multiplication."""
+    import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"
+
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=2)
+    try:
+        model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(3)])
+        ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0001)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = ddp(x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        jitted = thunder.jit(step)
+        jitted(torch.randn(4, 8))
+        names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+        last = max(i for i, name in enumerate(names) if name in ("matmul", "mm", "linear", "addmm"))
+        assert names.index("all_reduce") < last < names.index("wait")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_four_ranks_reduce_in_the_buckets_of_eager_mode(tmp_path: Path) -> None:
+    """Which element of a bucket a gradient is decides in which order gloo adds the values of four ranks."""
+    names = ("plain", "small_buckets", "accumulating")
+    for report in reports("ranks_ddp.py", 4, tmp_path, *names):
+        assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
+        assert all(report[name]["reason"] is None for name in names)
+
+
+@pytest.mark.parametrize("name", PARTLY_EAGER)
+def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert PARTLY_EAGER[name] in report[name]["reason"]

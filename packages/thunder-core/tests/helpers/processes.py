@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests on several processes: `reports(script, size, folder)` runs a script on each rank and returns what they print.
+
+The script calls `main(run)`, which joins the process group and prints the JSON of `run(rank, size)` as its last line.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TIMEOUT = 150  # seconds; two busy cores need a tenth of it
+
+
+def reports(script: str, size: int, folder: Path, *options: str) -> list[Any]:
+    """Run a script of this folder on `size` ranks, and return the report of each rank."""
+    settings = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+        "THUNDER_CHECK_RANKS": "1",
+    }
+    command = [sys.executable, str(Path(__file__).with_name(script)), str(size), str(folder / "store"), *options]
+    ranks = [
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**settings, "RANK": str(rank)}
+        )
+        for rank in range(size)
+    ]
+    try:
+        printed = [rank.communicate(timeout=TIMEOUT) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    for rank, (_, errors) in zip(ranks, printed):
+        assert rank.returncode == 0, errors
+    return [json.loads(out.splitlines()[-1]) for out, _ in printed]
+
+
+def main(run: Callable[[int, int], Any]) -> None:
+    """Join a process group of gloo, and print the report of this rank."""
+    import torch.distributed as dist
+
+    warnings.simplefilter("ignore")
+    rank, size, store = int(os.environ["RANK"]), int(sys.argv[1]), sys.argv[2]
+    timeout = datetime.timedelta(seconds=30)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+    print(json.dumps(run(rank, size)), flush=True)
+    dist.barrier()
+    os._exit(0)  # the exit would destroy the works that eager runs left without a wait, at times after gloo's threads

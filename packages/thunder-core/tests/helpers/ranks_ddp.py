@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that each rank of the tests of `DistributedDataParallel` runs: training, eagerly and jitted.
+
+The report contains for each case: whether the losses, parameters, buffers and gradients after each step are equal to
+the bit, the compilations, the reason if the step is partly eager, and the collectives of the last program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from processes import main
+from ranks import collectives
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import thunder
+
+STEPS = 4
+CASES: dict[str, Callable[..., Any]] = {}
+
+
+def case(fn: Callable[..., Any]) -> Callable[..., Any]:
+    CASES[fn.__name__] = fn
+    return fn
+
+
+class Model(nn.Module):
+    """Layers of different sizes, with buffers, and a weight that is used twice."""
+
+    def __init__(self, frozen: bool = False, tied: bool = False, unused: bool = False):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.GELU(), nn.BatchNorm1d(7), nn.Linear(7, 5))
+        self.head = nn.Linear(5, 5, bias=False)
+        if frozen:
+            self.layers[0].requires_grad_(False)
+        if tied:
+            self.head.weight = self.layers[4].weight = nn.Parameter(torch.randn(5, 5))
+            self.layers[0] = nn.Linear(5, 5)
+            self.layers[1], self.layers[3] = nn.LayerNorm(5), nn.BatchNorm1d(5)
+        if unused:
+            self.extra = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(x))
+
+
+def replicated(rank: int, *, jits_inside: bool = False, model: nn.Module | None = None, **options: Any) -> nn.Module:
+    torch.manual_seed(rank)  # DDP takes the parameters of rank 0
+    module = Model() if model is None else model
+    return DistributedDataParallel(thunder.jit(module) if jits_inside else module, **options)
+
+
+def step_of(ddp: Any, optimizer: Any) -> Callable[..., Any]:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = ddp(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def accumulating(ddp: Any, optimizer: Any) -> Callable[..., Any]:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with ddp.no_sync():
+            ddp(x).square().mean().backward()
+        loss = ddp(x * 2).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def twice_without_zeroing(ddp: Any, optimizer: Any) -> Callable[..., Any]:
+    """Gradients that are averaged already are averaged again with those that are added."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for factor in (1.0, 2.0):
+            loss = ddp(x * factor).square().mean()
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def loop_of(run: Any, optimizer: Any) -> Callable[..., Any]:
+    """A loop in Python around a jitted module."""
+    return step_of(run, optimizer)
+
+
+def form_buckets(ddp: Any) -> None:
+    """Let DDP form its final buckets, as after a first step: the sums of more than two ranks depend on them."""
+    before = copy.deepcopy(ddp.state_dict())
+    for _ in range(2):
+        ddp(torch.ones(6, 5)).sum().backward()
+    ddp.zero_grad()
+    ddp.load_state_dict(before)
+
+
+def train(
+    rank: int, build: Callable[[], Any], make: Callable[..., Any], jit: Callable[..., Any] | None, optimizer: Any
+) -> tuple[list[Any], Any]:
+    """Train for some steps, and return the state after each step, and what was jitted."""
+    ddp = build()
+    if dist.get_world_size() > 2:
+        form_buckets(ddp)
+    step = make(ddp, optimizer(ddp.parameters()))
+    jitted = step if jit is None else jit(step)
+    torch.manual_seed(100 + rank)
+    states = []
+    for _ in range(STEPS):
+        loss = jitted(torch.randn(6, 5))
+        states.append([loss.clone(), *[x.detach().clone() for x in ddp.state_dict().values()]])
+    return states, jitted
+
+
+def report(eager: list[Any], found: list[Any], jitted: Any) -> dict[str, Any]:
+    stats = jitted._stats
+    return {
+        "equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(eager, found)],
+        "misses": stats.cache_misses, "reason": stats.partly_eager, "collectives": collectives(jitted),
+    }  # fmt: skip
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+}
+# build, step, optimizer
+WHOLE: dict[str, tuple[Callable[[int], Any], Callable[..., Any], str]] = {
+    "plain": (replicated, step_of, "sgd"),
+    "adamw": (replicated, step_of, "adamw"),
+    "jitted_inside": (lambda rank: replicated(rank, jits_inside=True), step_of, "sgd"),
+    "small_buckets": (lambda rank: replicated(rank, bucket_cap_mb=0.0001), step_of, "sgd"),
+    "without_buffers": (lambda rank: replicated(rank, broadcast_buffers=False), step_of, "sgd"),
+    "bucket_views": (lambda rank: replicated(rank, gradient_as_bucket_view=True), step_of, "sgd"),
+    "finds_unused": (lambda rank: replicated(rank, find_unused_parameters=True), step_of, "sgd"),
+    "frozen": (lambda rank: replicated(rank, model=Model(frozen=True)), step_of, "sgd"),
+    "tied": (lambda rank: replicated(rank, model=Model(tied=True)), step_of, "sgd"),
+    "accumulating": (replicated, accumulating, "sgd"),
+    "twice_without_zeroing": (replicated, twice_without_zeroing, "sgd"),
+    "unused": (lambda rank: replicated(rank, model=Model(unused=True), find_unused_parameters=True), step_of, "sgd"),
+    "hooked": (lambda rank: _hooked(replicated(rank)), step_of, "sgd"),
+}
+
+
+def _hooked(ddp: Any) -> Any:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    ddp.register_comm_hook(None, allreduce_hook)
+    return ddp
+
+
+def all_cases(rank: int, size: int) -> dict[str, Any]:
+    wanted, found = sys.argv[3:], {}
+    for name, (build, make, optimizer) in WHOLE.items():
+        if not wanted or name in wanted:
+            eager, _ = train(rank, lambda: build(rank), make, None, OPTIMIZERS[optimizer])
+            states, jitted = train(rank, lambda: build(rank), make, thunder.jit, OPTIMIZERS[optimizer])
+            found[name] = report(eager, states, jitted)
+    for name, inside in (("module", False), ("module_inside", True)):
+        if not wanted or name in wanted:
+            found[name] = around_a_module(rank, inside)
+    return found
+
+
+def around_a_module(rank: int, inside: bool) -> dict[str, Any]:
+    """Train with `backward()` outside of the program: `thunder.jit(DDP(m))` and `DDP(thunder.jit(m))`."""
+    results = []
+    for jits in (False, True):
+        ddp = replicated(rank, jits_inside=jits and inside)
+        run: Any = thunder.jit(ddp) if jits and not inside else ddp
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        torch.manual_seed(100 + rank)
+        states = []
+        for i in range(STEPS):
+            with ddp.no_sync() if i == 1 else contextlib.nullcontext():
+                loss = run(torch.randn(6, 5)).square().mean()
+                loss.backward()
+            if i != 1:
+                optimizer.step()
+                optimizer.zero_grad()
+            states.append([loss.detach().clone(), *[x.detach().clone() for x in ddp.state_dict().values()]])
+        run.eval()
+        with torch.no_grad():
+            states.append([run(torch.ones(6, 5))])
+        results.append(copy.copy(states))
+    return {"equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(*results)]}
+
+
+if __name__ == "__main__":
+    main(all_cases)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that each rank of the tests of `check_ranks` runs: functions whose collectives differ between ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from processes import main
+
+import thunder
+
+
+def order(x: torch.Tensor) -> torch.Tensor:
+    total, every = x + 1, torch.empty(6)
+    if dist.get_rank() == 0:
+        dist.all_reduce(total)
+        dist.all_gather_into_tensor(every, x)
+    else:
+        dist.all_gather_into_tensor(every, x)
+        dist.all_reduce(total)
+    return total + every.sum()
+
+
+def count(x: torch.Tensor) -> torch.Tensor:
+    y = functional.all_reduce(x, "sum", dist.group.WORLD)
+    return functional.all_reduce(y, "max", dist.group.WORLD) if dist.get_rank() == 0 else y
+
+
+def gradient(x: torch.Tensor) -> torch.Tensor:
+    y = functional.all_reduce(x * x, "sum", dist.group.WORLD)
+    return y if dist.get_rank() == 0 else y.detach() * x
+
+
+def eager_on_one(x: torch.Tensor) -> torch.Tensor:
+    if dist.get_rank() == 1:
+        torch.manual_seed(0)  # no trace can express it; this rank would then wait in a collective for the other one
+        return x
+    return functional.all_reduce(x, "sum", dist.group.WORLD)
+
+
+def same(x: torch.Tensor, factor: int) -> torch.Tensor:
+    rank = dist.get_rank()
+    parts = [1, 2] if rank == 0 else [2, 1]
+    y = functional.all_to_all_single(x, parts, parts, dist.group.WORLD)
+    dist.send(y, 1 - rank) if rank == 0 else dist.recv(y, 1 - rank)
+    return functional.all_reduce(y, "sum", dist.group.WORLD) * factor
+
+
+def error_of(fn: Any, *args: Any) -> str:
+    try:
+        fn(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def run(rank: int, size: int) -> Any:
+    found: dict[str, Any] = {}
+    x = torch.arange(3.0)
+    for fn in (order, count):
+        found[fn.__name__] = error_of(thunder.jit(fn, check_ranks=True), x)
+    found["gradient"] = error_of(thunder.jit(gradient, check_ranks=True), x.clone().requires_grad_())
+    found["eager_on_one"] = error_of(thunder.jit(eager_on_one, check_ranks=True), x)
+    jitted = thunder.jit(same, check_ranks=True)
+    jitted(x, 1)
+    for i in range(3):  # rank 1 compiles again in each call, alone
+        jitted(x, 1 if rank == 0 else 2 + i)
+    found["misses"] = thunder.cache_misses(jitted)
+    return found
+
+
+if __name__ == "__main__":
+    main(run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
@@ -76,6 +77,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    save: bool | str | os.PathLike[str] | None = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -90,6 +92,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    save: bool | str | os.PathLike[str] | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -104,6 +107,7 @@ def jit(
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    save: bool | str | os.PathLike[str] | None = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -117,6 +121,7 @@ def jit(
     cuda_graphs: CUDAGraphs = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
+    save: bool | str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -143,6 +148,9 @@ def jit(
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
+    - `save`: whether compiled programs are saved, and read by other processes. True: in the user's cache directory, or
+      the one in the environment variable `THUNDER_CACHE_DIR`. A path: in this directory. None: programs whose
+      compilation took at least a second. False, or `THUNDER_CACHE=0`: never.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
@@ -158,6 +166,7 @@ def jit(
             cuda_graphs=cuda_graphs,
             max_programs=max_programs,
             max_compile_time=max_compile_time,
+            save=save,
             **options,
         )
     if not callable(fn):
@@ -167,14 +176,14 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, extra=options,
+        max_programs=max_programs, max_compile_time=max_compile_time, save=save, extra=options,
     )  # fmt: skip
     transforms = as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, {},
+        if (executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, save, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -209,7 +218,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 
 OPTIONS = (
-    "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
+    "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time", "save",
 )  # fmt: skip
 
 

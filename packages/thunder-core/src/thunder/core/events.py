@@ -13,6 +13,7 @@ them. Events contain texts and numbers and no objects of the user's program. `de
 | fallback | when a call runs eagerly, as a whole or in part | why thunder cannot compile it | `scope` ("call", "function", "modules") |
 | graph | when a CUDA graph is captured, or cannot be | what happened | `captures` |
 | cache | when compiled programs are dropped | why | `dropped` |
+| saved | when a program is read from the store of saved programs or written to it, or why not | "hit", "miss", "saved" or "not saved", and what | `name` |
 | collective | when a collective is traced | its name | |
 """  # noqa: E501
 
@@ -30,7 +31,7 @@ from thunder.core.state import SourceLine
 
 __all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "listeners", "recent_events"]
 
-Kind = Literal["compile", "guard", "decision", "fallback", "graph", "cache", "collective"]
+Kind = Literal["compile", "guard", "decision", "fallback", "graph", "cache", "saved", "collective"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_EVENTS = 256  # of one jitted function

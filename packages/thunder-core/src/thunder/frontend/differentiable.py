@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -31,6 +30,7 @@ from thunder.passes.deletion import delete_last_used
 from thunder.passes.split import Split
 from thunder.runtime.autocast import no_autocast
 from thunder.runtime.autograd.node import Key, NodeLayout, autograd_function
+from thunder.runtime.autograd.results import FlatItem, Slot, builder, flattener
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
 from thunder.runtime.autograd.staged_backward import StagedBackward
 from thunder.runtime.lock import collection_paused, program_lock
@@ -49,6 +49,10 @@ MIN_STAGE_BYTES_CPU, MIN_STAGE_BYTES = 1 << 20, 1 << 28
 MAX_STAGES = 8
 
 Compile = Callable[[Trace], list[Trace]]
+
+
+def _ignore(key: Key, traces: list[Trace]) -> None:
+    pass
 
 
 class DifferentiableProgram:
@@ -71,13 +75,16 @@ class DifferentiableProgram:
         self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
         self.ran: Key | DifferentiableProgram | None = None  # the backward program that ran last
         self._native: Callable[..., Any] | None = None
+        #: Called with the key and the traces of each backward program that is compiled.
+        self.on_backward: Callable[[Key, list[Trace]], None] = _ignore
         # The check of which gradients are wanted takes time.
         worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= MIN_BYTES_TO_PRUNE
         prunes = worth and split.takes_less_for_less()
         layout, self._flatten_native = _layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded)
         self.layout = layout
         program = self.traces[-1].python_callable(decorators=False)
-        if not guarded or any_autocast():  # otherwise the prologue guards that autocast is off
+        self.without_autocast = not guarded or any_autocast()  # otherwise the prologue guards that autocast is off
+        if self.without_autocast:
             program = no_autocast(program)
         apply = autograd_function(self, program)
         self.run = apply if layout.plain else _then(apply, layout.build)
@@ -148,6 +155,7 @@ class DifferentiableProgram:
                     again = "another combination of " if len(self._backward) > 1 else ""
                     reason = f"{again}gradients arrived for the first time"
                     record_program(self._log, reason, perf_counter() - start, traces, part="backward")
+                    self.on_backward(key, traces)
         return found
 
     def _constraints_closed(self) -> AbstractContextManager[None]:
@@ -202,11 +210,15 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
     tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
     several = guarded and split.returned > 1
     dependencies = split.reach() if several else []
+    template, items = _template(output, position, inputs), _flat_items(output, position, own)
     layout = NodeLayout(
         single=single,
         plain=not hidden and isinstance(output, Proxy) and output.name in position and not own,
-        build=_builder(output, position, inputs, single),
-        flatten=_flattener(output, position, hidden, single, own),
+        build=builder(template, single),
+        flatten=flattener(items, hidden, single),
+        template=template,
+        items=items,
+        hidden=hidden,
         count=len(position),
         returned=split.returned,
         tensors=tensors,
@@ -223,7 +235,7 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         stages=_stages(split, program, wanted, prunes) if guarded else None,
         retention=SavedTensorRetention(split.returned, split.output_groups, tensors) if several else None,
     )
-    return layout, _flattener(output, position, hidden, single, set())
+    return layout, flattener(_flat_items(output, position, set()), hidden, single)
 
 
 def _stages(split: Split, program: Trace, wanted: Sequence[int], prunes: bool) -> StagedBackward | None:
@@ -261,33 +273,21 @@ class _NothingSaved:
         return None
 
 
-def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
-    """Return the Python expression that rebuilds an output. `write` returns the expression of a value."""
-    if isinstance(output, Proxy):
-        return write(output)
-    if isinstance(output, (tuple, list)):
-        items = "".join(f"{_expression(x, write, constants)}, " for x in output)
-        return f"({items})" if isinstance(output, tuple) else f"[{items}]"
-    if isinstance(output, dict):
-        items = ", ".join(f"{key!r}: {_expression(x, write, constants)}" for key, x in output.items())
-        return f"{{{items}}}"
-    constants.append(output)
-    return f"c[{len(constants) - 1}]"
-
-
 def _then(apply: Callable[..., Any], build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *inputs: build(apply(*inputs), inputs)
 
 
-def _builder(output: Any, position: dict[str, int], inputs: dict[str, int], single: bool) -> Callable[[Any, Any], Any]:
-    """Return the function that builds the user's output from the node's outputs and the inputs."""
-    constants: list[Any] = []
-
-    def write(p: Proxy) -> str:
-        i = position.get(p.name)
-        return f"x[{inputs[p.name]}]" if i is None else "t" if single else f"t[{i}]"
-
-    return eval(f"lambda t, x: {_expression(output, write, constants)}", {"c": constants})  # type: ignore[no-any-return]
+def _template(output: Any, position: dict[str, int], inputs: dict[str, int]) -> Any:
+    """Return the user's output with slots for the node's outputs and the inputs in it."""
+    if isinstance(output, Proxy):
+        i = position.get(output.name)
+        return Slot("x", inputs[output.name]) if i is None else Slot("t", i)
+    if isinstance(output, dict):
+        return {key: _template(x, position, inputs) for key, x in output.items()}
+    if isinstance(output, (tuple, list)):
+        items = [_template(x, position, inputs) for x in output]
+        return tuple(items) if isinstance(output, tuple) else items
+    return output
 
 
 def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
@@ -331,28 +331,16 @@ def _unshared_views(program: Trace, results: dict[str, str]) -> set[str]:
     return {name for name, now in results.items() if now in memory and holders.count(memory[now]) == 1}
 
 
-def _flattener(
-    output: Any, position: dict[str, int], hidden: Sequence[int], single: bool, own: set[str]
-) -> Callable[[Any, Any], Any]:
-    """Return the function that computes the node's outputs from the forward's output and saved values.
+def _flat_items(output: Any, position: dict[str, int], own: set[str]) -> list[FlatItem]:
+    """Return the node's outputs in the order of `position`. The names in `own` are unshared views."""
+    paths: dict[str, tuple[Any, ...]] = {}
 
-    The outputs are the tensors in the order of `position`, then the hidden ones. A single output is not in a tuple. The
-    names in `own` are unshared views, which are detached from their base, so that user code may write to them.
-    """
-    paths: dict[str, str] = {}
-
-    def walk(x: Any, path: str) -> None:
+    def walk(x: Any, path: tuple[Any, ...]) -> None:
         if isinstance(x, Proxy):
             paths.setdefault(x.name, path)
-        elif isinstance(x, (tuple, list)):
-            for i, item in enumerate(x):
-                walk(item, f"{path}[{i}]")
-        elif isinstance(x, dict):
-            for key, item in x.items():
-                walk(item, f"{path}[{key!r}]")
+        elif isinstance(x, (tuple, list, dict)):
+            for key, item in x.items() if isinstance(x, dict) else enumerate(x):
+                walk(item, (*path, key))
 
-    walk(output, "o")
-    items = [paths[name] + (".data" if name in own else "") for name in position]
-    items += [f"s[{i}]" for i in hidden] if len(hidden) < 2 else ["*hidden(s)"]
-    text = items[0] if single else f"({''.join(f'{item}, ' for item in items)})"
-    return eval(f"lambda o, s: {text}", {"hidden": itemgetter(*hidden or (0,))})  # type: ignore[no-any-return]
+    walk(output, ())
+    return [FlatItem(paths[name], name in own) for name in position]

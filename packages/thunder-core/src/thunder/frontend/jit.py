@@ -42,6 +42,7 @@ from thunder.frontend.failures import Failure
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Specialization, compile_trace
 from thunder.frontend.restarts import Restarts
+from thunder.frontend.saving import SavedPrograms
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath
 from thunder.runtime.lock import runs, tracing_lock
@@ -91,6 +92,7 @@ class JitFunction(Generic[P, R]):
             extra_state=self._kept,
             jit=JitFunction,
         )
+        self._saved = SavedPrograms(fn, options, self._transforms, self._stats.events, autograd=autograd)
         self._restarts = Restarts(self._cache, self._stats, self._eager_calls)
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
@@ -224,6 +226,8 @@ class JitFunction(Generic[P, R]):
                 cached = self._cache.find(args, kwargs, refused, observed)
             compiling = functools.partial(self._capture, args, kwargs, refused, observed)
             foreign = None if cached is not None else prevents_tracing(replacements())
+            if cached is None and foreign is None:
+                cached = self._saved_program(args, kwargs, observed)
             found: Any = None if cached is not None or foreign is not None else undone(compiling)
         if cached is not None:
             self._stats.slow_calls -= 1
@@ -235,8 +239,19 @@ class JitFunction(Generic[P, R]):
         self._eager_calls.check_is_cacheable()
         specialization, inputs = found
         del found
+        self._saved.compiled(specialization)
         decided = 0 if specialization.path is None else len(specialization.path.decisions)
         return self._eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+
+    def _saved_program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
+    ) -> tuple[Specialization, Any] | None:
+        """Look a call up among the saved programs, and add the program that accepts it to the cache."""
+        found = self._saved.find(args, kwargs, observed, NOT_FOR_THIS_CALL)
+        if found is not None:
+            self._cache.keep(found[0], args, kwargs)
+            self._stats.saved_hits += 1
+        return found
 
     def _capture(
         self,
@@ -274,6 +289,7 @@ class JitFunction(Generic[P, R]):
         self._stats.constant = self._cache.dynamic.given_up
         if specialization.prologue is not None and self._options.cache != "no caching":
             self._cache.keep(specialization, args, kwargs)
+            self._saved.keep(specialization, captured, args, kwargs, perf_counter() - start)
         inputs: Any = [*captured.inputs, *[number.value for number in captured.numbers]]
         if captured.epilogue is not None:
             inputs = inputs, captured.targets

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
@@ -40,6 +41,7 @@ class Options:
         cuda_graphs: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
+        save: bool | str | os.PathLike[str] | None = None,
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
@@ -51,6 +53,9 @@ class Options:
         self.max_programs = _limit("max_programs", max_programs, type(max_programs) is int and max_programs >= 1)
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
+        if save is not None and type(save) is not bool and not isinstance(save, (str, os.PathLike)):
+            raise TypeError(f"thunder.jit(…, save={save!r}): save is True, False, None or the path of a directory")
+        self.save = save if save is None or type(save) is bool else os.fspath(save)
         self.executors = None if executors is None else named_executors(executors)
         self.exact = exact
         self.own_name = own_name

@@ -41,7 +41,7 @@ from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
 from thunder.transforms.lent_results import replaced
 
-__all__ = ["Specialization", "compile_trace"]
+__all__ = ["Specialization", "compile_trace", "needs_decorators"]
 
 on_profiling(profiler_started, profiler_stopped)
 
@@ -52,6 +52,7 @@ class Specialization:
     __slots__ = (
         "after",
         "differentiable",
+        "enables_grad",
         "epilogue",
         "epilogue_traces",
         "epoch",
@@ -83,6 +84,7 @@ class Specialization:
         self.after = self  # the specialization that ran in the call after the last call of this one
         self.guarded = guarded
         self.path = path
+        self.enables_grad = False  # whether a differentiable program enables gradients that the caller has disabled
         self.prologue = prologue
         self.run = run if path is None else path.around(run)
         self.epilogue = epilogue
@@ -231,7 +233,9 @@ def compile_trace(
                 # The prologue needs the backward program's constraints on symbolic numbers.
                 differentiable.backward_program(differentiable.everything)
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
-            return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
+            made = _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
+            made.enables_grad = switched_on
+            return made
     if flowing:  # no gradient flows out of the program
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     traces += passes.to_execution(traces[-1])
@@ -280,8 +284,13 @@ def _without_unread_inputs(prologue: Trace, program: Trace) -> Trace:
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
     """Return the callable of a program without gradients. Decorators without effect are omitted."""
+    return trace.python_callable(decorators=needs_decorators(trace))
+
+
+def needs_decorators(trace: Trace) -> bool:
+    """Check whether a program without gradients needs a context in which gradients and autocast are off."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
-    return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
+    return needs_no_grad or _autocast_is_on()
 
 
 def _autocast_is_on() -> bool:

@@ -29,6 +29,7 @@ __all__ = [
     "deterministic",
     "direct_apply",
     "direct_backward",
+    "dispatch_keys",
     "executes",
     "from_dlpack",
     "function_modes",
@@ -154,6 +155,14 @@ current_cuda_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", no
 new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", _public_allocation
 )
+
+
+def dispatch_keys(t: torch.Tensor) -> int | None:
+    """Return the set of dispatch keys of a tensor as a number, or None if torch does not show it."""
+    try:
+        return torch._C._dispatch_keys(t).raw_repr()
+    except (AttributeError, TypeError):
+        return None
 
 
 _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from thunder.runtime.autograd.gradient_routing import GradientRouting, observes_gradient
+from thunder.runtime.autograd.results import FlatItem
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
 from thunder.runtime.autograd.staged_backward import StagedBackward, StartBackward, as_node, view_returned_inputs
 from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active
@@ -36,6 +37,9 @@ class NodeLayout:
     plain: bool  # whether the node's output is the output for the user
     build: Callable[[Any, Any], Any]  # (outputs, inputs) -> the user's output
     flatten: Callable[[Any, Any], Any]  # (the program's output, saved values) -> outputs
+    template: Any  # the output for the user with a `Slot` for each value, from which `build` is made
+    items: list[FlatItem]  # from which `flatten` is made, with the saved values `hidden`
+    hidden: list[int]
     count: int
     returned: int
     tensors: list[int]  # the saved values that are tensors

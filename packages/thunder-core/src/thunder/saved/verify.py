@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The check of a saved program's text before it is compiled: only what thunder's printer writes is accepted.
+
+A program is one function of straight-line statements: assignments, `del`, `return`, `yield`, calls, and in a prologue
+`if` statements that raise a failed guard. What it may call is listed exactly (`operators.py`).
+
+A syntax tree of every line would take too long to walk. Lines are therefore reduced to their shapes first: each
+literal becomes an empty string or 0, and each variable becomes `x`. The tree of a shape differs from the line's tree in
+names of variables and in values only, and a program has few shapes. The reduction reads the tokens of a line as Python
+does: a text in which it could not (e.g. with comments, triple quotes or continued lines) is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Collection
+
+from thunder.saved.operators import OPERATORS
+
+__all__ = ["Refused", "verify"]
+
+
+class Refused(Exception):
+    """A text is not one that thunder's printer writes."""
+
+
+_BUILTINS = frozenset({"len", "type", "tuple", "float", "complex", "slice", "bool", "int", "str", "set", "hasattr",
+                       "sorted", "GuardFailed", "TensorsDiffer"})  # fmt: skip
+# Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
+_STATE = frozenset({
+    "torch.is_grad_enabled", "torch.is_inference_mode_enabled", "torch.get_default_dtype", "torch.is_autocast_enabled",
+    "torch.get_autocast_dtype", "torch.device", "math.floor", "math.ceil", "math.trunc", "math.sqrt", "math.isqrt",
+    "math.pow", "math.log", "math.log2", "math.exp", "math.gcd", "math.isnan", "math.isinf", "math.isfinite",
+    "math.copysign", "math.fmod", "dict.keys", "dict.values", "dict.__getitem__", "list.__getitem__",
+    "tuple.__getitem__", "deque.__getitem__", "OrderedDict.__getitem__",
+})  # fmt: skip
+# Methods that guards call on the values that they check, and methods of lists of saved values.
+_METHODS = frozenset({"keys", "values", "isdisjoint", "intersection", "accepts", "get", "storage_offset", "clear",
+                      "is_conj", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
+                      "dim"})  # fmt: skip
+# Attributes with two underscores that prologues read.
+_DUNDER = frozenset({"__code__", "__dict__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__", "__self__",
+                     "__func__", "__mro__", "__wrapped__", "__call__", "__name__", "__qualname__", "__module__",
+                     "__annotations__", "__class__", "__bases__"})  # fmt: skip
+# Attributes through which code outside of the program could be reached.
+_DENIED = frozenset({"gi_frame", "gi_code", "cr_frame", "tb_frame", "f_globals", "f_builtins", "f_locals", "f_back",
+                     "func_globals", "mro"})  # fmt: skip
+
+_HEADER = re.compile(r"def [A-Za-z_]\w*\((?:\*args, \*\*kwargs|(?:[A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)?)\):")
+_STRING = re.compile(r"""(?<!\w)b?(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")""")
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?)j?(?![\w.])")
+_KEYWORDS = "|".join(keyword.kwlist)
+_VARIABLE = re.compile(rf"(?<![\w.])(?!(?:{_KEYWORDS})\b)[A-Za-z_]\w*(?![\w.(=])")
+_READ = re.compile(r"(?<![\w.])[a-z]\w*_?\d+(?=\.)")  # a variable of which an attribute is read: `v0.shape`
+_WEAK = re.compile(r"\b_ReferenceType_\d+\(\)")
+_CONSTANT = re.compile(r"(?<![\w.])_\w+_\d+(?=\.)")
+
+_NAME = re.compile(r"\w+")
+_TARGETS = re.compile(r"(?m)^  ([\w, \[\]()]+?) = ")
+_ASSIGNMENT = re.compile(r"  [\w, \[\]()]+ = \S.*")
+# Names that programs never assign to.
+_FIXED = frozenset({*_BUILTINS, "torch", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
+                    "dtypes", "devices", "dict", "list", "deque", "OrderedDict", "bytes", "__builtins__"})  # fmt: skip
+
+_shapes: dict[tuple[str, bool], frozenset[str]] = {}
+_MAX_SHAPES = 1 << 14
+
+
+def verify(text: str, calls: Collection[str], *, constants: Collection[str] = (), guards: bool = False) -> None:
+    """Raise `Refused` unless a text is a program whose calls are listed operators or constants named in `calls`.
+
+    `guards` is true for a prologue, which may read attributes of values and raise failed guards. The program must not
+    assign to names of `constants`, of modules and of functions.
+    """
+    if not text.isascii() or "'''" in text or '"""' in text or "\r" in text or "\0" in text or "\f" in text:
+        raise Refused("the text has characters that no program has")
+    reduced, strings = _STRING.subn("''", text)
+    if reduced.count("'") != 2 * strings or any(c in reduced for c in "\"#;\\\t`@"):
+        raise Refused("the text has a comment, a decorator, a continued line or an unknown literal")
+    head, *body = reduced.split("\n")
+    if _HEADER.fullmatch(head) is None:
+        raise Refused(f"not a header of a program: {head[:80]}")
+    names = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(_TARGETS.findall(reduced)))}
+    if not _FIXED.isdisjoint(names) or not names.isdisjoint(constants):
+        raise Refused("an assignment to a name that has another meaning")
+    lines = _VARIABLE.sub("x", _NUMBER.sub("0", _WEAK.sub("x", "\n".join(body))))
+    lines = _CONSTANT.sub("x", _READ.sub("x", lines))
+    known = {*calls, *_BUILTINS}
+    for line in {*lines.split("\n")}:
+        if not line:
+            continue
+        used = _shapes.get((line, guards))
+        if used is None:
+            used = _calls_of(line, guards)
+            if len(_shapes) >= _MAX_SHAPES:
+                _shapes.clear()
+            _shapes[line, guards] = used
+        if not used <= known:
+            raise Refused(f"a call of {sorted(used - known)[0]}")
+
+
+def _calls_of(line: str, guards: bool) -> frozenset[str]:
+    """Check the shape of a line, and return the names of the constants that it calls."""
+    if not line.startswith("  ") or line[2:3] == " ":
+        raise Refused(f"not a line of a program: {line[:80]}")
+    try:
+        (statement,) = ast.parse(line[2:]).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise Refused(f"not a statement: {line[:80]}") from None
+    if isinstance(statement, ast.Assign) and not _ASSIGNMENT.fullmatch(line):
+        raise Refused(f"not an assignment of a program: {line[:80]}")
+    found: set[str] = set()
+    _statement(statement, guards, found)
+    return frozenset(found)
+
+
+def _statement(x: ast.stmt, guards: bool, calls: set[str]) -> None:
+    if isinstance(x, ast.Assign) and len(x.targets) == 1:
+        _target(x.targets[0])
+        _expression(x.value, guards, calls)
+    elif isinstance(x, ast.Expr) and isinstance(x.value, ast.Yield) and isinstance(x.value.value, ast.Name):
+        return
+    elif isinstance(x, ast.Expr) and isinstance(x.value, ast.Call):
+        _expression(x.value, guards, calls)
+    elif isinstance(x, ast.Delete) and all(isinstance(t, ast.Name) for t in x.targets):
+        return
+    elif isinstance(x, ast.Return):
+        if x.value is not None:
+            _expression(x.value, guards, calls)
+    elif isinstance(x, ast.If) and guards and not x.orelse and len(x.body) == 1 and isinstance(x.body[0], ast.Raise):
+        failure = x.body[0].exc
+        if x.body[0].cause is not None or not _is_failure(failure):
+            raise Refused("a guard that raises something else")
+        _expression(x.test, guards, calls)
+        _expression(failure, guards, calls)  # type: ignore[arg-type]
+    elif not isinstance(x, ast.Pass):
+        raise Refused(f"a statement of the class {type(x).__name__}")
+
+
+def _is_failure(x: ast.expr | None) -> bool:
+    return isinstance(x, ast.Call) and isinstance(x.func, ast.Name) and x.func.id in ("GuardFailed", "TensorsDiffer")
+
+
+def _target(x: ast.expr) -> None:
+    if isinstance(x, (ast.Tuple, ast.List)):
+        for item in x.elts:
+            _target(item)
+    elif not isinstance(x, ast.Name):
+        raise Refused("an assignment to something that is no variable")
+
+
+_PLAIN = (ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Subscript, ast.Slice, ast.UnaryOp,
+          ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Starred)  # fmt: skip
+
+
+def _expression(x: ast.expr, guards: bool, calls: set[str]) -> None:
+    if isinstance(x, ast.Call):
+        _call(x, guards, calls)
+        return
+    if isinstance(x, ast.Attribute):
+        _attribute(x, guards, calls)
+        return
+    if not isinstance(x, _PLAIN):
+        raise Refused(f"an expression of the class {type(x).__name__}")
+    for child in ast.iter_child_nodes(x):
+        if isinstance(child, ast.expr):
+            _expression(child, guards, calls)
+
+
+def _call(x: ast.Call, guards: bool, calls: set[str]) -> None:
+    for argument in (*x.args, *(k.value for k in x.keywords)):
+        _expression(argument, guards, calls)
+    if isinstance(x.func, ast.Name):
+        calls.add(x.func.id)
+        return
+    name = _dotted(x.func)
+    if name is not None and (name in OPERATORS or name in _STATE):
+        return
+    if isinstance(x.func, ast.Attribute) and x.func.attr in _METHODS and not x.keywords:
+        _expression(x.func.value, guards, calls)
+        return
+    raise Refused(f"a call of {name or 'an expression'}")
+
+
+def _dotted(x: ast.expr) -> str | None:
+    if isinstance(x, ast.Name):
+        return x.id
+    if isinstance(x, ast.Attribute):
+        owner = _dotted(x.value)
+        return None if owner is None else f"{owner}.{x.attr}"
+    return None
+
+
+_VALUES = re.compile(r"torch\.(?:[a-z]+\d*(?:_[a-z0-9]+)*)|dtypes\.[a-z]+\d*(?:_[a-z0-9]+)*")
+
+
+def _attribute(x: ast.Attribute, guards: bool, calls: set[str]) -> None:
+    name = _dotted(x)
+    root = "" if name is None else name.partition(".")[0]
+    if root in ("torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp", "devices"):
+        if name is not None and _VALUES.fullmatch(name) and name not in OPERATORS:
+            return  # a dtype, layout or memory format
+        raise Refused(f"a mention of {name}")
+    allowed = x.attr in _DUNDER if x.attr.startswith("__") else x.attr not in _DENIED
+    if not allowed or not (guards or x.attr == "shape"):
+        raise Refused(f"an attribute {x.attr}")
+    _expression(x.value, guards, calls)

@@ -220,6 +220,8 @@ class _Writer:
         s, differentiable = self._specialization, self._specialization.differentiable
         if s.path is not None:
             raise Unsavable("answers of branches on values")
+        if captured.uses_hashes:
+            raise Unsavable("hashes or the order of a set, which differ between processes")
         programs = {"prologue": self.program(s.prologue_traces[-1], guards=True)}
         last = s.traces[-1] if differentiable is None else differentiable.traces[-1]
         programs["computation"] = self.program(last)

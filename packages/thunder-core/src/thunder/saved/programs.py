@@ -27,7 +27,7 @@ from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.constants import Decoder, Encoder
 from thunder.saved.operators import HELPERS, OPERATORS
 from thunder.saved.references import Stale
-from thunder.saved.verify import Refused, verify
+from thunder.saved.verify import Names, Refused, verify
 
 __all__ = ["SavedDifferentiable", "SavedText", "describe_layout", "key_text", "read_layout"]
 
@@ -35,7 +35,8 @@ _counter = itertools.count()
 _BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
              "hasattr", "sorted")  # fmt: skip
 # Modules of torch's C functions that programs call by names of their own, if the name is one of torch's operators.
-_C_MODULES = frozenset({"torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft", "torch._C"})
+_C_MODULES = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
+                        "torch._C._special", "torch._C._linalg", "torch._C._fft"})  # fmt: skip
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
 _PREFIXES = ("special_", "linalg_", "fft_")
 
@@ -59,11 +60,15 @@ class SavedText:
 
     def check(self, *, guards: bool = False) -> None:
         """Raise `Refused` unless the text is one that the printer writes."""
-        calls = {name for name, constant in self.constants.items() if _may_be_called(constant)}
-        for name, constant in self.constants.items():
-            if name in _RESERVED or (name.startswith("_ReferenceType_") and constant[:1] != ["weak"]):
-                raise Refused(f"a constant called {name}")
-        verify(self.text, calls, constants=self.constants.keys(), guards=guards)
+        names = Names(
+            {name for name, constant in self.constants.items() if _may_be_called(constant)},
+            {name for name, constant in self.constants.items() if _is(constant, "weak", 2)},
+            {name: x[1] for name, x in self.constants.items() if _is(x, "ref", 4) and x[2] == []},
+            self.constants.keys(),
+        )
+        if not _RESERVED.isdisjoint(self.constants):
+            raise Refused("a constant with the name of a module or a function")
+        verify(self.text, names, guards=guards)
 
     def function(self, decode: Decoder, *, guards: bool = False) -> Callable[..., Any]:
         """Check and compile the text, and return the function that it defines."""
@@ -100,20 +105,25 @@ def _roots(text: str) -> dict[str, Any]:
     return found
 
 
+def _is(constant: Any, tag: str, length: int) -> bool:
+    return isinstance(constant, list) and len(constant) == length and constant[0] == tag
+
+
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: a function of thunder's list, or an operator of torch."""
-    if not isinstance(constant, list) or len(constant) != 4 or constant[0] != "ref" or type(constant[1]) is not str:
+    if not _is(constant, "ref", 4) or type(constant[1]) is not str:
         return False
     names = [step[1] for step in constant[2] if step[:1] == ["member"]]
     if len(names) != len(constant[2]) or not names:
         return False
     if f"{constant[1]}:{'.'.join(names)}" in HELPERS:
         return True
-    in_torch = constant[1] in _C_MODULES and (len(names) == 1 or names[0] in ("_VariableFunctions", "_VariableFunctionsClass"))
+    if constant[1] not in _C_MODULES or len(names) > 2 or (len(names) == 2 and names[0] != "Tensor"):
+        return False
     name = names[-1]
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    return in_torch and (name in _NAMES or names[-1] in _NAMES)
+    return name in _NAMES or names[-1] in _NAMES
 
 
 # -- differentiated programs ------------------------------------------------------------------------------------------

@@ -115,6 +115,11 @@ def named_path(x: Any) -> tuple[str, list[str]] | None:
     """Return the module and the names by which an object can be found again, or None."""
     if isinstance(x, types.ModuleType):
         return (x.__name__, []) if sys.modules.get(x.__name__) is x else None
+    if type(x) in _OF_C:
+        for module in _OF_OPERATORS:
+            found = _checked(x, module, [x.__name__]) or _checked(x, module, [_bare(x.__name__)])
+            if found is not None:
+                return found
     if type(x) in _OF_C and not isinstance(getattr(x, "__module__", None), str):
         owner = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
         found = named_path(owner) if isinstance(owner, (type, types.ModuleType)) else None
@@ -123,6 +128,16 @@ def named_path(x: Any) -> tuple[str, list[str]] | None:
     if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
         return None
     return _checked(x, module, name.split("."))
+
+
+_OF_OPERATORS = ("torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
+                 "torch._C._linalg")  # fmt: skip
+
+
+def _bare(name: str) -> str:
+    for prefix in ("special_", "linalg_", "fft_"):
+        name = name.removeprefix(prefix)
+    return name
 
 
 def _checked(x: Any, module: str, names: list[str]) -> tuple[str, list[str]] | None:

@@ -15,11 +15,13 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from thunder.saved.operators import OPERATORS
 
-__all__ = ["Refused", "verify"]
+__all__ = ["Names", "Refused", "verify"]
 
 
 class Refused(Exception):
@@ -40,10 +42,25 @@ _STATE = frozenset({
 _METHODS = frozenset({"keys", "values", "isdisjoint", "intersection", "accepts", "get", "storage_offset", "clear",
                       "is_conj", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
                       "dim"})  # fmt: skip
-# Attributes with two underscores that prologues read.
-_DUNDER = frozenset({"__code__", "__dict__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__", "__self__",
-                     "__func__", "__mro__", "__wrapped__", "__call__", "__name__", "__qualname__", "__module__",
-                     "__annotations__", "__class__", "__bases__"})  # fmt: skip
+# Attributes with two underscores that guards read.
+_DUNDER = frozenset({
+    f"__{name}__" for name in (
+        "code dict globals closure defaults kwdefaults self func mro wrapped call name qualname module annotations "
+        "class bases doc slots init new post_init init_subclass set_name get set delete getattr getattribute setattr "
+        "delattr getitem setitem delitem missing contains len length_hint iter next reversed enter exit bool int float "
+        "complex index str repr format bytes hash eq ne lt le gt ge add sub mul matmul truediv floordiv mod divmod pow "
+        "lshift rshift and xor or radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand "
+        "rxor ror iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior neg pos abs invert "
+        "round trunc floor ceil torch_function array array_function array_ufunc dataclass_fields dataclass_params "
+        "match_args constants instancecheck subclasscheck class_getitem copy deepcopy dir file package"
+    ).split()
+})  # fmt: skip
+# Functions without arguments that return a setting, which prologues call through the constant of a module.
+_SETTINGS = frozenset({
+    ("sys", "getrecursionlimit"), ("torch.distributed", "is_initialized"), ("builtins", "issubclass"),
+    ("thunder.capture.base.modes", "attention_kernels"), ("thunder.capture.base.modes", "decimal_settings"),
+})  # fmt: skip
+_CALLED = _METHODS | {name for _, name in _SETTINGS}
 # Attributes through which code outside of the program could be reached.
 _DENIED = frozenset({"gi_frame", "gi_code", "cr_frame", "tb_frame", "f_globals", "f_builtins", "f_locals", "f_back",
                      "func_globals", "mro"})  # fmt: skip
@@ -54,7 +71,8 @@ _NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?)j?(?![\w.])")
 _KEYWORDS = "|".join(keyword.kwlist)
 _VARIABLE = re.compile(rf"(?<![\w.])(?!(?:{_KEYWORDS})\b)[A-Za-z_]\w*(?![\w.(=])")
 _READ = re.compile(r"(?<![\w.])[a-z]\w*_?\d+(?=\.)")  # a variable of which an attribute is read: `v0.shape`
-_WEAK = re.compile(r"\b_ReferenceType_\d+\(\)")
+_WEAK = re.compile(r"\b(_ReferenceType_\d+)\(\)")
+_SETTING = re.compile(rf"\b(\w+)\.({'|'.join(name for _, name in _SETTINGS)})\(")
 _CONSTANT = re.compile(r"(?<![\w.])_\w+_\d+(?=\.)")
 
 _NAME = re.compile(r"\w+")
@@ -68,11 +86,20 @@ _shapes: dict[tuple[str, bool], frozenset[str]] = {}
 _MAX_SHAPES = 1 << 14
 
 
-def verify(text: str, calls: Collection[str], *, constants: Collection[str] = (), guards: bool = False) -> None:
-    """Raise `Refused` unless a text is a program whose calls are listed operators or constants named in `calls`.
+class Names(NamedTuple):
+    """What a program may do with its constants: those that it may call, weak references, and modules by their names."""
+
+    calls: Collection[str] = ()
+    weak: Collection[str] = ()
+    modules: Mapping[str, str] = MappingProxyType({})
+    all: Collection[str] = ()
+
+
+def verify(text: str, names: Names, *, guards: bool = False) -> None:
+    """Raise `Refused` unless a text is a program that calls listed operators, and constants that it may call.
 
     `guards` is true for a prologue, which may read attributes of values and raise failed guards. The program must not
-    assign to names of `constants`, of modules and of functions.
+    assign to names of constants, of modules and of functions.
     """
     if not text.isascii() or "'''" in text or '"""' in text or "\r" in text or "\0" in text or "\f" in text:
         raise Refused("the text has characters that no program has")
@@ -82,12 +109,17 @@ def verify(text: str, calls: Collection[str], *, constants: Collection[str] = ()
     head, *body = reduced.split("\n")
     if _HEADER.fullmatch(head) is None:
         raise Refused(f"not a header of a program: {head[:80]}")
-    names = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(_TARGETS.findall(reduced)))}
-    if not _FIXED.isdisjoint(names) or not names.isdisjoint(constants):
+    assigned = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(_TARGETS.findall(reduced)))}
+    if not _FIXED.isdisjoint(assigned) or not assigned.isdisjoint(names.all):
         raise Refused("an assignment to a name that has another meaning")
+    if not {*_WEAK.findall(reduced)} <= {*names.weak}:
+        raise Refused("a call of a constant that is no weak reference")
+    for owner, name in {*_SETTING.findall(reduced)}:
+        if (names.modules.get(owner), name) not in _SETTINGS or not guards:
+            raise Refused(f"a call of {owner}.{name}")
     lines = _VARIABLE.sub("x", _NUMBER.sub("0", _WEAK.sub("x", "\n".join(body))))
     lines = _CONSTANT.sub("x", _READ.sub("x", lines))
-    known = {*calls, *_BUILTINS}
+    known = {*names.calls, *_BUILTINS}
     for line in {*lines.split("\n")}:
         if not line:
             continue
@@ -178,7 +210,7 @@ def _call(x: ast.Call, guards: bool, calls: set[str]) -> None:
     name = _dotted(x.func)
     if name is not None and (name in OPERATORS or name in _STATE):
         return
-    if isinstance(x.func, ast.Attribute) and x.func.attr in _METHODS and not x.keywords:
+    if isinstance(x.func, ast.Attribute) and x.func.attr in _CALLED and not x.keywords:
         _expression(x.func.value, guards, calls)
         return
     raise Refused(f"a call of {name or 'an expression'}")

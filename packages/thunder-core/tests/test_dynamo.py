@@ -237,7 +237,7 @@ def test_what_thunder_cannot_trace(monkeypatch: pytest.MonkeyPatch) -> None:
         raise TracingError("not this one")
 
     with monkeypatch.context() as patch:
-        patch.setattr("thunder.frontend.jit.capture", refuse)
+        patch.setattr("thunder.frontend.compiler.capture", refuse)
         with pytest.warns(UserWarning, match="torch runs it: TracingError: not this one"):
             assert torch.equal(fast(torch.zeros(2)), torch.ones(2))
     assert fast.subgraphs[0].reason == "TracingError: not this one"

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import operator
 import textwrap
-from typing import Any
 
 import torch
 
-import thunder.api  # noqa: F401  (registers the built-in executors)
+import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder import clang
 from thunder import numpy as lnp
-from thunder.capture.guards import epilogue, guards  # noqa: F401  (register operators of the python executor)
 from thunder.core import prims
 from thunder.core.symbol import Symbol
-from thunder.executors.pythonex import ex as python_executor
 from thunder.executors.torchex import families  # noqa: F401  (registers the implementations)
 from thunder.executors.torchex.base import ex as torch_executor
-from thunder.executors.torchex.base import implementations, qualified_name
+from thunder.executors.torchex.base import qualified_name
+from thunder.runtime.kernels.table import kernels
 from thunder.torch.base import torch_function_map
 
 # Functions on tensors that run code which they are given, share memory with others, or return a tensor's address.
@@ -32,13 +30,14 @@ DENIED = frozenset({
     "retain_grad", "autocast", "from_file", "record_stream", "has_names", "multi_head_attention_forward", "reinforce",
 })  # fmt: skip
 _ALIASES = {"torch.Tensor": "Tensor", "thunder.executors.torchex": "torchex"}
+_LANGUAGES = {"thunder.torch": "ltorch", "thunder.core.prims": "prims", "thunder.clang": "clang", "thunder.numpy": "lnp"}
 _SCALARS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def operators() -> set[str]:
     """Return the functions that programs call, by the names that the printer writes."""
     found = {f"operator.{name}" for name in _SCALARS if hasattr(operator, name)}
-    found |= {f"torchex.{name}" for name in implementations}
+    found |= {f"torchex.{name}" for name in kernels}
     for sym in {*torch_function_map().values(), *(x for x in vars(prims).values() if isinstance(x, Symbol))}:
         implementation = torch_executor._derived(sym)
         if implementation is not None and implementation.op.module is not None:
@@ -55,33 +54,10 @@ def symbols() -> set[str]:
     """Return the operations of thunder, which the source of a differentiated program calls."""
     found = set()
     named = (*torch_function_map().values(), *vars(prims).values(), *vars(clang).values(), *vars(lnp).values())
-    aliases = {"thunder.torch": "ltorch", "thunder.core.prims": "prims", "thunder.clang": "clang", "thunder.numpy": "lnp"}
     for sym in named:
-        if isinstance(sym, Symbol) and sym.module in aliases:
-            found.add(f"{aliases[sym.module]}.{sym.name}")
+        if isinstance(sym, Symbol) and sym.module in _LANGUAGES:
+            found.add(f"{_LANGUAGES[sym.module]}.{sym.name}")
     return found
-
-
-def helpers() -> set[str]:
-    """Return the functions of thunder that programs call by names of their own, as `module:name`."""
-    functions = [sym.fn for sym in python_executor.opmap.values()] + list(implementations.values())
-    functions += [op.fn for op in (guards.__dict__ | epilogue.__dict__).values() if isinstance(op, Symbol)]
-    functions += [op.fn for op in epilogue._OPERATORS.values()] + [op.fn for op in epilogue._EFFECTS.values()]
-    functions += [op.fn for op in epilogue._OUTPUT.values()]
-    functions += [fn for kind in _guard_kinds() for fn in kind.helpers.values()]
-    functions += [fn for check in guards.state_checks() for fn in check.helpers.values()]
-    return {f"{fn.__module__}:{fn.__qualname__}" for fn in functions if _has_name(fn)}
-
-
-def _has_name(fn: Any) -> bool:
-    module = getattr(fn, "__module__", None)
-    return module is not None and not module.startswith("torch._ops") and "<" not in fn.__qualname__
-
-
-def _guard_kinds() -> list[type]:
-    from thunder.capture.reads import guard_kinds
-
-    return [x for x in vars(guard_kinds).values() if isinstance(x, type) and issubclass(x, guard_kinds.Guard)]
 
 
 def _printed(module: str, name: str) -> str:
@@ -96,12 +72,11 @@ def text() -> str:
         "",
         "from __future__ import annotations",
         "",
-        '__all__ = ["HELPERS", "OPERATORS", "SYMBOLS"]',
+        '__all__ = ["OPERATORS", "SYMBOLS"]',
     ]
     for name, what, found in (
         ("OPERATORS", "Functions of torch, and of the torch executor.", operators()),
         ("SYMBOLS", "Operations of thunder: only the sources of differentiated programs call them.", symbols()),
-        ("HELPERS", "Functions of thunder to which programs refer by names of their own.", helpers()),
     ):
         listed = textwrap.fill(" ".join(sorted(found)), width=118, break_long_words=False, break_on_hyphens=False)
         lines += ["", f"# {what}", f'{name} = frozenset("""', listed, '""".split())']

@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
-import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
-from thunder.core.trace import Trace
-from thunder.extend import Executor
-from thunder.frontend.jit import JitFunction, compile_function, jitted_of, statistics, trace
+from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.module import ThunderModule, jitted_module
 from thunder.frontend.options import (
     MAX_SPECIALIZATIONS,
@@ -27,10 +25,14 @@ from thunder.frontend.options import (
     translate_torch_compile,
 )
 from thunder.frontend.stats import CompileStats
-from thunder.plugins import check_options
-from thunder.torch.private import SCRIPTED
-from thunder.transforms.base import Transform, as_transforms
-from thunder.transforms.modules import transformed_module
+from thunder.runtime.torch_private import SCRIPTED
+
+if TYPE_CHECKING:
+    from thunder.core.trace import Trace
+    from thunder.extend import Executor
+    from thunder.transforms.base import Transform
+
+    TransformLike = Transform | Callable[..., Trace]
 
 __all__ = [
     "cache_hits",
@@ -50,7 +52,6 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 Module = TypeVar("Module", bound=torch.nn.Module)
-TransformLike = Transform | Callable[..., Trace]
 
 _jitted: weakref.WeakSet[JitFunction[..., Any]] = weakref.WeakSet()
 
@@ -178,7 +179,7 @@ def jit(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
         max_programs=max_programs, max_compile_time=max_compile_time, save=save, extra=options,
     )  # fmt: skip
-    transforms = as_transforms(transforms)
+    transforms = _as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
@@ -208,13 +209,22 @@ def _check_kind(fn: Any) -> None:
         raise TypeError(f"{fn!r:.80} is async, so a call only creates a coroutine: pass a function without async")
 
 
+def _as_transforms(transforms: Any) -> tuple[Transform, ...]:
+    """Check the transforms and return them as a tuple."""
+    if isinstance(transforms, (tuple, list)) and not transforms:
+        return ()
+    # Imported by name at run time: without transforms, nothing of them is loaded.
+    return importlib.import_module("thunder.transforms.base").as_transforms(transforms)  # type: ignore[no-any-return]
+
+
 def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.Module:
     changing = [t for t in transforms if t.changes_module]
     if not isinstance(fn, torch.nn.Module):
         raise TypeError(
             f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: pass the module to thunder.jit"
         )
-    return transformed_module(fn, changing)
+    # Imported by name at run time, for the same reason.
+    return importlib.import_module("thunder.transforms.modules").transformed_module(fn, changing)  # type: ignore[no-any-return]
 
 
 OPTIONS = (
@@ -224,14 +234,29 @@ OPTIONS = (
 
 def _check_options(options: dict[str, Any]) -> None:
     if options:
-        check_options(options, others=OPTIONS)
+        # Imported by name at run time: without options of executors, no plugin is discovered.
+        importlib.import_module("thunder.plugins").check_options(options, others=OPTIONS)
 
 
 def compile(fn: Callable[P, R], *, executors_list: Sequence[Executor | str] | None = None) -> JitFunction[P, R]:
     """Compile a function like `jit`, with exactly the listed executors. Its trace keeps the function's name."""
-    jitted = compile_function(fn, executors_list=executors_list)
+    # Imported by name at run time, like all of the compiler.
+    jitted: JitFunction[P, R] = importlib.import_module("thunder.frontend.compiler").compile_function(
+        fn, executors_list=executors_list
+    )
     _jitted.add(jitted)
     return jitted
+
+
+def trace() -> Callable[..., Trace]:
+    """Return the function that traces: `thunder.trace()(fn, *args, **kwargs)` returns the trace before claiming."""
+
+    def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
+        # Imported by name at run time, like all of the compiler.
+        compiler = importlib.import_module("thunder.frontend.compiler")
+        return compiler.trace_function(fn, args, kwargs)  # type: ignore[no-any-return]
+
+    return run
 
 
 def last_traces(fn: Any) -> list[Trace]:

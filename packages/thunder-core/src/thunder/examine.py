@@ -26,7 +26,8 @@ from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.options import Options
-from thunder.frontend.pipeline import Specialization, compile_trace
+from thunder.frontend.pipeline import compile_trace
+from thunder.frontend.specialization import Specialization
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 

@@ -31,7 +31,7 @@ from thunder.core import langctx
 from thunder.core.locations import OWN_FOLDER, is_ours
 from thunder.core.state import state
 from thunder.extend.compile_state import current_compilation
-from thunder.frontend.pipeline import Specialization
+from thunder.frontend.specialization import Specialization
 from thunder.runtime.lock import runs, tracing_lock
 
 TOTAL = 1

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from thunder.cli import build_parser
+from thunder.core import environment
 from thunder.plugins import HOOKS, PHASES, PluginRegistry, PluginState, discovery
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -95,7 +96,7 @@ def test_states(state: PluginState) -> None:
 def test_names() -> None:
     """The group and the environment variables."""
     assert discovery.GROUP in PAGE
-    for variable in (discovery.EXECUTORS_VARIABLE, discovery.DISABLE_VARIABLE):
+    for variable in (environment.EXECUTORS_VARIABLE, environment.DISABLE_VARIABLE):
         assert f"| `{variable}` |" in PAGE
 
 

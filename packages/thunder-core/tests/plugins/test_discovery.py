@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from thunder.core.environment import names_in
 from thunder.plugins import GROUP, PluginRecord, PluginState
-from thunder.plugins.discovery import core_version, disabled_names, discover, names_in
+from thunder.plugins.discovery import core_version, disabled_names, discover
 
 
 def found(*folders: Path, core: str = "0.1.0", **environ: str) -> dict[tuple[str, str], PluginRecord]:

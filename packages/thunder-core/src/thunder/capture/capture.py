@@ -14,7 +14,6 @@ import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
 from thunder.capture.base.substitutions import Substitutions, undone
-from thunder.capture.guards.decisions import Decision
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
 from thunder.capture.guards.prologue import Prologue
@@ -32,6 +31,7 @@ from thunder.core.errors import DataDependentError, TracingError
 from thunder.core.state import SourceLine
 from thunder.core.trace import Trace
 from thunder.extend import Executor
+from thunder.runtime.decisions import Decision
 from thunder.runtime.tensor_check import overlap
 
 __all__ = ["Captured", "capture", "parameter_names", "trace_name"]
@@ -51,6 +51,7 @@ class Captured:
         # The positions of the inputs whose requires_grad is set before the program runs, and unset at its end.
         self.switched: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self.uncacheable: str | None = None
+        self.enables_grad = False  # whether the program enables gradients that the caller has disabled
         self.uses_hashes = False  # whether the program may depend on hashes, which differ between processes
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known

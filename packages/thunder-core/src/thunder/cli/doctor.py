@@ -24,11 +24,10 @@ from thunder.cli.child import EVERY, look
 from thunder.cli.import_name import other_owners
 from thunder.cli.plugins import quiet_records
 from thunder.cli.table import format_table
+from thunder.core.environment import DISABLE_VARIABLE, EXECUTORS_VARIABLE
 from thunder.core.errors import PluginLoadError
 from thunder.plugins import GROUP, PluginRecord, PluginState
 from thunder.plugins.discovery import (
-    DISABLE_VARIABLE,
-    EXECUTORS_VARIABLE,
     core_version,
     disabled_names,
     without_plugin,

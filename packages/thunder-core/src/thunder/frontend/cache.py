@@ -12,23 +12,18 @@ The cache counts guards that fail in a cache miss. Numbers and sizes that keep c
 
 from __future__ import annotations
 
-import contextlib
-from collections import deque
+import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from thunder.capture.guards.prologue import Guarded
-from thunder.capture.numbers.symbolic import Dynamic
-from thunder.capture.reads.guard_kinds import Equals, HasContents
-from thunder.capture.reads.kinds.containers import MAX_SYMBOLIC_ITEMS, item_source
 from thunder.core.events import current_log
-from thunder.extend import implementations_epoch
+from thunder.core.state import registrations
 from thunder.frontend.options import MAX_SPECIALIZATIONS
 from thunder.frontend.paths import Path
-from thunder.frontend.pipeline import Specialization
-from thunder.runtime.guards import GuardFailed, TensorsDiffer
+from thunder.frontend.specialization import Specialization
+from thunder.runtime.guards import GuardFailed
 
 __all__ = ["MAX_SPECIALIZATIONS", "NOT_FOR_THIS_CALL", "Cache", "Refusal"]
 
@@ -54,7 +49,7 @@ class Refusal:
     def is_about_numbers(self) -> bool:
         """Whether the guard failed because a number or a size has changed."""
         guarded = self.specialization.guarded
-        return guarded is not None and _is_about_numbers(self.failure, guarded)
+        return guarded is not None and guarded.is_about_numbers(self.failure)
 
     def __str__(self) -> str:
         if isinstance(self.failure, GuardFailed):
@@ -67,7 +62,8 @@ class Cache:
 
     def __init__(self, *, symbolic: bool = False, size: int = MAX_SPECIALIZATIONS):
         self.size = size
-        self.dynamic = Dynamic(symbolic)
+        self._symbolic = symbolic
+        self._dynamic: Any = None
         self.kept = 0  # counts specializations that were added
         self._hits_of_dropped = 0
         self.likeliest: Specialization | None = None
@@ -78,13 +74,22 @@ class Cache:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def dynamic(self) -> Any:
+        """The numbers and sizes that are symbolic: a `Dynamic`, which only a compilation needs."""
+        if self._dynamic is None:
+            # Imported by name at run time: calls of cached programs do not load the tracer.
+            symbolic = importlib.import_module("thunder.capture.numbers.symbolic")
+            self._dynamic = symbolic.Dynamic(self._symbolic)
+        return self._dynamic
+
     def __iter__(self) -> Iterator[Specialization]:
         return iter(self._all)
 
     @property
     def is_full(self) -> bool:
         """Whether another specialization would replace one that can still run."""
-        epoch = implementations_epoch()
+        epoch = registrations[0]
         return sum(s.epoch == epoch for s in self._all) >= self.size
 
     @property
@@ -103,7 +108,7 @@ class Cache:
 
         With `observed`, the specialization must be a path that begins with these answers.
         """
-        epoch = implementations_epoch()
+        epoch = registrations[0]
         tried = {id(refusal.specialization) for refusal in refused}
         key = _key(args, kwargs)
         first = self._by_key.get(key)
@@ -138,7 +143,7 @@ class Cache:
 
     def keep(self, specialization: Specialization, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add a specialization, and drop those that were compiled with other registered implementations."""
-        epoch = implementations_epoch()
+        epoch = registrations[0]
         self.kept += 1
         stale = sum(s.epoch != epoch for s in self._all)
         if stale:
@@ -160,7 +165,7 @@ class Cache:
     def clear(self) -> None:
         """Drop all specializations."""
         hits = self.hits
-        self.__init__(symbolic=self.dynamic.everything, size=self.size)  # type: ignore[misc]
+        self.__init__(symbolic=self._symbolic, size=self.size)  # type: ignore[misc]
         self._hits_of_dropped = hits
 
     def newest_first(self, refused: list[Refusal]) -> list[Refusal]:
@@ -173,66 +178,8 @@ class Cache:
         for refusal in refused:
             guarded = refusal.specialization.guarded
             if guarded is not None and refusal.is_about_numbers:
-                self._learn_from(guarded, args, kwargs)
+                guarded.learn(self.dynamic, args, kwargs)
                 return
-
-    def _learn_from(self, guarded: Guarded, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found = guarded.found(args, kwargs)
-        for guard in guarded.guards.values():
-            with contextlib.suppress(Exception):  # the source does not exist in this call
-                if isinstance(guard, Equals):
-                    self._learn_number(guard, found(guard.source))
-                elif isinstance(guard, HasContents):
-                    self._learn_contents(guard, found(guard.source))
-        if guarded.tensors is not None:
-            with contextlib.suppress(Exception):
-                for source, dim in guarded.tensors.changed_sizes([found(source) for source in guarded.tensors.names]):
-                    self.dynamic.size_changed(source, dim)
-
-    def _learn_number(self, guard: Equals, found: Any) -> None:
-        was = guard.operand
-        if _is_number(was) and type(found) is type(was) and found != was:
-            self.dynamic.number_changed(guard.source)
-
-    def _learn_contents(self, guard: HasContents, found: Any) -> None:
-        if not isinstance(found, (list, tuple, dict, deque)) or len(found) != len(guard.operand):
-            return
-        if isinstance(found, dict) != isinstance(guard.operand, dict) or len(found) > MAX_SYMBOLIC_ITEMS:
-            return
-        before = guard.operand if isinstance(found, dict) else dict(enumerate(guard.operand))
-        now = dict(dict.items(found)) if isinstance(found, dict) else dict(enumerate(found))
-        changed = [key for key, was in before.items() if now[key] != was]
-        if changed and all(_are_numbers(before[key], now[key]) for key in changed):
-            self.dynamic.contents_changed(guard.source)
-            for key in changed:
-                source = item_source(guard.source, found, key, [*before].index(key))
-                if type(before[key]) is not tuple:
-                    self.dynamic.number_changed(source)
-                    continue
-                self.dynamic.contents_changed(source)
-                for i, (was, is_now) in enumerate(zip(before[key], now[key])):
-                    if was != is_now:
-                        self.dynamic.number_changed(source.item(i))
-
-
-def _is_about_numbers(failure: Exception, guarded: Guarded) -> bool:
-    """Check whether a guard failed because of numbers or sizes."""
-    if isinstance(failure, TensorsDiffer):
-        check, tensors = failure.args
-        return bool(check.changed_sizes(tensors))
-    guard = guarded.guards.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
-    return isinstance(guard, HasContents) or (isinstance(guard, Equals) and _is_number(guard.operand))
-
-
-def _are_numbers(was: Any, now: Any) -> bool:
-    """Check whether two values are numbers of one type, or tuples that differ in such numbers only."""
-    if type(was) is tuple and type(now) is tuple:
-        return len(was) == len(now) and all(a == b or _are_numbers(a, b) for a, b in zip(was, now))
-    return _is_number(was) and type(now) is type(was)
-
-
-def _is_number(x: Any) -> bool:
-    return type(x) is int or type(x) is float
 
 
 def _key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

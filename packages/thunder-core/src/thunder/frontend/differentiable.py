@@ -29,19 +29,16 @@ from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 from thunder.passes.split import Split
 from thunder.runtime.autocast import no_autocast
-from thunder.runtime.autograd.node import Key, NodeLayout, autograd_function
-from thunder.runtime.autograd.results import FlatItem, Slot, builder, flattener
-from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
-from thunder.runtime.autograd.staged_backward import StagedBackward
-from thunder.runtime.lock import collection_paused, program_lock
+from thunder.runtime.autograd.layout import NodeLayout
+from thunder.runtime.autograd.node import Key
+from thunder.runtime.autograd.program import AutogradProgram
+from thunder.runtime.lock import collection_paused
 from thunder.runtime.torch_private import any_autocast
 
 __all__ = ["DifferentiableProgram", "backward_stages"]
 
 # If all gradients together have fewer bytes, thunder does not check which of them autograd wants.
 MIN_BYTES_TO_PRUNE = 1 << 16
-# The maximum number of backward programs of one forward program.
-MAX_BACKWARD_PROGRAMS = 16
 
 # The minimum number of bytes of gradients in a stage. On a CPU, a stage uses its gradients again while they are in
 # cache. On a GPU, a stage saves only memory, and costs the host the time of about ten launches.
@@ -55,12 +52,10 @@ def _ignore(key: Key, traces: list[Trace]) -> None:
     pass
 
 
-class DifferentiableProgram:
-    """A program that torch's autograd can differentiate.
+class DifferentiableProgram(AutogradProgram):
+    """A compiled program that torch's autograd can differentiate.
 
-    Its node returns a flat tuple: each tensor of the output once, then saved values. Inputs in the output are not in
-    this tuple, because the caller gets them back unchanged. With `guarded`, guards ensure that all inputs in `wrt`
-    require grad.
+    With `guarded`, guards ensure that all inputs in `wrt` require grad.
     """
 
     def __init__(self, split: Split, compile: Compile, *, remat: str = "auto", guarded: bool = True):
@@ -68,39 +63,20 @@ class DifferentiableProgram:
         self.compile = compile
         self.remat = remat
         self.traces = [split.forward, *compile(split.forward)]
-        self._lock = program_lock()
         self._log = current_log()
-        self._backward: dict[Key, Callable[..., Any]] = {}
         self._backward_traces: dict[Key, list[Trace]] = {}
-        self._recorded: dict[Key, DifferentiableProgram | ThunderError] = {}
-        self.ran: Key | DifferentiableProgram | None = None  # the backward program that ran last
-        self._native: Callable[..., Any] | None = None
-        #: Called with the key and the traces of each backward program that is compiled.
-        self.on_backward: Callable[[Key, list[Trace]], None] = _ignore
         # The check of which gradients are wanted takes time.
         worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= MIN_BYTES_TO_PRUNE
         prunes = worth and split.takes_less_for_less()
-        layout, self._flatten_native = _layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded)
-        self.layout = layout
+        #: Called with the key and the traces of each backward program that is compiled.
+        self.on_backward: Callable[[Key, list[Trace]], None] = _ignore
         program = self.traces[-1].python_callable(decorators=False)
         self.without_autocast = not guarded or any_autocast()  # otherwise the prologue guards that autocast is off
         if self.without_autocast:
             program = no_autocast(program)
-        apply = autograd_function(self, program)
-        self.run = apply if layout.plain else _then(apply, layout.build)
+        super().__init__(_layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded), program)
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self.run(*inputs)
-
-    def natively(self, *inputs: Any) -> Any:
-        """Compute the node's outputs with torch's own operations, for torch.func's transforms and forward mode."""
-        if self._native is None:
-            claimed = transform_for_execution(dce(self.split.source), get_always_executors())[-1]
-            self._native = delete_last_used(claimed).python_callable(decorators=False)
-        output = self._native(*inputs)
-        return output if self.layout.plain else self._flatten_native(output, _NothingSaved())
-
-    # -- backward -----------------------------------------------------------------------------------------------------
+    # -- traces -------------------------------------------------------------------------------------------------------
     @property
     def backward_traces(self) -> list[Trace]:
         """The traces of the backward program that ran last, or of the one for all gradients if none has run."""
@@ -109,7 +85,7 @@ class DifferentiableProgram:
     @property
     def unrecorded_traces(self) -> list[Trace]:
         """Like `backward_traces`, but only for backward programs that are not themselves differentiated."""
-        key = self.everything if self.ran is None or isinstance(self.ran, DifferentiableProgram) else self.ran
+        key: Any = self.everything if self.ran is None or isinstance(self.ran, AutogradProgram) else self.ran
         self.backward_program(key)
         return self._backward_traces[key]
 
@@ -119,62 +95,45 @@ class DifferentiableProgram:
         recorded = [d.traces[-1] for d in self._recorded.values() if isinstance(d, DifferentiableProgram)]
         return [self.traces[-1], *[traces[-1] for traces in self._backward_traces.values()], *recorded]
 
-    @property
-    def everything(self) -> Key:
-        """The key of the backward program for gradients of all results, with respect to all inputs."""
-        hidden = len(self.split.outputs) - self.split.returned
-        return (True,) * self.split.returned + (False,) * hidden, (True,) * len(self.split.wrt)
+    # -- backward -----------------------------------------------------------------------------------------------------
+    def make_backward(self, key: Key) -> Callable[..., Any]:
+        """Compile the backward program of a key."""
+        with self._constraints_closed(), collection_paused(), self._log.active(), progress(self._log.program):
+            start = perf_counter()
+            trace = self.split.backward(*key)
+            stages = self.layout.stages
+            if stages is not None and len(stages) > 1:
+                trace.info["stages"] = stages
+            traces = [trace, *self.compile(trace)]
+            program = traces[-1].python_callable(decorators=False)
+            again = "another combination of " if self._backward_traces else ""
+            self._backward_traces[key] = traces
+            reason = f"{again}gradients arrived for the first time"
+            record_program(self._log, reason, perf_counter() - start, traces, part="backward")
+            self.on_backward(key, traces)
+        return program
 
-    def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
-        """Return the key of the backward program for the gradients that arrive and are wanted.
+    def make_recorded(self, key: Key) -> DifferentiableProgram | ThunderError:
+        """Differentiate the backward program of a key, and compile it."""
+        try:
+            with self._constraints_closed(), self._log.active():
+                return self._differentiated(key)
+        except ThunderError as error:
+            return error
 
-        The program may compute more gradients, which limits the number of programs if user code computes the gradients
-        of many inputs one by one.
-        """
-        key = present, wanted
-        known = key in self._backward or key in self._recorded
-        few = known or len(self._backward) + len(self._recorded) < MAX_BACKWARD_PROGRAMS
-        return key if few else (present, (True,) * len(wanted))
+    def make_native(self) -> Callable[..., Any]:
+        """Compile the forward program for torch's own operations."""
+        claimed = transform_for_execution(dce(self.split.source), get_always_executors())[-1]
+        return delete_last_used(claimed).python_callable(decorators=False)
 
-    def backward_program(self, key: Key) -> Callable[..., Any]:
-        """Return the function `(saved, *gradients) -> gradients` of a key. With stages, the function is a generator."""
-        found = self._backward.get(key)
-        if found is not None:
-            return found
-        with self._lock:
-            found = self._backward.get(key)
-            if found is None:
-                with self._constraints_closed(), collection_paused(), self._log.active(), progress(self._log.program):
-                    start = perf_counter()
-                    trace = self.split.backward(*key)
-                    stages = self.layout.stages
-                    if stages is not None and len(stages.stages) > 1:
-                        trace.info["stages"] = stages.stages
-                    traces = self._backward_traces[key] = [trace, *self.compile(trace)]
-                    found = self._backward[key] = no_autocast(traces[-1].python_callable(decorators=False))
-                    again = "another combination of " if len(self._backward) > 1 else ""
-                    reason = f"{again}gradients arrived for the first time"
-                    record_program(self._log, reason, perf_counter() - start, traces, part="backward")
-                    self.on_backward(key, traces)
-        return found
+    def output_groups(self) -> dict[int, set[int]]:
+        """Return groups of outputs that are differentiated together, and the saved values that each group reads."""
+        return self.split.output_groups()
 
     def _constraints_closed(self) -> AbstractContextManager[None]:
         """Forbid new constraints on symbolic numbers, because the prologue that checks constraints already exists."""
         symbols = self.split.forward.info.get("symbols")
         return symbols.no_new_constraints() if symbols is not None and symbols.closed else nullcontext()
-
-    def recorded_backward(self, key: Key) -> DifferentiableProgram | ThunderError:
-        """Return the backward program as a differentiable program, or the error if it cannot be differentiated."""
-        with self._lock:
-            found = self._recorded.get(key)
-            if found is None:
-                try:
-                    with self._constraints_closed(), self._log.active():
-                        found = self._differentiated(key)
-                except ThunderError as error:
-                    found = error
-                self._recorded[key] = found
-        return found
 
     def _differentiated(self, key: Key) -> DifferentiableProgram:
         trace = self.split.backward(*key, boxed=False)
@@ -187,8 +146,8 @@ class DifferentiableProgram:
 
 
 # -- positions of values among the node's inputs and outputs ----------------------------------------------------------
-def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> tuple[NodeLayout, Callable[..., Any]]:
-    """Return the node's layout, and the function that flattens the output of `natively`."""
+def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> NodeLayout:
+    """Return the node's layout."""
     output, saved = split.forward.output
     # The compiled program returns values at the same positions, but transforms and executors may have renamed them.
     compiled = _compiled_names(split.forward, program)
@@ -210,14 +169,14 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
     tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
     several = guarded and split.returned > 1
     dependencies = split.reach() if several else []
-    template, items = _template(output, position, inputs), _flat_items(output, position, own)
-    layout = NodeLayout(
+    built, constants = _built(output, position, inputs, single)
+    return NodeLayout(
         single=single,
         plain=not hidden and isinstance(output, Proxy) and output.name in position and not own,
-        build=builder(template, single),
-        flatten=flattener(items, hidden, single),
-        template=template,
-        items=items,
+        built=built,
+        constants=constants,
+        flat=_flat(output, position, hidden, single, own),
+        flat_natively=_flat(output, position, hidden, single, set()),
         hidden=hidden,
         count=len(position),
         returned=split.returned,
@@ -232,21 +191,21 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         guarded=guarded,
         prunes=prunes,
         result_dependencies=dependencies if any(bits != dependencies[0] for bits in dependencies) else [],
-        stages=_stages(split, program, wanted, prunes) if guarded else None,
-        retention=SavedTensorRetention(split.returned, split.output_groups, tensors) if several else None,
+        stages=_stages(split, program, prunes) if guarded else None,
+        device=to_torch_device(split.wrt[0].device),
+        retains=several,
     )
-    return layout, flattener(_flat_items(output, position, set()), hidden, single)
 
 
-def _stages(split: Split, program: Trace, wanted: Sequence[int], prunes: bool) -> StagedBackward | None:
-    """Return the chain of nodes for a staged backward, or None if one node is enough."""
+def _stages(split: Split, program: Trace, prunes: bool) -> list[list[int]] | None:
+    """Return the gradients that each stage of a staged backward computes, or None if one node is enough."""
     found = backward_stages(split.forward, split.wrt) if prunes else [[*range(len(split.wrt))]]
     known = {p.name for p in split.wrt}
     # Inputs without a gradient must have no edge in torch's graph: torch would call their hooks with None.
     without_edge = any(getattr(p, "requires_grad", False) and p.name not in known for p in program.args)
     if len(found) < 2 and not without_edge:
         return None
-    return StagedBackward(found, wanted, to_torch_device(split.wrt[0].device))
+    return found
 
 
 def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int]]:
@@ -266,28 +225,29 @@ def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int
     return [sorted(stage) for stage in stages]
 
 
-class _NothingSaved:
-    """The saved values of a program that saves nothing. Each item is None."""
-
-    def __getitem__(self, i: int) -> None:
-        return None
-
-
-def _then(apply: Callable[..., Any], build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    return lambda *inputs: build(apply(*inputs), inputs)
-
-
-def _template(output: Any, position: dict[str, int], inputs: dict[str, int]) -> Any:
-    """Return the user's output with slots for the node's outputs and the inputs in it."""
+def _expression(output: Any, write: Callable[[Proxy], str], constants: list[Any]) -> str:
+    """Return the Python expression that rebuilds an output. `write` returns the expression of a value."""
     if isinstance(output, Proxy):
-        i = position.get(output.name)
-        return Slot("x", inputs[output.name]) if i is None else Slot("t", i)
-    if isinstance(output, dict):
-        return {key: _template(x, position, inputs) for key, x in output.items()}
+        return write(output)
     if isinstance(output, (tuple, list)):
-        items = [_template(x, position, inputs) for x in output]
-        return tuple(items) if isinstance(output, tuple) else items
-    return output
+        items = "".join(f"{_expression(x, write, constants)}, " for x in output)
+        return f"({items})" if isinstance(output, tuple) else f"[{items}]"
+    if isinstance(output, dict):
+        items = ", ".join(f"{key!r}: {_expression(x, write, constants)}" for key, x in output.items())
+        return f"{{{items}}}"
+    constants.append(output)
+    return f"c[{len(constants) - 1}]"
+
+
+def _built(output: Any, position: dict[str, int], inputs: dict[str, int], single: bool) -> tuple[str, list[Any]]:
+    """Return the expression of the user's output, from the node's outputs and the inputs, and its constants."""
+    constants: list[Any] = []
+
+    def write(p: Proxy) -> str:
+        i = position.get(p.name)
+        return f"x[{inputs[p.name]}]" if i is None else "t" if single else f"t[{i}]"
+
+    return _expression(output, write, constants), constants
 
 
 def _compiled_names(forward: Trace, program: Trace) -> dict[str, str]:
@@ -331,16 +291,25 @@ def _unshared_views(program: Trace, results: dict[str, str]) -> set[str]:
     return {name for name, now in results.items() if now in memory and holders.count(memory[now]) == 1}
 
 
-def _flat_items(output: Any, position: dict[str, int], own: set[str]) -> list[FlatItem]:
-    """Return the node's outputs in the order of `position`. The names in `own` are unshared views."""
-    paths: dict[str, tuple[Any, ...]] = {}
+def _flat(output: Any, position: dict[str, int], hidden: Sequence[int], single: bool, own: set[str]) -> str:
+    """Return the expression of the node's outputs, from the forward's output and saved values.
 
-    def walk(x: Any, path: tuple[Any, ...]) -> None:
+    The outputs are the tensors in the order of `position`, then the hidden ones. A single output is not in a tuple. The
+    names in `own` are unshared views, which are detached from their base, so that user code may write to them.
+    """
+    paths: dict[str, str] = {}
+
+    def walk(x: Any, path: str) -> None:
         if isinstance(x, Proxy):
             paths.setdefault(x.name, path)
-        elif isinstance(x, (tuple, list, dict)):
-            for key, item in x.items() if isinstance(x, dict) else enumerate(x):
-                walk(item, (*path, key))
+        elif isinstance(x, (tuple, list)):
+            for i, item in enumerate(x):
+                walk(item, f"{path}[{i}]")
+        elif isinstance(x, dict):
+            for key, item in x.items():
+                walk(item, f"{path}[{key!r}]")
 
-    walk(output, ())
-    return [FlatItem(paths[name], name in own) for name in position]
+    walk(output, "o")
+    items = [paths[name] + (".data" if name in own else "") for name in position]
+    items += [f"s[{i}]" for i in hidden] if len(hidden) < 2 else ["*hidden(s)"]
+    return items[0] if single else f"({''.join(f'{item}, ' for item in items)})"

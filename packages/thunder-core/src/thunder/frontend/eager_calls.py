@@ -28,12 +28,11 @@ from thunder.core.locations import is_ours
 from thunder.core.state import SourceLine, state
 from thunder.core.tracebacks import find_source, release_frames
 from thunder.frontend.cache import Refusal
-from thunder.frontend.environment import is_disabled
 from thunder.frontend.explain import counted
 from thunder.frontend.failures import Failure, failed_before_effects
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
-from thunder.frontend.pipeline import Specialization
+from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath, imposed
 from thunder.transforms.base import Transform
@@ -63,6 +62,7 @@ class EagerCalls:
         autograd: bool,
         extra_state: dict[str, Any],
         jit: Callable[..., Any],
+        disabled: bool,
     ):
         self._fn = fn
         self._options = options
@@ -75,10 +75,7 @@ class EagerCalls:
         self._uncacheable_line: SourceLine | None = None
         self._warned = False  # that it runs eagerly
         self._reasons: set[str] = set()  # of such warnings, shared with the programs of modules
-        # A function that is transformed as a whole computes results that eager mode does not.
-        self._disabled = is_disabled() and not self.must_compile
-        if self._disabled:
-            stats.eager = "THUNDER_DISABLE is set"
+        self._disabled = disabled  # by THUNDER_DISABLE
 
     @property
     def must_compile(self) -> bool:

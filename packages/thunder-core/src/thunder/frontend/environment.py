@@ -18,8 +18,8 @@ import difflib
 import os
 import warnings
 
+from thunder.core.environment import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 from thunder.frontend.logs import enable_logs
-from thunder.plugins.discovery import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 
 __all__ = ["is_disabled", "read_environment"]
 

@@ -24,7 +24,7 @@ import torch
 from thunder.core.state import state
 from thunder.core.tracebacks import present
 from thunder.frontend.jit import JitFunction
-from thunder.torch.private import fx_is_tracing, hidden_from_dynamo, jit_tracing_state
+from thunder.runtime.torch_private import fx_is_tracing, hidden_from_dynamo, jit_tracing_state
 
 __all__ = ["ThunderModule", "jitted_module"]
 

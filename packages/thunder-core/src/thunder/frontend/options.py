@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from thunder.capture.capture import trace_name
-from thunder.extend import Executor, named_executors, resolve_executors
-from thunder.passes.remat import REMAT, Remat
+if TYPE_CHECKING:
+    from thunder.extend import Executor
 
 __all__ = [
     "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Options",
@@ -19,6 +19,7 @@ __all__ = [
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
+Remat = Literal["auto", "none", "all"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
@@ -26,6 +27,7 @@ MAX_SPECIALIZATIONS = 16
 CACHE_OPTIONS: tuple[CacheOption, ...] = get_args(CacheOption)
 SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
 CUDA_GRAPHS: tuple[CUDAGraphs, ...] = get_args(CUDAGraphs)
+REMAT: tuple[Remat, ...] = get_args(Remat)
 
 
 class Options:
@@ -56,7 +58,7 @@ class Options:
         if save is not None and type(save) is not bool and not isinstance(save, (str, os.PathLike)):
             raise TypeError(f"thunder.jit(…, save={save!r}): save is True, False, None or the path of a directory")
         self.save = save if save is None or type(save) is bool else os.fspath(save)
-        self.executors = None if executors is None else named_executors(executors)
+        self.executors = None if executors is None else _named_executors(executors)
         self.exact = exact
         self.own_name = own_name
         self.extra = dict(extra or {})
@@ -65,11 +67,16 @@ class Options:
         """Return the executors, in the order in which they claim operations."""
         if self.exact:
             return self.executors or ()  # type: ignore[return-value]
-        return resolve_executors(self.executors)
+        # Imported by name at run time: calls of cached programs do not load executors.
+        return importlib.import_module("thunder.extend").resolve_executors(self.executors)  # type: ignore[no-any-return]
 
-    def name_for(self, fn: Any) -> str:
-        """Return the name of the computation in its trace."""
-        return trace_name(fn) if self.own_name else "computation"
+
+def _named_executors(executors: Any) -> tuple[Executor | str, ...]:
+    """Return the executors that a user named. They are validated, but not looked up."""
+    if isinstance(executors, (list, tuple)) and all(isinstance(x, str) for x in executors):
+        return tuple(executors)
+    # Imported by name at run time, for the same reason. There is an executor object, so the module is loaded.
+    return importlib.import_module("thunder.extend").named_executors(executors)  # type: ignore[no-any-return]
 
 
 def _limit(option: str, value: Any, good: bool) -> Any:

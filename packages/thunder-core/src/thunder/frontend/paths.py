@@ -9,16 +9,10 @@ that is traced with them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from thunder.capture.guards.decisions import Decision
-from thunder.capture.guards.evaluation import draws
-from thunder.core import prims
-from thunder.passes.checkpoint import random_sources
-from thunder.runtime.decisions import OtherPath, same_answer
-
-if TYPE_CHECKING:
-    from thunder.core.trace import Trace
+from thunder.core.generators import set_generator, state_of_generator
+from thunder.runtime.decisions import Decision, OtherPath, same_answer
 
 __all__ = ["MAX_RANDOM_PATHS", "Path", "is_worth_it", "reason_to_give_up"]
 
@@ -32,14 +26,15 @@ MAX_LOST_CALLS = 16
 
 
 class Path:
-    """The decisions of one specialization."""
+    """The decisions of one specialization.
 
-    def __init__(self, decisions: Sequence[Decision], trace: Trace):
+    `sources` are the devices and generators from which it draws random numbers before its last decision.
+    """
+
+    def __init__(self, decisions: Sequence[Decision], sources: Sequence[Any]):
         self.decisions = tuple(decisions)
         self.hits = 0
-        operations = trace.bound_symbols
-        last = max((i for i, op in enumerate(operations) if _decides(op)), default=-1)
-        self._sources = random_sources([op for op in operations[:last] if draws(op)])
+        self.sources = sources
 
     def observed(self, left: OtherPath) -> list[Any]:
         """Return the answers of a call that has left this path: those up to the decision with another answer."""
@@ -52,15 +47,15 @@ class Path:
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return `run`, which puts the generators' states back if the call leaves this path."""
-        sources = self._sources
+        sources = self.sources
 
         def run_path(*inputs: Any) -> Any:
-            states = [prims.state_of_generator(*source) for source in sources]
+            states = [state_of_generator(*source) for source in sources]
             try:
                 result = run(*inputs)
             except OtherPath:
                 for state, source in zip(states, sources):
-                    prims.set_generator(state, *source)
+                    set_generator(state, *source)
                 raise
             self.hits += 1
             return result
@@ -70,10 +65,6 @@ class Path:
     def __str__(self) -> str:
         lines = [f"path with {self.hits} {'call' if self.hits == 1 else 'calls'}"]
         return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
-
-
-def _decides(op: Any) -> bool:
-    return op.sym is prims.decide or any(map(_decides, op.subsymbols))
 
 
 def is_worth_it(paths: Sequence[Path]) -> bool:

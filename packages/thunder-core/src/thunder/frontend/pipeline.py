@@ -10,22 +10,24 @@ from typing import Any
 import torch
 
 from thunder.capture.capture import Captured
-from thunder.capture.guards.prologue import Guarded
+from thunder.capture.guards.evaluation import draws
 from thunder.capture.trace_into import trace_into
 from thunder.core import prims
 from thunder.core.errors import ThunderError
-from thunder.core.events import Event
 from thunder.core.profiling import profiler_started, profiler_stopped
 from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
-from thunder.extend import Compilation, Executor, compiling, implementations_epoch
+from thunder.extend import Compilation, Executor, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.paths import Path
+from thunder.frontend.specialization import Specialization
+from thunder.passes.checkpoint import random_sources
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
@@ -35,95 +37,14 @@ from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.autograd.requires_grad import switching_requires_grad
-from thunder.runtime.lock import collection_paused, runs
+from thunder.runtime.lock import collection_paused
 from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
-from thunder.transforms.lent_results import replaced
 
-__all__ = ["Specialization", "compile_trace", "needs_decorators"]
+__all__ = ["compile_trace", "needs_decorators"]
 
 on_profiling(profiler_started, profiler_stopped)
-
-
-class Specialization:
-    """A compiled program with its prologue and epilogue."""
-
-    __slots__ = (
-        "after",
-        "differentiable",
-        "enables_grad",
-        "epilogue",
-        "epilogue_traces",
-        "epoch",
-        "event",
-        "guarded",
-        "hits",
-        "leaves",
-        "path",
-        "prologue",
-        "prologue_traces",
-        "run",
-        "traces",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        prologue: Callable[..., Any] | None,
-        run: Callable[..., Any],
-        epilogue: Callable[[Any, Any], Any] | None,
-        traces: list[Trace],
-        prologue_traces: list[Trace],
-        epilogue_traces: list[Trace],
-        differentiable: DifferentiableProgram | None,
-        guarded: Guarded | None,
-        path: Path | None,
-    ):
-        self.hits = 0  # the number of calls that found it in the cache
-        self.event: Event | None = None  # the event of its compilation
-        self.after = self  # the specialization that ran in the call after the last call of this one
-        self.guarded = guarded
-        self.path = path
-        self.enables_grad = False  # whether a differentiable program enables gradients that the caller has disabled
-        self.prologue = prologue
-        self.run = run if path is None else path.around(run)
-        self.epilogue = epilogue
-        self.traces = traces
-        self.prologue_traces = prologue_traces
-        self.differentiable = differentiable
-        self.epilogue_traces = epilogue_traces
-        # The targets whose `.grad` the program replaces for certain, once a CUDA graph has been launched.
-        certain = "gradients" in traces[-1].info and _ends_once_launched(traces[-1])
-        self.leaves = [*gradients_of(epilogue_traces[0]).values()] if certain else []
-        self.epoch = implementations_epoch()
-
-    @property
-    def backward_traces(self) -> list[Trace]:
-        """The traces of the backward program that ran last, if the program is differentiated."""
-        return [] if self.differentiable is None else self.differentiable.backward_traces
-
-    @property
-    def reports(self) -> list[str]:
-        """The reports of operations that choose at run time how they execute, such as CUDA graphs."""
-        programs = [self.traces[-1]] if self.differentiable is None else self.differentiable.programs
-        found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
-        return [f"{name}: {report}" for name, report in found if isinstance(report, str)]
-
-    def call(self, accepted: Any) -> Any:
-        """Run the program on its prologue's result: the inputs, and with an epilogue the targets of side effects."""
-        if self.epilogue is None:
-            return self.run(*accepted)
-        inputs, targets = accepted
-        if self.leaves:
-            replaced.leaves, replaced.inputs = [targets[i] for i in self.leaves], inputs
-            try:
-                values = self.run(*inputs)
-            finally:
-                replaced.leaves = replaced.inputs = ()
-        else:
-            values = self.run(*inputs)
-        with runs.lock:  # a program that another thread traces must not take these assignments for its own
-            return self.epilogue(values, targets)
 
 
 def clean(trace: Trace) -> list[Trace]:
@@ -232,10 +153,9 @@ def compile_trace(
             if "symbols" in captured.computation.info:
                 # The prologue needs the backward program's constraints on symbolic numbers.
                 differentiable.backward_program(differentiable.everything)
+            captured.enables_grad = switched_on
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
-            made = _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
-            made.enables_grad = switched_on
-            return made
+            return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
     if flowing:  # no gradient flows out of the program
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     traces += passes.to_execution(traces[-1])
@@ -329,10 +249,28 @@ def _specialization(
         prologues[-1].python_callable(decorators=False) if prologues else None,
         run,
         epilogues[-1].python_callable(decorators=False) if epilogues else None,
-        traces,
-        prologues,
-        epilogues,
-        differentiable,
-        None if prologue is None else prologue.guarded,
-        Path(captured.decisions, captured.computation) if captured.decisions else None,
+        differentiable=differentiable,
+        guarded=None if prologue is None else prologue.guarded,
+        path=Path(captured.decisions, _drawn_before(captured.computation)) if captured.decisions else None,
+        leaves=_replaced_gradients(traces[-1], epilogues),
+        traces=traces,
+        prologue_traces=prologues,
+        epilogue_traces=epilogues,
     )
+
+
+def _replaced_gradients(program: Trace, epilogues: Sequence[Trace]) -> list[int]:
+    """Return the targets whose `.grad` the program replaces for certain, once a CUDA graph has been launched."""
+    certain = "gradients" in program.info and _ends_once_launched(program)
+    return [*gradients_of(epilogues[0]).values()] if certain else []
+
+
+def _drawn_before(program: Trace) -> list[Any]:
+    """Return the generators from which the operations before the last decision of a program draw."""
+    operations = program.bound_symbols
+    last = max((i for i, op in enumerate(operations) if _decides(op)), default=-1)
+    return random_sources([op for op in operations[:last] if draws(op)])
+
+
+def _decides(op: BoundSymbol) -> bool:
+    return op.sym is prims.decide or any(map(_decides, op.subsymbols))

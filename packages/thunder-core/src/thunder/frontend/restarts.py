@@ -9,7 +9,7 @@ from typing import Any
 from thunder.frontend.cache import Cache
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.paths import is_worth_it, reason_to_give_up
-from thunder.frontend.pipeline import Specialization
+from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath
 

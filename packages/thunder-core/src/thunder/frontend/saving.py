@@ -1,210 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved programs of a jitted function: which of its programs are saved, and the lookup of a call in the store.
+"""Saving: which compiled programs are written to the store, and how they are described (`saved_programs.py` reads them).
 
-`SavedPrograms` belongs to one `JitFunction`. A call that no cached program accepts is looked up in the store before it
-is traced. A compiled program is saved if all that it refers to has a name in another process, and if compiling it took
-long enough. Backward programs are saved when they are compiled.
+A program is saved if all that it refers to has a name in another process, and if compiling it took long enough.
+Backward programs are saved when they are compiled. The source of a differentiated program is saved, too: a later
+process compiles it anew for a combination of gradients that no process before it has seen.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import time
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from thunder.capture.base import sources
 from thunder.capture.base.sources import Argument, Root, Source
+from thunder.capture.capture import Captured
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
-from thunder.core.devices import to_torch_device
+from thunder.core import prims
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.devices import to_device, to_torch_device
+from thunder.core.errors import ThunderError
 from thunder.core.events import EventLog
 from thunder.core.printer import PrintContext, trace_text
-from thunder.core.trace import Trace, verification_level
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import Symbol
+from thunder.core.trace import Trace
+from thunder.extend import Compilation, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.options import Options
-from thunder.frontend.pipeline import Specialization, needs_decorators
+from thunder.frontend.pipeline import Passes, needs_decorators
+from thunder.frontend.saved_programs import SavedPrograms
+from thunder.frontend.specialization import Specialization
+from thunder.passes.split import Split
+from thunder.runtime.names import HELPERS
 from thunder.saved.constants import Decoder, Encoder, Path
-from thunder.saved.keys import call_text, key_of
-from thunder.saved.programs import SavedText, describe_layout, key_text
-from thunder.saved.references import Stale, Unsavable
-from thunder.saved.specialization import SavedSpecialization
-from thunder.saved.store import SWITCH_VARIABLE, Store, default_directory
+from thunder.saved.keys import call_text
+from thunder.saved.programs import SavedText, backward_folder, describe_layout, key_text
+from thunder.saved.references import Unsavable
 from thunder.saved.verify import Refused
 from thunder.transforms.captured_region import CapturedRegion
 
-__all__ = ["MIN_SECONDS", "SavedPrograms"]
+__all__ = ["MIN_SECONDS", "Saving", "rebuilt"]
 
 # A program is saved by default if compiling it took at least so many seconds.
 MIN_SECONDS = 1.0
 
 
-class SavedPrograms:
-    """The saved programs of one jitted function."""
+class Saving:
+    """Writes the programs of one jitted function to the store."""
 
-    def __init__(self, fn: Any, options: Options, transforms: Sequence[Any], log: EventLog, *, autograd: bool):
+    def __init__(self, fn: Any, saved: SavedPrograms, log: EventLog):
         self._fn = fn
+        self._saved = saved
         self._log = log
-        self._options = options
-        self._transforms = transforms
-        self._autograd = autograd
-        self._pending: tuple[Specialization, Any, str, float] | None = None  # a program that will be saved
-        self._tried: set[str] = set()  # the names of entries that are in the cache, or that this process cannot use
-        self.directory = _directory(options)
-        self.off = self._reason_for_off()
-        self._store = None if self.off is not None else Store(self.directory)  # type: ignore[arg-type]
+        self._pending: tuple[Specialization, Captured, str, float] | None = None
 
-    def _reason_for_off(self) -> str | None:
-        """Return why no program of this function is saved or read, or None."""
-        if self.directory is None:
-            return "saving is off"
-        if self._options.cache in ("same input", "no caching"):
-            return f'programs with cache="{self._options.cache}" are not saved'
-        for transform in self._transforms:
-            if transform.saved_key() is None:
-                return f"the transform {transform.name} does not say what it depends on (Transform.saved_key)"
-        if verification_level():
-            return "THUNDER_VERIFY is set"
-        return None
-
-    # -- the key ------------------------------------------------------------------------------------------------------
-    def _key_now(self) -> str:
-        options = self._options
-        extra = {name: repr(value) for name, value in options.extra.items()}
-        described = {
-            "executors": None if options.executors is None else [getattr(x, "name", x) for x in options.executors],
-            "options": [options.cache, options.remat, options.cuda_graphs, options.exact, options.name_for(self._fn)],
-            "extra": extra,
-            "transforms": [[type(t).__module__, type(t).__qualname__, t.saved_key()] for t in self._transforms],
-            "autograd": self._autograd,
-        }
-        return key_of(self._fn, described)
-
-    # -- reading ------------------------------------------------------------------------------------------------------
-    def find(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any], refusals: tuple[type[Exception], ...]
-    ) -> tuple[Any, Any] | None:
-        """Return a saved program whose prologue accepts a call, and its inputs."""
-        if self._store is None or observed or not os.path.isdir(self._store.directory):
-            return None
-        start = time.perf_counter()
-        try:
-            key = self._key_now()
-            names = [name for name in self._store.names(key) if name not in self._tried]
-        except (Refused, OSError) as error:
-            self._note(f"miss: {error}")
-            return None
-        call = call_text(args, kwargs) if names else ""
-        reason = "no program of this function is saved"
-        for name in names:
-            found = self._entry(key, name, call)
-            if isinstance(found, str):
-                reason = found
-                continue
-            specialization = found
-            try:
-                inputs = specialization.prologue(*args, **kwargs)
-            except refusals as failure:
-                reason = f"{failure}"
-                continue
-            try:
-                specialization.load()
-            except (Refused, Stale, KeyError, TypeError, ValueError, IndexError) as error:
-                self._tried.add(name)
-                reason = f"{name[:12]}: {error}"
-                continue
-            self._tried.add(name)
-            self._store.used(key, name)
-            self._note(f"hit: {name[:12]}", seconds=time.perf_counter() - start, name=name)
-            return specialization, inputs
-        self._note(f"miss: {reason}")
-        return None
-
-    def _entry(self, key: str, name: str, call: str) -> SavedSpecialization | str:
-        """Return the specialization of an entry, or why it is not for this call."""
-        assert self._store is not None
-        try:
-            content = self._store.read(key, name)
-            if content["kind"] != "program":
-                raise Refused("no program")
-            if content["call"] != call and not content["symbolic"]:
-                return "the saved programs are for other arguments"
-            decode = Decoder(self._fn)
-            return SavedSpecialization(content, decode, lambda: self._backward_of(name, decode), self._rebuild)
-        except (Refused, OSError) as error:
-            self._tried.add(name)
-            return f"{name[:12]}: {error}"
-        except Stale as error:
-            return f"{error}"
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            self._tried.add(name)
-            return f"{name[:12]}: damaged ({type(error).__name__})"
-
-    def _backward_of(self, name: str, decode: Decoder) -> Iterator[tuple[str, SavedText, Decoder]]:
-        assert self._store is not None
-        with contextlib.suppress(Refused, OSError):
-            for other in self._store.names(_backward_key(name)):
-                with contextlib.suppress(Refused, OSError, KeyError, TypeError):
-                    content = self._store.read(_backward_key(name), other)
-                    if content["kind"] == "backward":
-                        yield content["key"], SavedText(content["name"], content["program"]), decode
-
-    def _rebuild(self, content: Mapping[str, Any], decode: Decoder) -> Any:
-        raise Refused("a combination of gradients that was not saved")
-
-    # -- writing ------------------------------------------------------------------------------------------------------
-    def keep(self, specialization: Specialization, captured: Any, args: Any, kwargs: Any, seconds: float) -> None:
-        """Remember a program that has just been compiled, if saving it pays. `compiled` then saves it."""
-        if self._store is not None and (self._options.save is not None or seconds >= MIN_SECONDS):
+    def compiled(self, specialization: Specialization, captured: Captured, args: Any, kwargs: Any, seconds: float) -> None:
+        """Remember a program that has just been compiled, if saving it pays. `finish` then saves it."""
+        if self._saved.is_on and (self._saved.always or seconds >= MIN_SECONDS):
             self._pending = specialization, captured, call_text(args, kwargs), seconds
 
-    def compiled(self, specialization: Specialization) -> None:
-        """Save a program once the traced function's objects are as they were before the trace."""
+    def finish(self) -> None:
+        """Save the program once the objects of the user are as they were before the trace."""
         pending, self._pending = self._pending, None
-        if pending is not None and pending[0] is specialization:
-            self._save(*pending)
-
-    def _save(self, specialization: Specialization, captured: Any, call: str, seconds: float) -> None:
-        assert self._store is not None
-        try:
-            writer = _Writer(self._fn, specialization)
-            content = writer.content(captured, call, seconds)
-            key = self._key_now()
-            name = self._store.write(key, content)
-        except (Unsavable, Refused, OSError) as error:
-            self._note(f"not saved: the program refers to {error}" if isinstance(error, Unsavable) else f"not saved: {error}")
+        if pending is None:
             return
-        self._tried.add(name)
-        self._note(f"saved: {name[:12]}", name=name)
-        if specialization.differentiable is not None:
-            specialization.differentiable.on_backward = lambda key, traces: self._save_backward(name, writer, key, traces)
-
-    def _save_backward(self, name: str, writer: _Writer, key: Any, traces: Sequence[Trace]) -> None:
-        assert self._store is not None
         try:
-            program = writer.program(traces[-1])
-            content = {"kind": "backward", "key": key_text(key), "name": traces[-1].name, "program": program}
-            self._store.write(_backward_key(name), content)
-        except (Unsavable, Refused, OSError) as error:
-            self._note(f"backward not saved: {error}")
+            self._save(*pending)
+        except Unsavable as error:
+            self._saved.note(f"not saved: the program refers to {error}")
+        except (Refused, OSError) as error:
+            self._saved.note(f"not saved: {error}")
+        except Exception as error:  # the call itself must not fail
+            if os.environ.get("THUNDER_STRICT", "0") != "0":
+                raise
+            self._saved.note(f"not saved: {type(error).__name__}: {error}")
 
-    def _note(self, reason: str, seconds: float | None = None, **details: Any) -> None:
-        self._log.add("saved", reason, seconds=seconds, details=details)
+    def _save(self, specialization: Specialization, captured: Captured, call: str, seconds: float) -> None:
+        store = self._saved.store
+        assert store is not None
+        writer = _Writer(self._fn, specialization)
+        name = store.write(self._saved.key(), writer.content(captured, call, seconds))
+        self._saved.known.add(name)
+        self._saved.note(f"saved: {name[:12]}", name=name)
+        differentiable = specialization.differentiable
+        if isinstance(differentiable, DifferentiableProgram):
+            save = self._backward_saver(name, writer)
+            for key, traces in differentiable._backward_traces.items():
+                save(key, traces)
+            differentiable.on_backward = save
 
+    def _backward_saver(self, name: str, writer: _Writer) -> Callable[[Any, Sequence[Trace]], None]:
+        """Return the function that saves a backward program of the entry called `name`."""
+        saved, store = self._saved, self._saved.store
+        assert store is not None
 
-def _backward_key(name: str) -> str:
-    return f"{name[:38]}.b"
+        def save(key: Any, traces: Sequence[Trace]) -> None:
+            try:
+                content = {"kind": "backward", "key": key_text(key), "program": writer.program(traces[-1])}
+                store.write(backward_folder(name), content)
+            except Unsavable as error:
+                saved.note(f"backward not saved: the program refers to {error}")
+            except (Refused, OSError) as error:
+                saved.note(f"backward not saved: {error}")
 
-
-def _directory(options: Options) -> str | None:
-    """Return the directory of saved programs, or None if saving is off."""
-    if options.save is False or os.environ.get(SWITCH_VARIABLE, "").strip().lower() in ("0", "false", "no", "off"):
-        return None
-    if options.save is None or options.save is True:
-        return default_directory()
-    return os.path.abspath(os.path.expanduser(options.save))
+        return save
 
 
 class _Writer:
@@ -212,70 +114,150 @@ class _Writer:
 
     def __init__(self, fn: Any, specialization: Specialization):
         self._specialization = specialization
-        guards = () if specialization.guarded is None else specialization.guarded.guards.values()
-        self._encode = Encoder(fn, _Paths(guards))
+        guarded: Any = specialization.guarded
+        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()))
 
-    def content(self, captured: Any, call: str, seconds: float) -> dict[str, Any]:
+    def content(self, captured: Captured, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
-        s, differentiable = self._specialization, self._specialization.differentiable
-        if s.path is not None:
-            raise Unsavable("answers of branches on values")
         if captured.uses_hashes:
             raise Unsavable("hashes or the order of a set, which differ between processes")
-        programs = {"prologue": self.program(s.prologue_traces[-1], guards=True)}
-        last = s.traces[-1] if differentiable is None else differentiable.traces[-1]
-        programs["computation"] = self.program(last)
+        s, differentiable = self._specialization, self._specialization.differentiable
+        last = differentiable.traces[-1] if isinstance(differentiable, DifferentiableProgram) else s.traces[-1]
+        programs = {"prologue": self.program(s.prologue_traces[-1], "prologue"), "computation": self.program(last)}
         if s.epilogue_traces:
             programs["epilogue"] = self.program(s.epilogue_traces[-1])
-        layout = None
-        if differentiable is not None:
-            layout = self._layout(differentiable)
+        layout = source = None
+        if isinstance(differentiable, DifferentiableProgram):
+            groups = differentiable.output_groups() if differentiable.layout.retains else {}
+            layout = describe_layout(differentiable.layout, groups, self._encode)
+            source = self._source(differentiable)
+        event: Any = s.event
         return {
             "kind": "program",
-            "name": last.name,
             "call": call,
             "symbolic": "symbols" in captured.computation.info,
             "seconds": round(seconds, 3),
-            "operations": 0 if s.event is None else s.event.details["operations"],
-            "executors": {} if s.event is None else s.event.details["executors"],
+            "operations": event.details["operations"],
+            "executors": event.details["executors"],
             "programs": programs,
             "layout": layout,
+            "source": source,
+            "path": None if s.path is None else self._path(s.path),
+            "leaves": list(s.leaves),
             "flags": {
                 "no_grad": differentiable is None and needs_decorators(last),
-                "no_autocast": differentiable is not None and differentiable.without_autocast,
-                "enable_grad": differentiable is not None and s.enables_grad,
+                "no_autocast": isinstance(differentiable, DifferentiableProgram) and differentiable.without_autocast,
+                "enables_grad": captured.enables_grad,
                 "switched": [list(x) for x in captured.switched],
             },
         }
 
-    def _layout(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
-        split, layout = differentiable.split, differentiable.layout
-        groups = split.output_groups() if layout.retention is not None else {}
-        return describe_layout(layout, groups, to_torch_device(split.wrt[0].device), self._encode)
+    def _path(self, path: Any) -> dict[str, Any]:
+        encode = self._encode
+        return {
+            "decisions": [{"answer": encode(d.answer), "question": d.question, "random": d.random} for d in path.decisions],
+            "sources": [[encode(x) for x in source] for source in path.sources],
+        }
 
-    def program(self, trace: Trace, *, guards: bool = False) -> dict[str, Any]:
+    def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
+        """Describe the program before it was differentiated."""
+        trace = differentiable.split.source
+        if "symbols" in trace.info:
+            raise Unsavable("gradients of symbolic sizes")
+        arguments = []
+        for p in trace.args:
+            if not isinstance(p, TensorProxy):
+                raise Unsavable(f"an input that is a {type(p).__name__}")
+            dtype, device = to_torch_dtype(p.dtype), to_torch_device(p.device)
+            arguments.append([p.name, list(p.shape), self._encode(dtype), str(device), p.requires_grad])
+        program = self.program(trace, "source")
+        return {"program": program, "arguments": arguments, "remat": differentiable.remat}
+
+    def program(self, trace: Trace, kind: str = "program") -> dict[str, Any]:
         """Return the text of a trace and its constants."""
         if any(isinstance(op.sym.fn, CapturedRegion) for op in trace.bound_symbols):
             raise Unsavable("a CUDA graph")
-        context = PrintContext()
-        text = trace_text(trace, depth=0, decorators=False, context=context)
-        lines = text[text.index("def ") :].split("\n")
-        text = "\n".join([_without_comment(line) for line in lines if not line.lstrip().startswith("#")])
-        text = text.encode("ascii", "backslashreplace").decode()
-        constants = {
-            name: self._encode(x) for name, x in context.objects.items() if name not in ("GuardFailed", "TensorsDiffer")
-        }
-        program = {"text": text, "constants": constants}
-        SavedText(trace.name, program).check(guards=guards)
+        context = PrintContext(symbols=kind == "source")
+        text = _text_of(trace, context)  # collects the objects
+        constants = {name: self._constant(x) for name, x in context.objects.items() if HELPERS.get(name) is not x}
+        program = {"name": trace.name, "text": text, "constants": constants}
+        SavedText(program).check(kind)
         return program
+
+    def _constant(self, x: Any) -> Any:
+        if isinstance(x, Symbol):
+            if isinstance(x.id, tuple) and x.id[:1] == ("opaque",):
+                return ["symbol", self._encode(x.id[1])]
+            raise Unsavable(f"the operation {x.name}")
+        return self._encode(x)
+
+
+def _text_of(trace: Trace, context: PrintContext) -> str:
+    """Return the text of a trace without imports and comments, in ASCII."""
+    text = trace_text(trace, depth=0, decorators=False, context=context)
+    lines = text[text.index("def ") :].split("\n")
+    kept = [_without_comment(line) for line in lines if not line.lstrip().startswith("#")]
+    return "\n".join(kept if len(kept) > 1 else [*kept, "  pass"]).encode("ascii", "backslashreplace").decode()
+
+
+_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
 
 
 def _without_comment(line: str) -> str:
     """Return a line without the type of its result."""
-    at = line.rfind('  # ')
-    return line[:at] if at > 0 and line.endswith('"') and line.startswith(f"  {line[at + 4 :].partition(':')[0]} = ") else line
+    return _COMMENT.sub("", line)
 
 
+# -- compiling a saved program anew -----------------------------------------------------------------------------------
+_LOCAL_NAME = re.compile(r"\b[a-z]+\d+\b")
+
+
+def rebuilt(
+    content: Mapping[str, Any], decode: Decoder, options: Options, transforms: Sequence[Any], log: EventLog
+) -> DifferentiableProgram:
+    """Compile the differentiated program of an entry from its source.
+
+    Its forward program must be the saved one, whose saved values a backward program receives.
+    """
+    source = content["source"]
+    compilation = Compilation(options.extra)
+    executors = options.resolved_executors()
+    passes = Passes(executors, compilation, transforms, source["remat"])
+    with log.active(), compiling(compilation):
+        trace = _traced(source, decode)
+        split = Split(trace, executors, [p for p in trace.args if p.requires_grad], remat=source["remat"])
+        program = DifferentiableProgram(split, passes.to_execution, remat=source["remat"])
+    found, saved = _text_of(program.traces[-1], PrintContext()), content["programs"]["computation"]["text"]
+    if _with_common_names(found) != _with_common_names(saved):
+        raise ThunderError(
+            "gradients arrive for which no backward program was saved, and the saved program cannot be compiled anew: "
+            "set THUNDER_CACHE=0, or remove the saved programs with `thunder cache prune --all`"
+        )
+    return program
+
+
+def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
+    """Return the trace of a saved source."""
+    function = SavedText(source["program"]).function(decode, kind="source")
+    arguments = [
+        TensorProxy(name=name, shape=tuple(shape), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad)
+        for name, shape, dtype, device, grad in source["arguments"]
+    ]
+    trace = Trace(source["program"]["name"], args=arguments)
+    with tracectx(trace):
+        for p in arguments:
+            prims.unpack_trivial(p)
+        prims.python_return(function(*arguments))
+    return trace
+
+
+def _with_common_names(text: str) -> str:
+    """Return a text in which values have names that only depend on their order."""
+    names: dict[str, str] = {}
+    return _LOCAL_NAME.sub(lambda m: names.setdefault(m[0], f"v{len(names)}"), text)
+
+
+# -- paths of objects -------------------------------------------------------------------------------------------------
 class _Paths(Mapping[int, Path]):
     """The paths of objects that guards found, by the ids of the objects. They are computed when one is asked for."""
 

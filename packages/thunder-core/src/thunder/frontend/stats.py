@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from thunder.core.events import EventLog
 from thunder.core.state import SourceLine
-from thunder.core.trace import Trace
 from thunder.frontend.cache import Cache, Refusal
 from thunder.frontend.explain import explained, first_line
-from thunder.frontend.per_module import PerModule
-from thunder.frontend.pipeline import Specialization
 from thunder.frontend.progress import progress
-from thunder.frontend.record import record_program
+from thunder.frontend.specialization import Specialization
 
-__all__ = ["CompileStats"]
+if TYPE_CHECKING:
+    from thunder.core.trace import Trace
+
+__all__ = ["FIRST", "CompileStats"]
 
 FIRST = "no program was cached"
 
@@ -41,7 +42,7 @@ class CompileStats:
         self.error: str | None = None  # thunder's error that ended the last trace, which then ran eagerly
         self.constant: str | None = None  # why numbers that change are static although thunder tried symbolic ones
         self.partly_eager: str | None = None  # why only the modules that the function calls are compiled
-        self.per_module: PerModule | None = None
+        self.per_module: Any = None  # the `PerModule` that compiles them
 
     @property
     def cache_hits(self) -> int:
@@ -56,7 +57,7 @@ class CompileStats:
     @property
     def partly_eager_calls(self) -> int:
         """The number of calls that compiled the modules of the function one by one."""
-        return 0 if self.per_module is None else self.per_module.calls
+        return 0 if self.per_module is None else self.per_module.calls  # type: ignore[no-any-return]
 
     @property
     def eager_calls(self) -> int:
@@ -117,25 +118,6 @@ class CompileStats:
         self.refused = [str(refusal) for refusal in refused]
         for refusal, reason in zip(refused, self.refused):
             self.events.add("guard", reason, details={"number": refusal.is_about_numbers})
-
-    def compiled(self, specialization: Specialization, seconds: float, *, observed: int = 0) -> None:
-        """Record a new program. `observed` answers of its path are those of a call that has left another path."""
-        self.compiled_calls += 1
-        decisions = () if specialization.path is None else specialization.path.decisions
-        for decision in decisions:
-            details = {"answer": decision.answer, "random": decision.random}
-            self.events.add("decision", decision.question, where=decision.source, details=details)
-        reason = self.refused[0] if self.refused else FIRST
-        if 0 < observed <= len(decisions):
-            reason = f"{decisions[observed - 1]}"
-        specialization.event = record_program(
-            self.events,
-            reason,
-            seconds,
-            specialization.traces,
-            specialization.prologue_traces,
-            specialization.epilogue_traces,
-        )
 
     def fell_back(self, reason: str, where: SourceLine | None = None, *, scope: str = "call") -> None:
         """Record that a call, a function or everything but its modules runs eagerly."""

@@ -36,7 +36,7 @@ any executor, which needs the least memory but more time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 from thunder.core import prims
 from thunder.core.dtypes import bool8
@@ -46,11 +46,9 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.passes.min_cut import cheapest_vertices
 
-__all__ = ["REMAT", "Remat", "choose_saved", "small_parts"]
+__all__ = ["choose_saved", "small_parts"]
 
 #: The allowed values of the option `remat`.
-Remat = Literal["auto", "none", "all"]
-REMAT: tuple[Remat, ...] = get_args(Remat)
 
 Producers = dict[str, tuple[int, BoundSymbol]]
 # A predicate of operations that may be recomputed. Its second argument checks whether backward reads a value anyway.

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from thunder.core.environment import EXECUTORS_VARIABLE, names_in
 from thunder.core.errors import PluginLoadError, ThunderError
 from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
-from thunder.plugins.discovery import API_VERSION, EXECUTORS_VARIABLE, GROUP, names_in
+from thunder.plugins.discovery import API_VERSION, GROUP
 from thunder.plugins.env import (
     Availability,
     Env,

@@ -13,11 +13,11 @@ the distribution that wins: `THUNDER_DISABLE_PLUGINS=thunder-ex-acme`.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
+from thunder.core.environment import DISABLE_VARIABLE, names_in
 from thunder.plugins.record import PluginRecord, PluginState
 from thunder.plugins.version import InvalidRequirement, normalize_name, requirement_specifiers, satisfies
 
@@ -27,8 +27,6 @@ API_VERSION = 1
 GROUP_PREFIX = "thunder.executors.v"
 GROUP = f"{GROUP_PREFIX}{API_VERSION}"
 CORE_DISTRIBUTION = "thunder-core"
-DISABLE_VARIABLE = "THUNDER_DISABLE_PLUGINS"
-EXECUTORS_VARIABLE = "THUNDER_EXECUTORS"
 
 #: The names of core's executors. A plugin cannot use them.
 RESERVED_NAMES = frozenset({"torch", "python"})
@@ -42,12 +40,6 @@ def core_version() -> str | None:
         return metadata.version(CORE_DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return None
-
-
-def names_in(variable: str, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the names in a comma-separated environment variable, in order and without duplicates."""
-    value = (os.environ if environ is None else environ).get(variable, "")
-    return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
 
 
 def disabled_names(environ: Mapping[str, str] | None = None) -> frozenset[str]:

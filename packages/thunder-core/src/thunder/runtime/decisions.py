@@ -12,9 +12,11 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["OtherPath", "decide", "imposed", "same_answer"]
+from thunder.core.state import SourceLine
+
+__all__ = ["Decision", "OtherPath", "decide", "imposed", "same_answer"]
 
 
 class OtherPath(Exception):
@@ -24,6 +26,19 @@ class OtherPath(Exception):
         super().__init__(index, answer)
         self.index = index
         self.answer = answer
+
+
+class Decision(NamedTuple):
+    """One decision of a path."""
+
+    question: str  # the condition or the number, as text of the trace
+    answer: Any
+    source: SourceLine | None
+    random: bool  # whether it depends on a random draw of the program
+
+    def __str__(self) -> str:
+        at = "" if self.source is None else f", at {self.source}"
+        return f"{self.question} is {self.answer}{' (random)' if self.random else ''}{at}"
 
 
 class _Imposed(threading.local):

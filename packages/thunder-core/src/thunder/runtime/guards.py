@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any
 
 import torch
 
-from thunder.core import pytree
 from thunder.runtime.containers import dict_type
 from thunder.runtime.messages import format_message
 from thunder.runtime.tensor_check import overlap
@@ -25,6 +26,7 @@ __all__ = [
     "flatten_call_in_order",
     "plain_base",
     "plain_value",
+    "referent",
     "same_attributes",
     "same_contents",
     "same_plain_value",
@@ -88,6 +90,11 @@ def plain_value(x: Any) -> Any:
     base = plain_base(x)
     assert base is not None
     return _PLAIN_BASES[base](x)
+
+
+def referent(reference: Any) -> Any:
+    """Return the object of a weak reference, or None if it no longer exists."""
+    return weakref.ref.__call__(reference)
 
 
 def same_plain_value(x: Any, expected: Any) -> bool:
@@ -173,12 +180,20 @@ def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) 
 
     `structure` contains no OrderedDict.
     """
-    return _flatten(pytree.flatten_without_ordered_dicts, args, kwargs, structure)
+    return _flatten(_pytree().flatten_without_ordered_dicts, args, kwargs, structure)
 
 
 def flatten_call_in_order(args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any) -> list[Any]:
     """Flatten the arguments of a call, and raise if their structure differs from `structure`."""
-    return _flatten(pytree.tree_flatten, args, kwargs, structure)
+    return _flatten(_pytree().tree_flatten, args, kwargs, structure)
+
+
+@functools.cache
+def _pytree() -> Any:
+    # The import is local: most programs have flat arguments, and do not load optree.
+    from thunder.core import pytree
+
+    return pytree
 
 
 def _flatten(flatten: Callable[[Any], Any], args: Any, kwargs: Any, structure: Any) -> list[Any]:

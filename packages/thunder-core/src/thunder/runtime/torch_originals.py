@@ -16,6 +16,7 @@ import os
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ import torch.special
 __all__ = [
     "live_function",
     "namespaces",
+    "operations",
     "original_torch",
+    "originals_restored",
     "places",
     "prevents_tracing",
     "replaced_inside",
@@ -144,6 +147,25 @@ namespaces = _copies()
 original_torch: Any = namespaces["torch"]
 
 
+# Functions of torch in C++ that are no operations: they read files, or run a function that they get.
+_UNSAFE = frozenset({"from_file", "apply_", "map_", "map2_", "register_hook", "module_load", "share_memory_", "set_"})
+
+
+@functools.cache
+def operations(namespace: str) -> dict[str, Any]:
+    """Return the functions on tensors of a namespace, e.g. "torch.nn.functional", as they were; {} for other names."""
+    known = _BEFORE.get(namespace, {})
+    return {
+        name: function
+        for name, function in known.items()
+        if name not in _UNSAFE and (namespace != "torch" or _is_tensor_function(name, function))
+    }
+
+
+def _is_tensor_function(name: str, function: Any) -> bool:
+    return isinstance(function, types.FunctionType) or hasattr(torch._C._VariableFunctions, name)  # type: ignore[attr-defined]
+
+
 def _is_foreign(key: str, value: Any) -> bool:
     """Check whether a function is not the one that torch publishes under the name `key`.
 
@@ -187,6 +209,21 @@ def replacements() -> frozenset[tuple[str, str]]:
         if not same or not vars(owner).keys().isdisjoint(inherited):
             found.update((name, key) for key, x in _BEFORE[name].items() if getattr(owner, key, None) is not x)
     return frozenset(found)
+
+
+@contextmanager
+def originals_restored() -> Iterator[None]:
+    """Return a context in which the functions of torch are the originals, e.g. to load modules that refer to them."""
+    changed = [place for place in replacements() if place not in _REPLACED_BEFORE]
+    missing = object()
+    before = [(owner, key, vars(_LIVE[owner]).get(key, missing)) for owner, key in changed]
+    for owner, key in changed:
+        setattr(_LIVE[owner], key, _BEFORE[owner][key])
+    try:
+        yield
+    finally:
+        for owner, key, value in before:
+            delattr(_LIVE[owner], key) if value is missing else setattr(_LIVE[owner], key, value)
 
 
 def prevents_tracing(replaced: frozenset[tuple[str, str]]) -> str | None:

@@ -6,11 +6,12 @@ The private interfaces that tracing and compilation use are in `torch/private.py
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils._device
@@ -20,6 +21,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 __all__ = [
+    "SCRIPTED",
     "any_autocast",
     "backward_pass",
     "clear_saved_tensors",
@@ -35,7 +37,10 @@ __all__ = [
     "function_modes",
     "function_transform_active",
     "functorch_active",
+    "fx_is_tracing",
+    "hidden_from_dynamo",
     "increment_versions",
+    "jit_tracing_state",
     "matmul_precision",
     "new_tensor",
     "no_device",
@@ -234,3 +239,32 @@ def _both(original: Callable[[], Any], ours: Callable[[], None]) -> Callable[[],
         return original()
 
     return call
+
+
+SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])
+"""The types that TorchScript creates for functions and methods."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Returns the state of `torch.jit.trace`, or None if it is not running.
+jit_tracing_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: None)
+
+
+def fx_is_tracing() -> bool:
+    """Check whether `torch.fx.symbolic_trace` is running."""
+    return bool(getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False))
+
+
+def hidden_from_dynamo(fn: F) -> F:
+    """Hide a function from `torch.compile`: calls break the graph, and Dynamo ignores all functions called inside.
+
+    If torch lacks this mark, Dynamo tries to trace the function, and reports an error if it cannot.
+    """
+    fn._torchdynamo_disable = True  # type: ignore[attr-defined]
+    with contextlib.suppress(ImportError, AttributeError, TypeError):
+        from torch._C._dynamo import eval_frame
+
+        skip: Any = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
+        eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
+    return fn

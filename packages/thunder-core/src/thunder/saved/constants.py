@@ -11,6 +11,7 @@ import base64
 import collections
 import dataclasses
 import enum
+import importlib
 import json
 import pathlib
 import sys
@@ -20,10 +21,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import optree
 import torch
 
-from thunder.core import pytree
 from thunder.runtime.guards import class_attributes
 from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
@@ -60,6 +59,8 @@ class Encoder:
         write = _WRITERS.get(kind)
         if write is not None:
             return write(self, x)
+        if kind.__name__ == "PyTreeSpec" and kind.__module__.startswith("optree"):
+            return self.structure(x)
         if x is self._root:
             return [CALLABLE]
         if isinstance(x, torch.Tensor):
@@ -130,7 +131,8 @@ class Encoder:
 
     def structure(self, spec: Any) -> list[Any]:
         """Encode the structure of nested containers."""
-        tree = optree.tree_unflatten(spec, range(spec.num_leaves))
+        pytree = _pytree()
+        tree = pytree.tree_unflatten(range(spec.num_leaves), spec)
         text = self._tree(tree)
         if pytree.tree_flatten(_tree(Decoder(self._root), text))[1] != spec:
             raise Unsavable(f"the structure of an argument, {spec}")
@@ -201,7 +203,6 @@ _WRITERS: dict[type, Callable[[Encoder, Any], Any]] = {
     weakref.ReferenceType: lambda e, x: ["weak", e(_alive(x))],
     TensorCheck: Encoder.tensor_check,
     SavedTensorCheck: Encoder.tensor_check,
-    optree.PyTreeSpec: Encoder.structure,
     **dict.fromkeys(_OF_TORCH, lambda e, x: ["torch", str(x).removeprefix("torch.")]),
     **{
         kind: (lambda e, x, tag=tag: [tag, [e(i) for i in (sorted(x, key=repr) if tag.endswith("set") else x)]])
@@ -290,6 +291,11 @@ class Decoder:
         return SavedTensorCheck(expected, [str(n) for n in names], dims, [keys for *_, keys in rows], self(same))
 
 
+def _pytree() -> Any:
+    # Imported by name at run time: only arguments in containers need it.
+    return importlib.import_module("thunder.core.pytree")
+
+
 def _tree(decode: Decoder, x: Any) -> Any:
     """Return containers of the structure that `Encoder._tree` has described."""
     if type(x) is int:
@@ -328,6 +334,12 @@ def _of_torch(decode: Decoder, name: str) -> Any:
     return found
 
 
+def _opaque_symbol(function: Any) -> Any:
+    """Return the operation that runs a function of torch."""
+    # Imported by name at run time: only a program that is compiled anew needs it.
+    return importlib.import_module("thunder.capture.dispatch.opaque_operations").opaque_symbol(function)
+
+
 def _text(decode: Decoder, cls: Any, text: str) -> Any:
     found = decode(cls)
     if not (isinstance(found, type) and issubclass(found, (pathlib.PurePath, uuid.UUID))):
@@ -356,7 +368,8 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tensor": Decoder.tensor,
     "tensors": Decoder.tensor_check,
     "generator": Decoder.generator,
-    "structure": lambda d, x: pytree.tree_flatten(_tree(d, x))[1],
+    "symbol": lambda d, x: _opaque_symbol(d(x)),
+    "structure": lambda d, x: _pytree().tree_flatten(_tree(d, x))[1],
     "variables": lambda d, x: vars(d(x)),
     "attributes": lambda d, x: class_attributes(vars(d(x))),
     "dict": lambda d, x: {d(k): d(v) for k, v in x},

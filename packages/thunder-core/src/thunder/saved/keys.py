@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
+import importlib.util
 import json
 import os
 import sys
@@ -18,7 +18,6 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import optree
 import torch
 
 from thunder.saved.digests import class_digest, code_digest
@@ -29,7 +28,7 @@ __all__ = ["call_text", "environment", "key_of", "sources_of"]
 FORMAT = 1
 # Variables that change how programs are compiled.
 _VARIABLES = ("THUNDER_EXECUTORS", "THUNDER_DISABLE_PLUGINS")
-_PLUGINS = "thunder.executors.v1"
+_PLUGINS = "[thunder.executors.v1]"
 _BY_VALUE = (bool, int, float, str, type(None))
 
 
@@ -66,18 +65,18 @@ def _class(cls: type, known: dict[type, str]) -> str:
 
 # -- versions ---------------------------------------------------------------------------------------------------------
 @functools.cache
-def _environment(variables: tuple[str, ...]) -> list[Any]:
-    numpy = sys.modules.get("numpy")
+def _environment(variables: tuple[str, ...], path: tuple[str, ...]) -> list[Any]:
+    packages, plugins = _installed(path)
     return [
-        sys.version, sys.implementation.cache_tag, sys.platform, torch.__version__, torch.version.git_version,
-        optree.__version__, getattr(numpy, "__version__", None), sources_of("thunder"), plugins(), variables,
-        torch.backends.cpu.get_cpu_capability(),
+        sys.version, sys.implementation.cache_tag, sys.platform, sys.flags.optimize, torch.__version__,
+        torch.version.git_version, torch.backends.cpu.get_cpu_capability(), torch.cuda.is_available(), variables,
+        packages, [[name, sources_of(name)] for name in ("thunder", *plugins)],
     ]  # fmt: skip
 
 
 def environment() -> list[Any]:
     """Return the versions of Python, torch, thunder and its plugins, and the variables that change compilations."""
-    return _environment(tuple(os.environ.get(name, "") for name in _VARIABLES))
+    return _environment(tuple(os.environ.get(name, "") for name in _VARIABLES), tuple(sys.path))
 
 
 def devices() -> list[Any]:
@@ -90,13 +89,28 @@ def devices() -> list[Any]:
     ]
 
 
-def plugins() -> list[Any]:
-    """Return the plugins of executors with their versions and sources. None of them is imported."""
-    found = []
-    for point in importlib.metadata.entry_points(group=_PLUGINS):
-        version = point.dist.version if point.dist is not None else None
-        found.append([point.name, point.value, version, sources_of(point.module.partition(".")[0])])
-    return sorted(found)
+def _installed(path: Sequence[str]) -> tuple[str, list[str]]:
+    """Return a hash of the names and versions of all installed packages, and the packages of plugins.
+
+    This reads the folders directly, because importing `importlib.metadata` takes longer than reading a program.
+    """
+    names, found = set(), set()
+    for folder in path:
+        try:
+            entries = [x.name for x in os.scandir(folder or ".") if x.name.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            continue
+        names.update(entries)
+        for name in entries:
+            try:
+                with open(os.path.join(folder, name, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
+                    text = file.read()
+            except OSError:
+                continue
+            _, group, rest = text.partition(_PLUGINS)
+            for line in rest.partition("\n[")[0].splitlines() if group else ():
+                found.add(line.partition("=")[2].strip().partition(":")[0].partition(".")[0])
+    return _hash(sorted(names)), sorted(found - {""})
 
 
 def sources_of(package: str) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HELPERS", "OPERATORS", "SYMBOLS"]
+__all__ = ["OPERATORS", "SYMBOLS"]
 
 # Functions of torch, and of the torch executor.
 OPERATORS = frozenset("""
@@ -339,64 +339,4 @@ prims.searchsorted prims.sgn prims.sign prims.signbit prims.sin prims.sinh prims
 prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub prims.sum prims.take prims.tan prims.tanh
 prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved
 prims.unpack_trivial prims.var prims.var_mean prims.view prims.where prims.zeta
-""".split())
-
-# Functions of thunder to which programs refer by names of their own.
-HELPERS = frozenset("""
-thunder.capture.reads.clocks:_read thunder.executors.torchex.attention:attention_backward
-thunder.executors.torchex.attention:attention_backward_of_mask thunder.executors.torchex.attention:attention_dropout
-thunder.executors.torchex.attention:attention_dropout_backward thunder.executors.torchex.attention:attention_forward
-thunder.executors.torchex.backward_kernels:_celu_backward
-thunder.executors.torchex.backward_kernels:_convolution_parameters_grad
-thunder.executors.torchex.backward_kernels:_gelu_backward
-thunder.executors.torchex.backward_kernels:_logsigmoid_backward
-thunder.executors.torchex.backward_kernels:_softplus_backward thunder.executors.torchex.creation:empty
-thunder.executors.torchex.creation:full thunder.executors.torchex.creation:iota
-thunder.executors.torchex.creation:tensor_from_sequence thunder.executors.torchex.elementwise:div
-thunder.executors.torchex.elementwise:isclose thunder.executors.torchex.elementwise:maximum
-thunder.executors.torchex.elementwise:minimum thunder.executors.torchex.elementwise:missing_gradient
-thunder.executors.torchex.indexing:index thunder.executors.torchex.indexing:index_put
-thunder.executors.torchex.indexing:index_put_ thunder.executors.torchex.indexing:setitem
-thunder.executors.torchex.indexing:setitem_ thunder.executors.torchex.indexing:slice_
-thunder.executors.torchex.indexing:slice_scatter thunder.executors.torchex.indexing:slice_scatter_
-thunder.executors.torchex.losses:nll_loss_backward thunder.executors.torchex.losses:nll_loss_forward
-thunder.executors.torchex.matmul:grouped_mm_left_grad thunder.executors.torchex.matmul:grouped_mm_right_grad
-thunder.executors.torchex.nn:adaptive_avg_pool thunder.executors.torchex.nn:adaptive_avg_pool_backward
-thunder.executors.torchex.nn:adaptive_max_pool thunder.executors.torchex.nn:adaptive_max_pool_backward
-thunder.executors.torchex.nn:avg_pool thunder.executors.torchex.nn:avg_pool_backward
-thunder.executors.torchex.nn:convolution_input_grad thunder.executors.torchex.nn:convolution_weight_grad
-thunder.executors.torchex.nn:dropout_backward thunder.executors.torchex.nn:dropout_noise
-thunder.executors.torchex.nn:embedding_backward thunder.executors.torchex.nn:max_pool
-thunder.executors.torchex.nn:max_pool_backward thunder.executors.torchex.nn:native_dropout
-thunder.executors.torchex.nn:resize thunder.executors.torchex.nn:resize_backward
-thunder.executors.torchex.normalization:batch_norm_backward thunder.executors.torchex.normalization:batch_norm_forward
-thunder.executors.torchex.normalization:group_norm_backward thunder.executors.torchex.normalization:group_norm_forward
-thunder.executors.torchex.normalization:layer_norm_backward thunder.executors.torchex.normalization:layer_norm_forward
-thunder.executors.torchex.normalization:log_softmax_backward thunder.executors.torchex.normalization:rms_norm_backward
-thunder.executors.torchex.normalization:rms_norm_forward thunder.executors.torchex.normalization:softmax_backward
-thunder.executors.torchex.random:barrier thunder.executors.torchex.random:bernoulli_tensor
-thunder.executors.torchex.random:exchange_rng_state thunder.executors.torchex.random:normal_of
-thunder.executors.torchex.random:randint thunder.executors.torchex.random:rng_state
-thunder.executors.torchex.random:rrelu_noise thunder.executors.torchex.reductions:prod
-thunder.executors.torchex.reductions:sum thunder.executors.torchex.reductions:var
-thunder.executors.torchex.reductions:var_mean thunder.executors.torchex.shape:as_strided
-thunder.executors.torchex.shape:assign_value thunder.executors.torchex.shape:broadcast_in_dim
-thunder.executors.torchex.shape:clone_in_order thunder.executors.torchex.shape:copy_
-thunder.executors.torchex.shape:pad thunder.executors.torchex.shape:stride_order
-thunder.executors.torchex.sorting:cumprod thunder.executors.torchex.sorting:cumsum
-thunder.executors.torchex.sorting:sort thunder.runtime.arrays:array_of thunder.runtime.arrays:new_array
-thunder.runtime.arrays:number_of thunder.runtime.autograd.leaf_gradients:with_freed_graph
-thunder.runtime.decisions:decide thunder.runtime.effects:as_subclass thunder.runtime.effects:delete_attribute
-thunder.runtime.effects:delete_item thunder.runtime.effects:extend thunder.runtime.effects:fill_object
-thunder.runtime.effects:new_container thunder.runtime.effects:new_defaultdict thunder.runtime.effects:new_deque
-thunder.runtime.effects:new_mask thunder.runtime.effects:new_object thunder.runtime.effects:new_plain
-thunder.runtime.effects:new_slice thunder.runtime.effects:new_tuple thunder.runtime.effects:repeat_view
-thunder.runtime.effects:replace_items thunder.runtime.effects:set_attribute thunder.runtime.effects:set_cell
-thunder.runtime.effects:set_item thunder.runtime.effects:set_variable thunder.runtime.guards:check_different
-thunder.runtime.guards:check_distinct thunder.runtime.guards:flatten_call thunder.runtime.guards:flatten_call_in_order
-thunder.runtime.guards:same_attributes thunder.runtime.guards:same_contents thunder.runtime.guards:same_plain_value
-thunder.runtime.guards:same_value thunder.runtime.output:flush_stream thunder.runtime.output:issue_warning
-thunder.runtime.output:log_record thunder.runtime.output:print_values thunder.runtime.output:write_text
-thunder.runtime.torch_private:current_device torch._C:_get_deterministic_algorithms
-torch._C:_get_float32_matmul_precision torch._C:_is_any_autocast_enabled torch._C:_len_torch_function_stack
 """.split())

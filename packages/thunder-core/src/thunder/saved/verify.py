@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from thunder.saved.operators import OPERATORS
+from thunder.saved.operators import OPERATORS, SYMBOLS
 
 __all__ = ["Names", "Refused", "verify"]
 
@@ -33,14 +33,14 @@ _BUILTINS = frozenset({"len", "type", "tuple", "float", "complex", "slice", "boo
 # Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
 _STATE = frozenset({
     "torch.is_grad_enabled", "torch.is_inference_mode_enabled", "torch.get_default_dtype", "torch.is_autocast_enabled",
-    "torch.get_autocast_dtype", "torch.device", "math.floor", "math.ceil", "math.trunc", "math.sqrt", "math.isqrt",
+    "torch.get_autocast_dtype", "torch.device", "devices.Device", "math.floor", "math.ceil", "math.trunc", "math.sqrt", "math.isqrt",
     "math.pow", "math.log", "math.log2", "math.exp", "math.gcd", "math.isnan", "math.isinf", "math.isfinite",
     "math.copysign", "math.fmod", "dict.keys", "dict.values", "dict.__getitem__", "list.__getitem__",
     "tuple.__getitem__", "deque.__getitem__", "OrderedDict.__getitem__",
 })  # fmt: skip
 # Methods that guards call on the values that they check, and methods of lists of saved values.
 _METHODS = frozenset({"keys", "values", "isdisjoint", "intersection", "accepts", "get", "storage_offset", "clear",
-                      "is_conj", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
+                      "is_conj", "isEnabledFor", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
                       "dim"})  # fmt: skip
 # Attributes with two underscores that guards read.
 _DUNDER = frozenset({
@@ -82,7 +82,7 @@ _ASSIGNMENT = re.compile(r"  [\w, \[\]()]+ = \S.*")
 _FIXED = frozenset({*_BUILTINS, "torch", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
                     "dtypes", "devices", "dict", "list", "deque", "OrderedDict", "bytes", "__builtins__"})  # fmt: skip
 
-_shapes: dict[tuple[str, bool], frozenset[str]] = {}
+_shapes: dict[tuple[str, str], frozenset[str]] = {}
 _MAX_SHAPES = 1 << 14
 
 
@@ -95,11 +95,11 @@ class Names(NamedTuple):
     all: Collection[str] = ()
 
 
-def verify(text: str, names: Names, *, guards: bool = False) -> None:
+def verify(text: str, names: Names, kind: str = "program") -> None:
     """Raise `Refused` unless a text is a program that calls listed operators, and constants that it may call.
 
-    `guards` is true for a prologue, which may read attributes of values and raise failed guards. The program must not
-    assign to names of constants, of modules and of functions.
+    The kind "prologue" may read attributes of values and raise failed guards, and the kind "source" calls thunder's own
+    operations. No program may assign to names of constants, of modules and of functions.
     """
     if not text.isascii() or "'''" in text or '"""' in text or "\r" in text or "\0" in text or "\f" in text:
         raise Refused("the text has characters that no program has")
@@ -115,7 +115,7 @@ def verify(text: str, names: Names, *, guards: bool = False) -> None:
     if not {*_WEAK.findall(reduced)} <= {*names.weak}:
         raise Refused("a call of a constant that is no weak reference")
     for owner, name in {*_SETTING.findall(reduced)}:
-        if (names.modules.get(owner), name) not in _SETTINGS or not guards:
+        if (names.modules.get(owner), name) not in _SETTINGS or kind != "prologue":
             raise Refused(f"a call of {owner}.{name}")
     lines = _VARIABLE.sub("x", _NUMBER.sub("0", _WEAK.sub("x", "\n".join(body))))
     lines = _CONSTANT.sub("x", _READ.sub("x", lines))
@@ -123,17 +123,17 @@ def verify(text: str, names: Names, *, guards: bool = False) -> None:
     for line in {*lines.split("\n")}:
         if not line:
             continue
-        used = _shapes.get((line, guards))
+        used = _shapes.get((line, kind))
         if used is None:
-            used = _calls_of(line, guards)
+            used = _calls_of(line, kind)
             if len(_shapes) >= _MAX_SHAPES:
                 _shapes.clear()
-            _shapes[line, guards] = used
+            _shapes[line, kind] = used
         if not used <= known:
             raise Refused(f"a call of {sorted(used - known)[0]}")
 
 
-def _calls_of(line: str, guards: bool) -> frozenset[str]:
+def _calls_of(line: str, kind: str) -> frozenset[str]:
     """Check the shape of a line, and return the names of the constants that it calls."""
     if not line.startswith("  ") or line[2:3] == " ":
         raise Refused(f"not a line of a program: {line[:80]}")
@@ -144,29 +144,29 @@ def _calls_of(line: str, guards: bool) -> frozenset[str]:
     if isinstance(statement, ast.Assign) and not _ASSIGNMENT.fullmatch(line):
         raise Refused(f"not an assignment of a program: {line[:80]}")
     found: set[str] = set()
-    _statement(statement, guards, found)
+    _statement(statement, kind, found)
     return frozenset(found)
 
 
-def _statement(x: ast.stmt, guards: bool, calls: set[str]) -> None:
+def _statement(x: ast.stmt, kind: str, calls: set[str]) -> None:
     if isinstance(x, ast.Assign) and len(x.targets) == 1:
         _target(x.targets[0])
-        _expression(x.value, guards, calls)
+        _expression(x.value, kind, calls)
     elif isinstance(x, ast.Expr) and isinstance(x.value, ast.Yield) and isinstance(x.value.value, ast.Name):
         return
     elif isinstance(x, ast.Expr) and isinstance(x.value, ast.Call):
-        _expression(x.value, guards, calls)
+        _expression(x.value, kind, calls)
     elif isinstance(x, ast.Delete) and all(isinstance(t, ast.Name) for t in x.targets):
         return
     elif isinstance(x, ast.Return):
         if x.value is not None:
-            _expression(x.value, guards, calls)
-    elif isinstance(x, ast.If) and guards and not x.orelse and len(x.body) == 1 and isinstance(x.body[0], ast.Raise):
+            _expression(x.value, kind, calls)
+    elif isinstance(x, ast.If) and kind == "prologue" and not x.orelse and len(x.body) == 1 and isinstance(x.body[0], ast.Raise):
         failure = x.body[0].exc
         if x.body[0].cause is not None or not _is_failure(failure):
             raise Refused("a guard that raises something else")
-        _expression(x.test, guards, calls)
-        _expression(failure, guards, calls)  # type: ignore[arg-type]
+        _expression(x.test, kind, calls)
+        _expression(failure, kind, calls)  # type: ignore[arg-type]
     elif not isinstance(x, ast.Pass):
         raise Refused(f"a statement of the class {type(x).__name__}")
 
@@ -187,31 +187,31 @@ _PLAIN = (ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Su
           ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Starred)  # fmt: skip
 
 
-def _expression(x: ast.expr, guards: bool, calls: set[str]) -> None:
+def _expression(x: ast.expr, kind: str, calls: set[str]) -> None:
     if isinstance(x, ast.Call):
-        _call(x, guards, calls)
+        _call(x, kind, calls)
         return
     if isinstance(x, ast.Attribute):
-        _attribute(x, guards, calls)
+        _attribute(x, kind, calls)
         return
     if not isinstance(x, _PLAIN):
         raise Refused(f"an expression of the class {type(x).__name__}")
     for child in ast.iter_child_nodes(x):
         if isinstance(child, ast.expr):
-            _expression(child, guards, calls)
+            _expression(child, kind, calls)
 
 
-def _call(x: ast.Call, guards: bool, calls: set[str]) -> None:
+def _call(x: ast.Call, kind: str, calls: set[str]) -> None:
     for argument in (*x.args, *(k.value for k in x.keywords)):
-        _expression(argument, guards, calls)
+        _expression(argument, kind, calls)
     if isinstance(x.func, ast.Name):
         calls.add(x.func.id)
         return
     name = _dotted(x.func)
-    if name is not None and (name in OPERATORS or name in _STATE):
+    if name is not None and (name in OPERATORS or name in _STATE or (kind == "source" and name in SYMBOLS)):
         return
     if isinstance(x.func, ast.Attribute) and x.func.attr in _CALLED and not x.keywords:
-        _expression(x.func.value, guards, calls)
+        _expression(x.func.value, kind, calls)
         return
     raise Refused(f"a call of {name or 'an expression'}")
 
@@ -228,7 +228,7 @@ def _dotted(x: ast.expr) -> str | None:
 _VALUES = re.compile(r"torch\.(?:[a-z]+\d*(?:_[a-z0-9]+)*)|dtypes\.[a-z]+\d*(?:_[a-z0-9]+)*")
 
 
-def _attribute(x: ast.Attribute, guards: bool, calls: set[str]) -> None:
+def _attribute(x: ast.Attribute, kind: str, calls: set[str]) -> None:
     name = _dotted(x)
     root = "" if name is None else name.partition(".")[0]
     if root in ("torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp", "devices"):
@@ -236,6 +236,6 @@ def _attribute(x: ast.Attribute, guards: bool, calls: set[str]) -> None:
             return  # a dtype, layout or memory format
         raise Refused(f"a mention of {name}")
     allowed = x.attr in _DUNDER if x.attr.startswith("__") else x.attr not in _DENIED
-    if not allowed or not (guards or x.attr == "shape"):
+    if not allowed or not (kind == "prologue" or x.attr == "shape"):
         raise Refused(f"an attribute {x.attr}")
-    _expression(x.value, guards, calls)
+    _expression(x.value, kind, calls)

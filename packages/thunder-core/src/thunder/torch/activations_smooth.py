@@ -19,6 +19,7 @@ from thunder.core.errors import check
 from thunder.core.prims.elementwise_base import conjugated, unary_samples
 from thunder.core.prims.metas import canonicalize_dim
 from thunder.core.samples import MakeTensor, SampleInput, elementwise_unary
+from thunder.runtime.kernels.backward_kernels import SELU_ALPHA, SELU_SCALE
 from thunder.torch.activations import check_floats, integer_errors
 from thunder.torch.base import torchsymbol
 from thunder.torch.elementwise_base import ELEMENTWISE, in_float32, rule_in_float32
@@ -152,9 +153,6 @@ def _(make: MakeTensor) -> Any:
 
 
 logsigmoid.errors(integer_errors)
-
-SELU_ALPHA = 1.6732632423543772848170429916717
-SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _elu(input: Any, alpha: float, scale: float, input_scale: float) -> Any:

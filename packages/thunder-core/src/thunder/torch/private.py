@@ -17,7 +17,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.utils._device
@@ -32,7 +32,6 @@ __all__ = [
     "ATTENTION_ADDS_A_BATCH",
     "DISABLED_DISPATCH",
     "DISABLED_FUNCTION",
-    "SCRIPTED",
     "TIES_ARE_SHARED",
     "TORCH_FOLDER",
     "DataDependentOutputException",
@@ -49,9 +48,6 @@ __all__ = [
     "compile_stance",
     "distribution_that_checks",
     "forward_not_begun",
-    "fx_is_tracing",
-    "hidden_from_dynamo",
-    "jit_tracing_state",
     "l1_loss_weight",
     "mask_detectors",
     "mode_stacks",
@@ -64,8 +60,6 @@ __all__ = [
     "torch_function_state",
 ]
 
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # The folder of torch's own Python code.
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
@@ -259,38 +253,12 @@ def forward_not_begun(sharded: Any) -> None:
         sharded._training_state = type(states).IDLE
 
 
-SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, *[c for c in [getattr(torch._C, "ScriptMethod", None)] if c])
-"""The types that TorchScript creates for functions and methods."""
-
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
 """The class of operators that have functions as arguments, e.g. control flow."""
 
 OpOverload: Any = torch._ops.OpOverload
 OpOverloadPacket: Any = torch._ops.OpOverloadPacket
 """The classes of `torch.ops`: an operator for certain argument types, and all operators of the same name."""
-
-
-# Returns the state of `torch.jit.trace`, or None if it is not running.
-jit_tracing_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", lambda: None)
-
-
-def fx_is_tracing() -> bool:
-    """Check whether `torch.fx.symbolic_trace` is running."""
-    return bool(getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False))
-
-
-def hidden_from_dynamo(fn: F) -> F:
-    """Hide a function from `torch.compile`: calls break the graph, and Dynamo ignores all functions called inside.
-
-    If torch lacks this mark, Dynamo tries to trace the function, and reports an error if it cannot.
-    """
-    fn._torchdynamo_disable = True  # type: ignore[attr-defined]
-    with contextlib.suppress(ImportError, AttributeError, TypeError):
-        from torch._C._dynamo import eval_frame
-
-        skip: Any = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
-        eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
-    return fn
 
 
 # -- frames of torch's own Python -------------------------------------------------------------------------------------

@@ -13,27 +13,16 @@ reference counts show.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.utils.dlpack
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from thunder.runtime.replaced_gradients import replaced
 from thunder.runtime.torch_private import from_dlpack, references_to_gradient
 
-__all__ = ["LentResults", "can_be_lent", "replaced"]
-
-
-class _Replaced(threading.local):
-    """The gradients that the program that runs on this thread replaces: their leaves, and the program's inputs."""
-
-    leaves: Sequence[torch.Tensor] = ()
-    inputs: Sequence[Any] = ()
-
-
-replaced = _Replaced()
+__all__ = ["LentResults", "can_be_lent"]
 
 
 class LentResults:

@@ -130,7 +130,7 @@ def test_every_primitive_has_an_implementation() -> None:
 
 def test_an_implementation_that_is_added() -> None:
     """`@torch_impl` makes the function the executor's for that primitive."""
-    from thunder.executors.torchex import base
+    from thunder.runtime.kernels.table import kernels
 
     sym = prims.make_prim("torchex_test.double", "double_it", meta=lambda a: TensorProxy(like=a))
     try:
@@ -146,7 +146,7 @@ def test_an_implementation_that_is_added() -> None:
             f(torch.ones(2, 2))
     finally:
         TORCH.implmap.pop("torchex_test.double", None)
-        base.implementations.pop("double_it", None)
+        kernels.pop("double_it", None)
         prims.base._prims.pop("torchex_test.double")
 
 

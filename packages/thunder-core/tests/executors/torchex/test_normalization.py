@@ -10,7 +10,8 @@ import torch
 
 import thunder
 import thunder.torch as ltorch
-from thunder.executors.torchex import ex, normalization
+from thunder.executors.torchex import ex
+from thunder.runtime.kernels import normalization
 
 
 @pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32, None], ids=str)

@@ -64,7 +64,7 @@ def gradients(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
 def stages_of(jitted: Any) -> int:
     """How many stages the program of the last call has."""
     found = jitted.stats.last.differentiable.layout.stages
-    return 1 if found is None else len(found.stages)
+    return 1 if found is None else len(found)
 
 
 def program(jitted: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from thunder.runtime.arrays import array_tensor
 from thunder.runtime.autograd.leaf_hooks import has_leaf_hooks
+from thunder.runtime.guards import referent
 
 __all__ = [
     "Argument",
@@ -35,6 +36,7 @@ __all__ = [
     "Length",
     "ModuleVariable",
     "Query",
+    "Referent",
     "Root",
     "Scope",
     "Size",
@@ -442,6 +444,29 @@ class ContextValue(Source):
     def code(self, start: str, *operands: str) -> str:
         """Return `start.get(None)`."""
         return f"{start}.get(None)"
+
+
+class Referent(Source):
+    """The object of a weak reference, or None if it no longer exists."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the object."""
+        return referent(start)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return a call of a function that follows the reference."""
+        return f"referent({start})"
+
+    def describe(self) -> str:
+        """Show a call of the reference."""
+        return f"{self.parent}()"
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        """The function that follows the reference."""
+        return {"referent": referent}
 
 
 # -- computed values --------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, 
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.pytree import flat_items
-from thunder.torch.private import SCRIPTED, FakeTensorMode, HigherOrderOperator
+from thunder.runtime.torch_private import SCRIPTED
+from thunder.torch.private import FakeTensorMode, HigherOrderOperator
 
 __all__ = ["call_opaque", "call_python_source", "leave_loop"]
 

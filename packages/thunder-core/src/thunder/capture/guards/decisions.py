@@ -9,41 +9,28 @@ and all other effects come after the last decision, so a call can start again on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.user_lines import user_line
 from thunder.capture.guards.evaluation import Evaluation, is_pure, may_run_twice
 from thunder.core import prims
 from thunder.core.errors import DataDependentError
-from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
 from thunder.core.symint.functions import SymbolicBool
 from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.passes.checkpoint import copy_operations
+from thunder.runtime.decisions import Decision
 
 if TYPE_CHECKING:
     from thunder.capture.tensors.tracer import Tracer
 
-__all__ = ["Decision", "Decisions"]
+__all__ = ["Decisions"]
 
 # A program that makes more decisions runs eagerly: a path of so many answers is rarely taken again.
 MAX_DECISIONS = 256
 
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
-
-
-class Decision(NamedTuple):
-    """One decision of a path."""
-
-    question: str  # the condition or the number, as text of the trace
-    answer: Any
-    source: SourceLine | None
-    random: bool  # whether it depends on a random draw of the program
-
-    def __str__(self) -> str:
-        at = "" if self.source is None else f", at {self.source}"
-        return f"{self.question} is {self.answer}{' (random)' if self.random else ''}{at}"
 
 
 class Decisions:

@@ -16,6 +16,7 @@ from thunder.capture.base.messages import Message
 from thunder.capture.base.predicates import is_tensor
 from thunder.capture.base.sources import Argument, Size, Source
 from thunder.capture.guards import guards
+from thunder.capture.guards.guarded import Guarded
 from thunder.capture.reads.guard_kinds import Guard
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.tensors.tracer import Lifted, Tracer
@@ -27,7 +28,7 @@ from thunder.core.symint.symbols import Symbols
 from thunder.core.trace import Trace
 from thunder.runtime.tensor_check import TensorCheck
 
-__all__ = ["Arguments", "Guarded", "Prologue"]
+__all__ = ["Arguments", "Prologue"]
 
 # Names that the text of a prologue already uses.
 _NAMES = {"args", "kwargs", "GuardFailed", "same_value", "same_contents", "current_device", "any_autocast"}
@@ -293,23 +294,6 @@ class Prologue:
             return None
         args = tuple([self._inputs_by_name[name] for name in program.args])
         return BoundSymbol(guards.derive, (program.run, args), {}, tuple(AnyProxy(name=name) for name in derived))
-
-
-class Guarded:
-    """The guards and tensor checks of a prologue, to find out which value changed after the prologue rejects a call."""
-
-    def __init__(self) -> None:
-        self.guards: dict[str, Guard] = {}  # by the first text of their failure messages
-        self.tensors: TensorCheck | None = None
-
-    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Source], Any]:
-        """Return a function that finds the value of a source in a call; it raises if there is no value."""
-        leaves = pytree.tree_leaves((args, kwargs))
-
-        def argument(root: Argument) -> Any:
-            return leaves[root.index] if root.index >= 0 else (args, kwargs)[-1 - root.index]
-
-        return lambda source: source.find(argument)
 
 
 class _LookedAt:

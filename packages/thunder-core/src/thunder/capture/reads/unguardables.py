@@ -20,7 +20,7 @@ from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import IsAlive, IsObject
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.unguardable import is_pure_python
-from thunder.torch.private import SCRIPTED
+from thunder.runtime.torch_private import SCRIPTED
 
 __all__ = ["Unguardables"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from thunder.core import devices
 from thunder.core.dtypes import is_inexact_dtype, uint8
 from thunder.core.errors import check
+from thunder.core.generators import set_generator, state_of_generator
 from thunder.core.prims.base import prim
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
@@ -49,27 +50,6 @@ def _(make: MakeTensor) -> Any:
 @barrier.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2,)), 1), TypeError, "barrier expects tensors, not int"
-
-
-def state_of_generator(device: Any, generator: Any) -> Any:
-    """Return the state of `generator`, or of torch's default generator for `device`, as a tensor of bytes."""
-    import torch
-
-    if generator is not None:
-        return generator.get_state()
-    return torch.get_rng_state() if device.type == "cpu" else getattr(torch, device.type).get_rng_state(str(device))
-
-
-def set_generator(state: Any, device: Any, generator: Any) -> None:
-    """Set the state of `generator`, or of torch's default generator for `device`."""
-    import torch
-
-    if generator is not None:
-        generator.set_state(state)
-    elif device.type == "cpu":
-        torch.set_rng_state(state)
-    else:
-        getattr(torch, device.type).set_rng_state(state, str(device))
 
 
 def _state_meta(device: devices.Device, generator: Any) -> TensorProxy:

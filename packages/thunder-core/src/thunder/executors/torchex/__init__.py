@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from thunder.runtime.autocast import no_autocast
+from thunder.runtime.names import torch_kernel
 
 if TYPE_CHECKING:
     from thunder.executors.torchex.families import (
@@ -38,7 +39,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    families: Any = importlib.import_module("thunder.executors.torchex.families")  # loads the operations
-    value = getattr(families, name) if name in __all__ else families.implementation(name)
+    if name in __all__:
+        # The import is local: the text of a program needs no operations, only kernels.
+        value = getattr(importlib.import_module("thunder.executors.torchex.families"), name)
+    else:
+        try:
+            value = torch_kernel(name)
+        except KeyError:
+            raise AttributeError(f"the torch executor has no operation called {name!r}") from None
     globals()[name] = value
     return value

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients by torch's backward kernels, so that they equal eager's bit by bit, and each is one kernel.
 
-An entry of the tables at the end of this file is an operation and torch's kernel for its gradient. From it follows an
-operator of the torch executor, e.g. `tanh_backward`. It decomposes into the operation's declared gradient rule, which
-other executors fuse, and which is batched and differentiated again.
+Each kernel (`runtime/kernels/backward_kernels.py`) is an operator of the torch executor, e.g. `tanh_backward`. It
+decomposes into the operation's declared gradient rule, which other executors fuse, and which is batched and
+differentiated again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-import torch
 
 import thunder.torch as ltorch
 from thunder.core import prims
@@ -20,19 +18,17 @@ from thunder.core.prims import get_grad, put_grad, put_grads
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import Symbol
 from thunder.core.symint.numbers import same_shape
-from thunder.executors.torchex import reductions, sorting
-from thunder.executors.torchex.base import MODULE, ex, implementations
-from thunder.torch.activations_smooth import SELU_ALPHA, SELU_SCALE
+from thunder.executors.torchex import implementations  # noqa: F401  (the products and scans)
+from thunder.executors.torchex.base import MODULE, ex
+from thunder.runtime.kernels import backward_kernels  # noqa: F401
+from thunder.runtime.kernels.table import kernels
 from thunder.torch.elementwise_base import sum_to
 
-aten = torch.ops.aten
-Kernel = Callable[..., torch.Tensor]
 
-
-def _operator(name: str, like: Callable[..., Any], run: Callable[..., Any]) -> Symbol:
-    op = ex.register_operator(name, like=like, fn=run)
+def _operator(name: str, like: Callable[..., Any]) -> Symbol:
+    """Return the operator of a kernel in `runtime/kernels/backward_kernels.py`."""
+    op = ex.register_operator(name, like=like, fn=kernels[name])
     op.module = MODULE
-    implementations[name] = run
     return op
 
 
@@ -51,14 +47,14 @@ def _declared(sym: Symbol) -> Callable[..., Any]:
     return like
 
 
-def _from_input(sym: Symbol, run: Kernel) -> None:
-    """Register `run(g, input, *options)` as the gradient of `sym`."""
+def _from_input(sym: Symbol) -> None:
+    """Register the kernel `(g, input, *options)` as the gradient of `sym`."""
     declared = _declared(sym)
 
     def like(g: Any, input: Any, *options: Any, **named: Any) -> Any:
         return declared(g, None, input, *options, **named)
 
-    backward = _operator(f"{sym.name}_backward", like, run)
+    backward = _operator(f"{sym.name}_backward", like)
 
     def rule(input: Any, *options: Any, **named: Any) -> Any:
         out = sym(input, *options, **named)
@@ -68,13 +64,13 @@ def _from_input(sym: Symbol, run: Kernel) -> None:
     ex.register_implementation(sym, checker=_is_real, grad_transform=rule)
 
 
-def _from_result(sym: Symbol, run: Kernel, like: Callable[[Any, Any], Any] | None = None) -> None:
-    """Register `run(g, result)` as the gradient of `sym`.
+def _from_result(sym: Symbol, like: Callable[[Any, Any], Any] | None = None) -> None:
+    """Register the kernel `(g, result)` as the gradient of `sym`.
 
     `like` is its decomposition. By default it is the declared rule, which then reads only the result.
     """
     declared = _declared(sym)
-    backward = _operator(f"{sym.name}_backward", like or (lambda g, out: declared(g, out, out)), run)
+    backward = _operator(f"{sym.name}_backward", like or (lambda g, out: declared(g, out, out)))
 
     def rule(input: Any, *options: Any, **named: Any) -> Any:
         out = sym(input, *options, **named)
@@ -84,66 +80,26 @@ def _from_result(sym: Symbol, run: Kernel, like: Callable[[Any, Any], Any] | Non
     ex.register_implementation(sym, checker=_is_real, grad_transform=rule)
 
 
-# -- gradients that read the input -------------------------------------------------------------------------------------
-def _gelu_backward(g: Any, input: Any, approximate: str = "none") -> Any:
-    return aten.gelu_backward(g, input, approximate=approximate)
+# -- gradients that read the input or the result -----------------------------------------------------------------------
+for _sym in (
+    ltorch.gelu, ltorch.silu, ltorch.mish, ltorch.hardswish, ltorch.hardsigmoid, ltorch.logsigmoid, ltorch.softplus,
+    ltorch.elu, ltorch.selu, ltorch.celu, ltorch.glu,
+):  # fmt: skip
+    _from_input(_sym)
 
-
-def _softplus_backward(g: Any, input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    return aten.softplus_backward(g, input, beta, threshold)
-
-
-def _logsigmoid_backward(g: Any, input: Any) -> Any:
-    # Only the CPU's kernel reads the second result of forward.
-    buffer = aten.log_sigmoid_forward(input)[1] if input.device.type == "cpu" else input.new_empty(0)
-    return aten.log_sigmoid_backward(g, input, buffer)
-
-
-def _celu_backward(g: Any, input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
-    return aten.elu_backward(g, alpha, 1, 1.0 / _in_float32(alpha), False, input)
-
-
-def _in_float32(x: float) -> float:
-    return torch.tensor(x, dtype=torch.float32).item()
-
-
-for _sym, _run in (
-    (ltorch.gelu, _gelu_backward),
-    (ltorch.silu, lambda g, input, inplace=False: aten.silu_backward(g, input)),
-    (ltorch.mish, lambda g, input, inplace=False: aten.mish_backward(g, input)),
-    (ltorch.hardswish, lambda g, input, inplace=False: aten.hardswish_backward(g, input)),
-    (ltorch.hardsigmoid, lambda g, input, inplace=False: aten.hardsigmoid_backward(g, input)),
-    (ltorch.logsigmoid, _logsigmoid_backward),
-    (ltorch.softplus, _softplus_backward),
-    (ltorch.elu, lambda g, input, alpha=1.0, inplace=False: aten.elu_backward(g, alpha, 1, 1, False, input)),
-    (ltorch.selu, lambda g, input, inplace=False: aten.elu_backward(g, SELU_ALPHA, SELU_SCALE, 1, False, input)),
-    (ltorch.celu, _celu_backward),
-    (ltorch.glu, lambda g, input, dim=-1: aten.glu_backward(g, input, dim)),
-):
-    _from_input(_sym, _run)
-
-
-# -- gradients that read the result ------------------------------------------------------------------------------------
-_from_result(prims.tanh, aten.tanh_backward)
-_from_result(ltorch.sigmoid, aten.sigmoid_backward)
-_from_result(
-    ltorch.relu, lambda g, out: aten.threshold_backward(g, out, 0), lambda g, out: ltorch.where(out <= 0, 0.0, g)
-)
+_from_result(prims.tanh)
+_from_result(ltorch.sigmoid)
+_from_result(ltorch.relu, lambda g, out: ltorch.where(out <= 0, 0.0, g))
 
 
 # -- gradients of several tensors --------------------------------------------------------------------------------------
-def _convolution_parameters_grad(g: Any, a: Any, weight: Any, *how: Any) -> tuple[Any, Any]:
-    size = [weight.shape[1] * how[-1] if how[3] else weight.shape[0]]
-    return aten.convolution_backward(g, a, weight, size, *how, [False, True, True])[1:]  # type: ignore[no-any-return]
-
-
 def _register_convolution() -> None:
     """Register the kernel for the gradients of weight and bias. Which sum the bias gets depends on the library."""
 
     def like(g: Any, a: Any, weight: Any, *how: Any) -> Any:
         return prims.convolution_weight_grad(g, a, weight, *how), ltorch.sum(g, (0, *range(2, g.ndim)))
 
-    backward = _operator("convolution_parameters_grad", like, _convolution_parameters_grad)
+    backward = _operator("convolution_parameters_grad", like)
 
     def rule(a: Any, weight: Any, bias: Any, *how: Any) -> Any:
         out = prims.convolution(a, weight, bias, *how)
@@ -188,20 +144,15 @@ _register_broadcast(ltorch.true_divide, lambda g, input, other: (g / other, -g *
 
 
 # -- gradients whose formulas are in torch's autograd alone ------------------------------------------------------------
-def _by_autograd(sym: Symbol, run: Kernel) -> None:
-    """Let torch's autograd compute the gradient of `sym` on the CPU. It computes the result again, with `run`.
+def _by_autograd(sym: Symbol) -> None:
+    """Let torch's autograd compute the gradient of `sym` on the CPU, which computes the result again.
 
     torch's formulas for products depend on whether there are zeros. On other devices the declared rule is used, which
     does not wait for the device.
     """
     declared = _declared(sym)
 
-    def backward(g: Any, input: Any, *options: Any) -> Any:
-        with torch.enable_grad():
-            leaf = input.detach().requires_grad_()
-            return torch.autograd.grad(run(leaf, *options), leaf, g)[0]
-
-    op = _operator(f"{sym.name}_backward", lambda g, input, *options: declared(g, None, input, *options), backward)
+    op = _operator(f"{sym.name}_backward", lambda g, input, *options: declared(g, None, input, *options))
 
     def rule(input: Any, *options: Any) -> Any:
         out = sym(input, *options)
@@ -213,5 +164,5 @@ def _by_autograd(sym: Symbol, run: Kernel) -> None:
     ex.register_implementation(sym, ex.implmap[sym.id].op, grad_transform=rule)
 
 
-_by_autograd(prims.prod, reductions.prod)
-_by_autograd(prims.cumprod, sorting.cumprod)
+_by_autograd(prims.prod)
+_by_autograd(prims.cumprod)

@@ -22,6 +22,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import imported
 from thunder.extend import Implementation, OperatorExecutor
+from thunder.runtime.kernels.table import kernel
 from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.torch.base import torch_function_map
 
@@ -150,10 +151,6 @@ def _resolve(names: tuple[str, ...]) -> Any:
 ex = TorchExecutor("torch", version=torch.__version__)
 
 
-# The functions of the family files, by their names in the text of traces.
-implementations: dict[str, Callable[..., Any]] = {}
-
-
 def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None) -> Callable[[F], F]:
     """Register the decorated function as the implementation of `sym`, on real tensors, with the arguments of `sym`."""
 
@@ -161,9 +158,8 @@ def torch_impl(sym: Symbol, *, checker: Callable[..., bool | str] | None = None)
         def meta(*args: Any, **kwargs: Any) -> Any:
             return sym(*args, **kwargs)
 
-        fn.__globals__["torch"] = original_torch
+        kernel(fn)
         op = Symbol(fn.__name__, meta, id=("torchex", sym.id), module=MODULE, executor=ex, fn=fn, tags=tuple(sym.tags))
-        implementations[fn.__name__] = fn
         ex.register_implementation(sym, op, checker=checker)
         return fn
 

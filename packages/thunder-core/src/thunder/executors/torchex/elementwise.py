@@ -1,88 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of elementwise primitives whose torch functions have other signatures.
-
-The main difference is numbers: a primitive accepts a number as either operand, but most of torch's binary functions do
-not.
-"""
+"""Elementwise primitives that accept numbers, by functions of torch that do not accept them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
-
-import thunder.torch as ltorch
-from thunder.core import prims
 from thunder.core.prims.elementwise_base import Elementwise, each_elementwise
 from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.elementwise import accepting_numbers
+from thunder.runtime.kernels.table import kernels
 from thunder.torch.base import named
-
-
-def _tensors(a: Any, b: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert both operands to tensors. A number becomes a 0-dimensional tensor of the other operand's dtype."""
-    if not isinstance(a, torch.Tensor):
-        return torch.full((), a, dtype=b.dtype, device=b.device), b
-    if not isinstance(b, torch.Tensor):
-        return a, torch.full((), b, dtype=a.dtype, device=a.device)
-    return a, b
-
-
-@torch_impl(prims.div)
-def div(a: Any, b: Any) -> torch.Tensor:
-    """Return the quotient. A quotient of integers is truncated towards zero."""
-    kind = (a if isinstance(a, torch.Tensor) else b).dtype
-    if kind.is_floating_point or kind.is_complex:
-        return torch.div(a, b)
-    return torch.div(a, b, rounding_mode="trunc")
-
-
-@torch_impl(ltorch.isclose)
-def isclose(
-    input: torch.Tensor, other: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> torch.Tensor:
-    """Check whether numbers are close. With `equal_nan`, torch 2.11 rejects a second operand with more elements."""
-    if equal_nan and input.shape != other.shape:
-        input, other = torch.broadcast_tensors(input, other)
-    return torch.isclose(input, other, rtol, atol, equal_nan)
-
-
-@torch_impl(prims.maximum)
-def maximum(a: Any, b: Any) -> torch.Tensor:
-    """Return the elementwise maximum."""
-    return _extreme(a, b, torch.maximum, torch.clamp_min)
-
-
-@torch_impl(prims.minimum)
-def minimum(a: Any, b: Any) -> torch.Tensor:
-    """Return the elementwise minimum."""
-    return _extreme(a, b, torch.minimum, torch.clamp_max)
-
-
-def _extreme(a: Any, b: Any, of_tensors: Callable[..., Any], of_number: Callable[..., Any]) -> torch.Tensor:
-    if not isinstance(a, torch.Tensor):
-        a, b = b, a
-    if isinstance(b, torch.Tensor) or a.dtype is torch.bool:
-        return of_tensors(*_tensors(a, b))  # type: ignore[no-any-return]
-    return of_number(a, b)  # type: ignore[no-any-return]
 
 
 @each_elementwise
 def _implement(op: Elementwise) -> None:
     """Implement a primitive that accepts numbers by a function of torch that does not accept them."""
-    if not op.tensors_only:
-        return
-    fn = named(op.torch_names[0])
-
-    def implementation(a: Any, b: Any) -> torch.Tensor:
-        return fn(*_tensors(a, b))  # type: ignore[no-any-return]
-
-    implementation.__name__ = op.name
-    implementation.__doc__ = f"Run `{op.torch_names[0]}` of tensors and numbers."
-    torch_impl(op.prim)(implementation)
-
-
-@torch_impl(prims.missing_gradient)
-def missing_gradient(a: torch.Tensor, of: str) -> torch.Tensor:
-    """Raise an error when a gradient that torch does not implement is needed."""
-    raise NotImplementedError(f"the derivative for '{of}' is not implemented.")
+    if op.tensors_only:
+        torch_impl(op.prim)(kernels.get(op.name) or accepting_numbers(op.name, named(op.torch_names[0])))

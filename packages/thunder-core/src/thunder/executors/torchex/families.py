@@ -12,14 +12,13 @@ from thunder.core.devices import to_torch_device
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.families import import_families
 from thunder.core.symbol import Symbol
-from thunder.executors.torchex.base import ex, implementations, torch_impl, torch_operator
+from thunder.executors.torchex.base import ex, torch_impl, torch_operator
 
 __all__ = [
     "_always_executable",
     "_register_implementation",
     "_register_torch_operation",
     "ex",
-    "implementation",
     "to_torch_device",
     "to_torch_dtype",
     "torch_impl",
@@ -27,14 +26,6 @@ __all__ = [
 
 
 import_families("thunder.executors.torchex")  # importing a family registers its implementations
-
-
-def implementation(name: str) -> Any:
-    """Return an operator of a family file. Traces write it as `torchex.name`."""
-    try:
-        return implementations[name]
-    except KeyError:
-        raise AttributeError(f"the torch executor has no operation called {name!r}") from None
 
 
 def _always_executable(*args: Any, **kwargs: Any) -> bool:

@@ -17,9 +17,10 @@ from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
-from thunder.executors.torchex.base import MODULE, ex, implementations, torch_impl
+from thunder.executors.torchex.base import MODULE, ex, torch_impl
 from thunder.passes.postponing import innermost
-from thunder.runtime.torch_originals import original_torch
+from thunder.runtime.kernels.foreach import NAMES
+from thunder.runtime.kernels.table import kernels
 from thunder.torch.base import torch_function_map
 
 __all__ = [
@@ -28,20 +29,12 @@ __all__ = [
 ]  # fmt: skip
 
 # The function of one tensor that each `torch._foreach_…` calls for every tensor of a list.
-FUNCTIONS: dict[str, Any] = {
-    **{
-        name: getattr(torch, name)
-        for name in (
-            "abs", "acos", "add", "asin", "atan", "ceil", "clamp_max", "clamp_min", "cos", "cosh", "div", "erf", "erfc",
-            "exp", "expm1", "floor", "frac", "lerp", "lgamma", "log", "log10", "log1p", "log2", "mul", "neg", "pow",
-            "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "trunc",
-            "addcdiv", "addcmul", "max",
-        )
-    },
+_OTHER: dict[str, Any] = {
     "maximum": torch.clamp_min,  # by tensors or numbers
     "minimum": torch.clamp_max,
     "norm": torch.linalg.vector_norm,
-}  # fmt: skip
+}
+FUNCTIONS: dict[str, Any] = {name: _OTHER.get(name) or getattr(torch, name) for name in NAMES}
 
 FOREACH: dict[str, Symbol] = {}  # the operations by the names of FUNCTIONS
 _RUNNING: dict[Symbol, str] = {}  # the torch executor's operators for them
@@ -58,7 +51,7 @@ def of_one_tensor(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     return function
 
 
-def _declare(name: str, function: Any, listed: Callable[..., Any]) -> None:
+def _declare(name: str, function: Any) -> None:
     one = of_one_tensor(name, torch_function_map()[function])
 
     def meta(xs: Any, *args: Any, **kwargs: Any) -> list[Any]:
@@ -69,31 +62,21 @@ def _declare(name: str, function: Any, listed: Callable[..., Any]) -> None:
         ]
 
     meta.__doc__ = f"Compute `torch.{function.__name__}` of each tensor of a list."
-
-    def run(xs: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        return list(listed(xs, *args, **kwargs))
-
-    run.__name__ = f"foreach_{name}"
+    run = kernels[f"foreach_{name}"]
     sym = FOREACH[name] = Symbol(run.__name__, meta, id=("torchex.foreach", name))
     torch_impl(sym)(run)
     operator = ex.implmap[sym.id].op
     assert operator is not None
     _RUNNING[operator] = name
-    writing = getattr(original_torch, f"_foreach_{name}_", None)
+    writing = kernels.get(f"foreach_{name}_")
     if writing is not None:
         _declare_in_place(name, sym, writing)
 
 
-def _declare_in_place(name: str, sym: Symbol, writing: Callable[..., Any]) -> None:
+def _declare_in_place(name: str, sym: Symbol, run: Callable[..., Any]) -> None:
     def meta(xs: Any, *args: Any, **kwargs: Any) -> list[Any]:
         return [prims.copy_(new, x) for new, x in zip(sym(xs, *args, **kwargs), xs)]
 
-    def run(xs: Any, *args: Any, **kwargs: Any) -> Any:
-        writing(xs, *args, **kwargs)
-        return xs
-
-    run.__name__ = f"foreach_{name}_"
-    implementations[run.__name__] = run
     id = ("torchex.foreach", name, "in place")
     op = Symbol(run.__name__, meta, id=id, module=MODULE, executor=ex, fn=run, tags=(OpTags.IN_PLACE_OP,))
     _IN_PLACE[name] = op
@@ -105,9 +88,8 @@ def _item(x: Any, i: int) -> Any:
 
 
 for _name, _function in FUNCTIONS.items():
-    _listed = getattr(original_torch, f"_foreach_{_name}", None)
-    if _listed is not None:
-        _declare(_name, _function, _listed)
+    if f"foreach_{_name}" in kernels:
+        _declare(_name, _function)
 
 
 _DECLARED = frozenset(FOREACH.values())

@@ -17,6 +17,7 @@ import torch
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.executors.torchex.base import ex
+from thunder.runtime.kernels.fused_updates import ALL, updating
 
 __all__ = ["FUSED_UPDATES", "fused_update", "is_fused_update", "operand", "updated_in_place", "updates"]
 
@@ -26,8 +27,6 @@ FUSED_UPDATES = frozenset(
     | {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"}
 )
 
-ALL = "all"
-
 
 @functools.cache
 def fused_update(func: Any, written: tuple[str, ...], *, in_place: bool = False) -> Symbol:
@@ -36,32 +35,15 @@ def fused_update(func: Any, written: tuple[str, ...], *, in_place: bool = False)
     Its argument is a dict of the kernel's arguments; its results are the new tensors of the arguments `written`. The
     operation with `in_place` has a second argument, the positions of the tensors that are written themselves, or `ALL`.
     """
-    positional = [a.name for a in func._schema.arguments if not a.kwarg_only]
 
     def meta(given: dict[str, Any], reused: Mapping[str, Any] | None = None) -> list[Any]:
         return [map_proxies(given[name], _new_like) for name in written]
-
-    def run(given: dict[str, Any], reused: Mapping[str, Any] | None = None) -> list[Any]:
-        call = dict(given)
-        for name in written:
-            kept = {} if reused is None else reused.get(name, ())
-            if kept == ALL:
-                continue
-            if isinstance(given[name], torch.Tensor):
-                call[name] = given[name].clone()
-            else:
-                call[name] = [x if i in kept else x.clone() for i, x in enumerate(given[name])]
-        func(
-            *[call[name] for name in positional if name in call],
-            **{name: x for name, x in call.items() if name not in positional},
-        )
-        return [call[name] for name in written]
 
     meta.__doc__ = f"Run {func._schema.name}, and return its new {', '.join(written)}."
     name = func._schema.name.removeprefix("aten::_").removesuffix("_")
     tags = (OpTags.REDUCTION_OP, OpTags.NON_DIFFERENTIABLE, *((OpTags.IN_PLACE_OP,) if in_place else ()))
     id = ("torchex", func, written, in_place)
-    return Symbol(name + "_" * in_place, meta, id=id, is_prim=True, executor=ex, fn=run, tags=tags)
+    return Symbol(name + "_" * in_place, meta, id=id, is_prim=True, executor=ex, fn=updating(func, written), tags=tags)
 
 
 def _new_like(p: Any) -> TensorProxy:

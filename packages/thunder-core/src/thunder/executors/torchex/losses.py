@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's kernels for negative log likelihood, and a gradient rule for cross-entropy that uses them.
+"""Losses: a gradient rule for cross-entropy that uses torch's kernels for negative log likelihood.
 
 The declared gradient rule of cross-entropy saves the input and recomputes softmax. torch's kernels are fastest if they
 are used as in eager mode: log_softmax, which is saved for backward, and then nll_loss. This module's rule does that if
@@ -8,7 +8,6 @@ torch runs cross-entropy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import thunder.torch as ltorch
 from thunder import clang
 from thunder.core.prims import get_grad, put_grad
 from thunder.executors.torchex.base import ex, torch_impl, torch_operator
+from thunder.runtime.kernels.table import kernels
 from thunder.torch.cross_entropy import (
     _by_class,
     _check_numbers,
@@ -28,81 +28,14 @@ from thunder.torch.cross_entropy import (
     rule_options,
 )
 
-aten = torch.ops.aten
-_NUMBERS = {"none": 0, "mean": 1, "sum": 2}
 
-
-# -- negative log likelihood -------------------------------------------------------------------------------------------
-def _two_dimensional(input: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Reshape to `(batch, classes, …)`, with matching targets and weights, as torch's 2-D kernel requires."""
-    rows = (
-        (input.shape[0], 1, -1) if input.numel() else (input.shape[0], 1, others[0].numel() // max(input.shape[0], 1))
-    )
-    return (
-        input.reshape(input.shape[0], input.shape[1], *rows[1:]).contiguous(),
-        *[x.reshape(rows).contiguous() for x in others],
-    )
-
-
-@torch_impl(ltorch.nll_loss_forward)
-def nll_loss_forward(
-    input: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, reduction: str, ignore_index: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss and the sum of the weights."""
-    number = _NUMBERS[reduction]
-    if input.ndim <= 2:
-        loss, total = aten.nll_loss_forward(input, target, weight, number, ignore_index)
-    else:
-        x, t = (input, target) if input.ndim == 4 else _two_dimensional(input, target)
-        loss, total = aten.nll_loss2d_forward(x, t, weight, number, ignore_index)
-    if reduction == "none":
-        # If the total weight is not used as a divisor, the kernels leave a value in it that depends on the shape.
-        return loss.reshape(target.shape), torch.zeros_like(total)
-    return loss, total
-
-
-@torch_impl(ltorch.nll_loss_backward)
-def nll_loss_backward(
-    grad: torch.Tensor,
-    input: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    reduction: str,
-    ignore_index: int,
-    total_weight: torch.Tensor,
-) -> torch.Tensor:
-    """Return the gradient of the input."""
-    how = (weight, _NUMBERS[reduction], ignore_index, total_weight)
-    if input.ndim <= 2:
-        return aten.nll_loss_backward(grad, input, target, *how)
-    if input.ndim == 4:
-        return aten.nll_loss2d_backward(grad, input, target, *how)
-    x, t = _two_dimensional(input, target)
-    g = grad.reshape(t.shape) if reduction == "none" else grad
-    return aten.nll_loss2d_backward(g, x, t, *how).reshape(input.shape)
-
-
-# -- differences of two tensors ----------------------------------------------------------------------------------------
 def _alike(grad: Any, self: Any, target: Any, *how: Any) -> bool | str:
     same = grad.dtype == self.dtype == target.dtype and tuple(self.shape) == tuple(target.shape)
     return same or "torch's kernel supports only tensors of the same shape and dtype"
 
 
-def _difference_backward(name: str) -> Callable[..., torch.Tensor]:
-    """Return torch's kernel for the gradient of the loss `name` with respect to its first tensor."""
-    kernel = getattr(aten, f"{name}_loss_backward")
-
-    def backward(grad: torch.Tensor, self: torch.Tensor, target: torch.Tensor, *how: Any) -> torch.Tensor:
-        if not self.is_floating_point():  # the kernels accept integers, but round intermediate values
-            raise NotImplementedError(f'"{name}_backward" not implemented for {self.dtype}')
-        return kernel(grad, self, target, *how)  # type: ignore[no-any-return]
-
-    backward.__name__ = f"{name}_loss_backward"
-    return backward
-
-
 for _sym in (ltorch.mse_loss_backward, ltorch.smooth_l1_loss_backward, ltorch.huber_loss_backward):
-    torch_impl(_sym, checker=_alike)(_difference_backward(_sym.name.removesuffix("_loss_backward")))
+    torch_impl(_sym, checker=_alike)(kernels[_sym.name])
 
 
 # -- cross-entropy -----------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, contiguous_strides, dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
-from thunder.executors.torchex import indexing
-from thunder.executors.torchex.base import MODULE, ex, implementations, qualified_name
+from thunder.executors.torchex.base import MODULE, ex, qualified_name
+from thunder.runtime.kernels import indexing
 
 __all__ = ["is_part_update", "keeps_strides", "part_in_place", "strides_of_part_update", "writes_part"]
 
@@ -37,8 +37,6 @@ _IN_PLACE: dict[Any, Callable[..., torch.Tensor]] = {
     indexing.index_put: indexing.index_put_,
     **{getattr(torch, name): getattr(torch.Tensor, f"{name}_") for name in _METHODS},
 }
-
-implementations.update({fn.__name__: fn for fn in (indexing.index_put_, *_CLONING.values())})
 
 
 def is_part_update(op: BoundSymbol) -> bool:

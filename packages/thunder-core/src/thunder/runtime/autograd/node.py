@@ -9,58 +9,27 @@ outputs of the node, so that autograd connects them to the node if a backward pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from thunder.runtime.autograd.gradient_routing import GradientRouting, observes_gradient
-from thunder.runtime.autograd.results import FlatItem
+from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
 from thunder.runtime.autograd.staged_backward import StagedBackward, StartBackward, as_node, view_returned_inputs
 from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active
 
-__all__ = ["Key", "NodeLayout", "Programs", "autograd_function"]
+__all__ = ["Key", "Programs", "autograd_function"]
 
 Key = tuple[tuple[bool, ...], tuple[bool, ...]]  # which gradients arrive, and which are wanted
-
-
-@dataclass(frozen=True)
-class NodeLayout:
-    """The positions of values among the inputs, the outputs and the saved values of a node.
-
-    The outputs start with the tensors of the user's output, each once. Their number is `count`, and gradients can
-    arrive for `returned` of them. Then follow saved values that gradients flow through, which user code never sees.
-    """
-
-    single: bool  # whether the node returns one output that is not in a tuple
-    plain: bool  # whether the node's output is the output for the user
-    build: Callable[[Any, Any], Any]  # (outputs, inputs) -> the user's output
-    flatten: Callable[[Any, Any], Any]  # (the program's output, saved values) -> outputs
-    template: Any  # the output for the user with a `Slot` for each value, from which `build` is made
-    items: list[FlatItem]  # from which `flatten` is made, with the saved values `hidden`
-    hidden: list[int]
-    count: int
-    returned: int
-    tensors: list[int]  # the saved values that are tensors
-    numbers: list[int]  # the saved values that are numbers, such as symbolic sizes
-    saved_outputs: list[tuple[int, int]]  # saved values that are outputs: autograd must save the same tensor object
-    arriving: list[int]  # the outputs whose gradients a backward program takes
-    non_differentiable: list[int]  # the outputs that have no gradient
-    gradient_of: list[int | None]  # for each input, the position of its gradient
-    wanted: list[int]  # for each gradient, the position of its input
-    edges: list[int]  # like `wanted`, but positions count only inputs that are tensors
-    guarded: bool  # whether guards ensure that each of `wanted` requires grad
-    prunes: bool  # whether to find out which gradients autograd wants
-    result_dependencies: list[int]  # for each gradient, the results that depend on its input, as bits; empty if all
-    stages: StagedBackward | None
-    retention: SavedTensorRetention | None
 
 
 class Programs(Protocol):
     """The layout of a forward program, and its backward programs for each set of arriving and wanted gradients."""
 
     layout: NodeLayout
+    stages: StagedBackward | None
+    retention: SavedTensorRetention | None
     ran: Any  # the key of the backward program that ran last, or the result of `recorded_backward`
 
     def key(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Key:
@@ -142,9 +111,9 @@ class _Executed:
 
 def autograd_function(d: Programs, program: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that runs the forward program as one node or several nodes of torch's graph."""
-    layout, forward, start_backward = d.layout, _forward(d.layout, program), _start_backward(d)
-    if layout.stages is not None:
-        apply = layout.stages.nodes(forward, start_backward, d.natively)
+    layout, forward, start_backward = d.layout, _forward(d, program), _start_backward(d)
+    if d.stages is not None:
+        apply = d.stages.nodes(forward, start_backward, d.natively)
     else:
         apply = as_node("ThunderFunction", forward, _backward(layout, start_backward), d.natively)
     return _routed(d, program, apply) if layout.result_dependencies else apply
@@ -161,8 +130,9 @@ def _backward(layout: NodeLayout, start_backward: StartBackward) -> Callable[...
     return backward
 
 
-def _forward(layout: NodeLayout, program: Callable[..., Any]) -> Callable[..., Any]:
-    flatten, keep, staged = None if layout.plain else layout.flatten, _keeper(layout), layout.stages is not None
+def _forward(d: Programs, program: Callable[..., Any]) -> Callable[..., Any]:
+    flatten = None if d.layout.plain else d.layout.flattener()
+    keep, staged = _keeper(d.layout), d.stages is not None
 
     def forward(ctx: Any, *inputs: Any) -> Any:
         output, saved = program(*inputs)
@@ -207,12 +177,12 @@ def _with_numbers(layout: NodeLayout, node: Any, saved: list[Any]) -> list[Any]:
     return saved
 
 
-def _take_saved(layout: NodeLayout, node: Any, arriving: int | None) -> list[Any]:
+def _take_saved(d: Programs, node: Any, arriving: int | None) -> list[Any]:
     """Return the saved values of a node and drop its references, so that the program can free values not retained."""
     if arriving is not None:
-        assert layout.retention is not None
-        return _with_numbers(layout, node, layout.retention.take(node, arriving))
-    saved = _saved_values(layout, node)
+        assert d.retention is not None
+        return _with_numbers(d.layout, node, d.retention.take(node, arriving))
+    saved = _saved_values(d.layout, node)
     clear_saved_tensors(node)
     return saved
 
@@ -225,19 +195,19 @@ def _recorded(d: Programs, node: Any, key: Key, given: Any) -> Any:
         return program(*_saved_values(d.layout, node), *given)
     sources = [*_saved_values(d.layout, node), *given]
     with torch.no_grad():
-        found = _all_stages(d.layout, d.backward_program(key)(_saved_values(d.layout, node), *given))
+        found = _all_stages(d, d.backward_program(key)(_saved_values(d.layout, node), *given))
     return _raise_if_differentiated(found, program, sources)
 
 
-def _all_stages(layout: NodeLayout, found: Any) -> Any:
+def _all_stages(d: Programs, found: Any) -> Any:
     """Return all gradients of a backward program, which may be staged."""
-    return found if layout.stages is None else layout.stages.together(found)
+    return found if d.stages is None else d.stages.together(found)
 
 
 def _start_backward(d: Programs, *, prune: bool = True) -> StartBackward:
     """Return the function that starts a backward pass. Without `prune`, the pass computes all gradients."""
     layout = d.layout
-    arriving, wanted, stages, retention = layout.arriving, layout.wanted, layout.stages, layout.retention
+    arriving, wanted, stages, retention = layout.arriving, layout.wanted, d.stages, d.retention
     everything, executed = (True,) * len(wanted), _Executed()
     prune = prune and (layout.prunes or not layout.guarded)
     # For the last pass: the gradients that arrived and were wanted, the key, the program and the outputs.
@@ -267,7 +237,7 @@ def _start_backward(d: Programs, *, prune: bool = True) -> StartBackward:
             key = d.key(*asked)
             last = known = asked, key, d.backward_program(key), retention.arriving(key[0]) if retention else None
         _, d.ran, program, outputs = last
-        return program(_take_saved(layout, ctx, outputs), *given)
+        return program(_take_saved(d, ctx, outputs), *given)
 
     return start_backward
 
@@ -281,11 +251,11 @@ def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any])
     )
     keep, flatten, count, start_backward = (
         _keeper(layout),
-        layout.flatten,
+        layout.flattener(),
         layout.count,
         _start_backward(d, prune=False),
     )
-    for_inputs = _backward(layout, lambda ctx, grads: _all_stages(layout, start_backward(ctx, grads)))
+    for_inputs = _backward(layout, lambda ctx, grads: _all_stages(d, start_backward(ctx, grads)))
 
     def forward(ctx: Any, shown: list[Any], *inputs: Any) -> Any:
         output, saved = program(*inputs)
@@ -324,9 +294,9 @@ def _backward_runner(d: Programs) -> Any:
             return _recorded(d, node, key, given)
         program, d.ran = d.backward_program(key), key
         if last and not executes(node):  # a pass through the node itself still needs its saved values
-            saved = _take_saved(layout, node, layout.retention.arriving(key[0]) if layout.retention else None)
+            saved = _take_saved(d, node, d.retention.arriving(key[0]) if d.retention else None)
         else:
             saved = _saved_values(layout, node)
-        return _all_stages(layout, program(saved, *given))
+        return _all_stages(d, program(saved, *given))
 
     return run

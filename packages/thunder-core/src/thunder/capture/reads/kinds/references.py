@@ -10,7 +10,7 @@ from typing import Any
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import Snapshot, VariableSnapshot
-from thunder.capture.base.sources import ContextValue, Source
+from thunder.capture.base.sources import ContextValue, Referent, Source
 from thunder.capture.reads.guard_kinds import Equals, HasType, IsObject
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
 
@@ -95,6 +95,6 @@ class WeakReference(Kind):
         """Read the referenced object."""
         found = value()
         if found is None:
-            recorder.add(IsObject(source.call(), None))
+            recorder.add(IsObject(source.to(Referent), None))
         else:
-            recorder.value(source.call(), found)
+            recorder.value(source.to(Referent), found)

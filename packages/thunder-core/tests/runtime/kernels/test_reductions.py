@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from thunder.executors.torchex import reductions
+from thunder.runtime.kernels import reductions
 
 
 @pytest.mark.parametrize("dims", [(0,), (2, 0), (0, 1, 2)], ids=str)

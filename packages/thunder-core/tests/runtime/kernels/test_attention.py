@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from thunder.executors.torchex import attention
+from thunder.runtime.kernels import attention
 
 
 @pytest.mark.parametrize("length", [16, 21, 7])

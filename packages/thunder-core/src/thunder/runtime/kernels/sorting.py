@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import torch
 
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.table import kernel
 
 
-@torch_impl(prims.sort)
+@kernel
 def sort(
     a: torch.Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,13 +17,13 @@ def sort(
     return values, indices
 
 
-@torch_impl(prims.cumsum)
+@kernel
 def cumsum(a: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the cumulative sum in the tensor's dtype, although torch would promote integers."""
     return torch.cumsum(a, dim, dtype=a.dtype)
 
 
-@torch_impl(prims.cumprod)
+@kernel
 def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the cumulative product in the tensor's dtype, although torch would promote integers."""
     return torch.cumprod(a, dim, dtype=a.dtype)

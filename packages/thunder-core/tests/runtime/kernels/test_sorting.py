@@ -7,7 +7,7 @@ import itertools
 
 import torch
 
-from thunder.executors.torchex.sorting import sort
+from thunder.runtime.kernels.sorting import sort
 
 
 def test_all_combinations() -> None:

@@ -9,35 +9,33 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-import thunder.torch as ltorch
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.table import kernel
 
 aten = torch.ops.aten
 
 
 # -- convolution -------------------------------------------------------------------------------------------------------
-@torch_impl(prims.convolution_input_grad)
+@kernel
 def convolution_input_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tensor:
     """Return the gradient of a convolution's input."""
     return aten.convolution_backward(g, a, weight, None, *how, [True, False, False])[0]
 
 
-@torch_impl(prims.convolution_weight_grad)
+@kernel
 def convolution_weight_grad(g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, *how: Any) -> torch.Tensor:
     """Return the gradient of a convolution's weight."""
     return aten.convolution_backward(g, a, weight, None, *how, [False, True, False])[1]
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
-@torch_impl(prims.max_pool)
+@kernel
 def max_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the maxima of windows and their indices."""
     pools = (torch.max_pool1d_with_indices, torch._C._nn.max_pool2d_with_indices, torch._C._nn.max_pool3d_with_indices)
     return pools[len(kernel_size) - 1](a, kernel_size, *how)
 
 
-@torch_impl(prims.max_pool_backward)
+@kernel
 def max_pool_backward(g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, *how: Any) -> torch.Tensor:
     """Return the gradient of max_pool."""
     *windows, ceil_mode = how
@@ -50,7 +48,7 @@ def max_pool_backward(g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, *
     return aten.max_pool2d_with_indices_backward(g, a, *flat, ceil_mode, indices).squeeze(-2)
 
 
-@torch_impl(prims.avg_pool)
+@kernel
 def avg_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> torch.Tensor:
     """Return the means of windows."""
     if len(kernel_size) == 1:
@@ -59,7 +57,7 @@ def avg_pool(a: torch.Tensor, kernel_size: Sequence[int], *how: Any) -> torch.Te
     return pool(a, kernel_size, *how)
 
 
-@torch_impl(prims.avg_pool_backward)
+@kernel
 def avg_pool_backward(g: torch.Tensor, a: torch.Tensor, *how: Any) -> torch.Tensor:
     """Return the gradient of avg_pool."""
     spatial = len(how[0])
@@ -69,14 +67,14 @@ def avg_pool_backward(g: torch.Tensor, a: torch.Tensor, *how: Any) -> torch.Tens
     return aten.avg_pool2d_backward(g.unsqueeze(-2), a.unsqueeze(-2), *windows, *how[3:]).squeeze(-2)
 
 
-@torch_impl(prims.adaptive_avg_pool)
+@kernel
 def adaptive_avg_pool(a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """Return the means of windows whose size follows from the output size."""
     pools = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
     return pools[len(output_size) - 1](a, output_size)
 
 
-@torch_impl(prims.adaptive_avg_pool_backward)
+@kernel
 def adaptive_avg_pool_backward(g: torch.Tensor, a: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """Return the gradient of adaptive_avg_pool."""
     if len(output_size) == 3:
@@ -86,14 +84,14 @@ def adaptive_avg_pool_backward(g: torch.Tensor, a: torch.Tensor, output_size: Se
     return aten._adaptive_avg_pool2d_backward(g.unsqueeze(-2), a.unsqueeze(-2)).squeeze(-2)
 
 
-@torch_impl(prims.adaptive_max_pool)
+@kernel
 def adaptive_max_pool(a: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the maxima of windows whose size follows from the output size, and their indices."""
     pools = (torch.adaptive_max_pool1d, torch._C._nn.adaptive_max_pool2d, torch._C._nn.adaptive_max_pool3d)
     return pools[len(output_size) - 1](a, output_size)
 
 
-@torch_impl(prims.adaptive_max_pool_backward)
+@kernel
 def adaptive_max_pool_backward(
     g: torch.Tensor, a: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]
 ) -> torch.Tensor:
@@ -108,7 +106,7 @@ def adaptive_max_pool_backward(
 
 
 # -- embedding ---------------------------------------------------------------------------------------------------------
-@torch_impl(prims.embedding_backward)
+@kernel
 def embedding_backward(
     g: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
@@ -133,20 +131,20 @@ def _resized(
     return run(x, *sizes, *corners, *scales)  # type: ignore[no-any-return]
 
 
-@torch_impl(prims.resize)
+@kernel
 def resize(a: torch.Tensor, output_size: Sequence[int], *how: Any) -> torch.Tensor:
     """Return a resized image."""
     return _resized(a, (output_size,), "", *how)
 
 
-@torch_impl(prims.resize_backward)
+@kernel
 def resize_backward(g: torch.Tensor, input_shape: Sequence[int], *how: Any) -> torch.Tensor:
     """Return the gradient of resize."""
     return _resized(g, (g.shape[2:], input_shape), "_backward", *how)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------
-@torch_impl(prims.dropout_noise)
+@kernel
 def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
     """Return the scaled dropout mask, drawn like the mask of torch's dropout."""
     if feature:
@@ -155,13 +153,13 @@ def dropout_noise(a: torch.Tensor, p: float, feature: bool) -> torch.Tensor:
     return torch.empty_like(a).bernoulli_(1 - p)
 
 
-@torch_impl(prims.native_dropout)
+@kernel
 def native_dropout(a: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the result of dropout and its mask."""
     return torch.native_dropout(a, p, True)
 
 
-@torch_impl(ltorch.dropout_backward)
+@kernel
 def dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     """Return the gradient of dropout's input."""
     return aten.native_dropout_backward(grad, mask, scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from thunder.executors.torchex.indexing import index, index_put, setitem, slice_scatter
+from thunder.runtime.kernels.indexing import index, index_put, setitem, slice_scatter
 
 
 def test_they_leave_their_input_alone() -> None:

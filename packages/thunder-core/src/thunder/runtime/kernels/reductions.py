@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 import torch
 
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.table import kernel
 
 
-@torch_impl(prims.sum)
+@kernel
 def sum(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """Return the sum over `dims`. Integers keep their dtype."""
     return torch.sum(a, tuple(dims), dtype=a.dtype)
 
 
-@torch_impl(prims.prod)
+@kernel
 def prod(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """Return the product over `dims`. torch reduces only one dimension per call."""
     if len(dims) == a.ndim:
@@ -27,13 +26,13 @@ def prod(a: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     return a
 
 
-@torch_impl(prims.var)
+@kernel
 def var(a: torch.Tensor, dims: Sequence[int], *, correction: float) -> torch.Tensor:
     """Return the variance over `dims`."""
     return torch.var(a, tuple(dims), correction=correction)
 
 
-@torch_impl(prims.var_mean)
+@kernel
 def var_mean(a: torch.Tensor, dims: Sequence[int], *, correction: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the variance and the mean over `dims`."""
     return torch.var_mean(a, tuple(dims), correction=correction)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from thunder.core.prims.resize import RESIZE_MODES
-from thunder.executors.torchex import nn
+from thunder.runtime.kernels import nn
 
 
 def test_one_dimension() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import torch
 
-import thunder.torch as ltorch
-from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.table import kernel
 
 Optional = torch.Tensor | None
 
@@ -22,7 +21,7 @@ def _in_rows(grad: torch.Tensor) -> torch.Tensor:
     return grad if good else grad.contiguous()
 
 
-@torch_impl(ltorch.grouped_mm_left_grad)
+@kernel
 def grouped_mm_left_grad(grad: torch.Tensor, input: Optional, mat2: torch.Tensor, offs: Optional) -> torch.Tensor:
     """Return the gradient of the first factor, with its strides if it is dense."""
     grad = _in_rows(grad)
@@ -31,7 +30,7 @@ def grouped_mm_left_grad(grad: torch.Tensor, input: Optional, mat2: torch.Tensor
     return torch._grouped_mm(grad, mat2.mT, offs)
 
 
-@torch_impl(ltorch.grouped_mm_right_grad)
+@kernel
 def grouped_mm_right_grad(grad: torch.Tensor, input: torch.Tensor, mat2: torch.Tensor, offs: Optional) -> torch.Tensor:
     """Return the gradient of the second factor, with its strides if it is dense."""
     grad = _in_rows(grad)

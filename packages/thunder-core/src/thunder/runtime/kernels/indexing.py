@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.table import kernel
 
 
 def _window(starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] | None) -> tuple[slice, ...]:
@@ -18,7 +16,7 @@ def _window(starts: Sequence[int], ends: Sequence[int], strides: Sequence[int] |
     return tuple([slice(start, end, step) for start, end, step in zip(starts, ends, steps)])
 
 
-@torch_impl(prims.slice)
+@kernel
 def slice_(
     a: torch.Tensor, start_indices: Sequence[int], end_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> torch.Tensor:
@@ -31,7 +29,7 @@ def slice_(
     return a[_window(start_indices, end_indices, strides)]
 
 
-@torch_impl(prims.slice_scatter)
+@kernel
 def slice_scatter(
     a: torch.Tensor,
     src: torch.Tensor,
@@ -43,6 +41,7 @@ def slice_scatter(
     return slice_scatter_(a.clone(), src, start_indices, end_indices, strides)
 
 
+@kernel
 def slice_scatter_(
     a: torch.Tensor,
     src: torch.Tensor,
@@ -55,13 +54,13 @@ def slice_scatter_(
     return a
 
 
-@torch_impl(prims.index)
+@kernel
 def index(a: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Return the elements of `a` at index tensors."""
     return torch.ops.aten.index.Tensor(a, indices)
 
 
-@torch_impl(prims.index_put)
+@kernel
 def index_put(
     a: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
@@ -69,6 +68,7 @@ def index_put(
     return torch.ops.aten.index_put.default(a, indices, values, accumulate)
 
 
+@kernel
 def index_put_(
     a: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
@@ -76,12 +76,13 @@ def index_put_(
     return torch.ops.aten.index_put_.default(a, indices, values, accumulate)
 
 
-@torch_impl(ltorch.setitem)
+@kernel
 def setitem(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
     """Return a copy of `a` after `a[key] = value`."""
     return setitem_(a.clone(), key, value)
 
 
+@kernel
 def setitem_(a: torch.Tensor, key: Any, value: Any) -> torch.Tensor:
     """Return `a` after `a[key] = value`."""
     a[key] = value

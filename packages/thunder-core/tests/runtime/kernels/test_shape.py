@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import thunder
-from thunder.executors.torchex.shape import as_strided, broadcast_in_dim, pad, stride_order
+from thunder.runtime.kernels.shape import as_strided, broadcast_in_dim, pad, stride_order
 
 
 def test_as_strided_wants_memory_in_order() -> None:

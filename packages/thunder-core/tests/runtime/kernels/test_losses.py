@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import thunder
-from thunder.executors.torchex import losses
+from thunder.runtime.kernels import losses
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 5, 3), (2, 5, 3, 2), (2, 5, 1, 3, 2), (0, 5, 3)], ids=str)

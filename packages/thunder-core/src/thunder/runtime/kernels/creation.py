@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+from thunder.runtime.kernels.table import kernel
 
 # The fill values whose bits are all zero. (-0.0 is not one of them.)
 _ZEROS = frozenset(map(repr, (0, 0.0, 0j, False)))
 
 
-@torch_impl(prims.full)
+@kernel
 def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor filled with one value."""
     if fill_value == 0 and repr(fill_value) in _ZEROS:
@@ -23,13 +22,13 @@ def full(shape: Sequence[int], fill_value: Any, *, device: torch.device, dtype: 
     return torch.full(tuple(shape), fill_value, device=device, dtype=dtype)
 
 
-@torch_impl(prims.empty)
+@kernel
 def empty(shape: Sequence[int], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised tensor."""
     return torch.empty(tuple(shape), device=device, dtype=dtype)
 
 
-@torch_impl(prims.iota)
+@kernel
 def iota(length: int, *, start: int, step: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return a range of integers."""
     if step == 0:
@@ -37,7 +36,7 @@ def iota(length: int, *, start: int, step: int, device: torch.device, dtype: tor
     return torch.arange(start, start + length * step, step, device=device, dtype=torch.int64).to(dtype)
 
 
-@torch_impl(prims.tensor_from_sequence)
+@kernel
 def tensor_from_sequence(values: Any, *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor from nested sequences of numbers."""
     return torch.tensor(values, device=device, dtype=dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's implementations of the random primitives. Each draws the same numbers as eager mode."""
+"""Kernels that draw random numbers. Each draws the same numbers as eager mode."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
-from thunder.core import prims
-from thunder.executors.torchex.base import torch_impl
+from thunder.core.generators import set_generator, state_of_generator
+from thunder.runtime.kernels.table import kernel
+
+__all__ = ["DISTRIBUTIONS"]
 
 
 def _empty(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
@@ -30,18 +31,18 @@ def _drawn_by(name: str) -> Callable[..., torch.Tensor]:
     return draw
 
 
-_DISTRIBUTIONS = ("uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal")
-for _name in _DISTRIBUTIONS:
-    torch_impl(getattr(prims, _name))(_drawn_by(_name))
+DISTRIBUTIONS = ("uniform", "normal", "bernoulli", "exponential", "geometric", "cauchy", "log_normal")
+for _name in DISTRIBUTIONS:
+    kernel(_drawn_by(_name))
 
 
-@torch_impl(ltorch.normal)
+@kernel
 def normal_of(mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> torch.Tensor:
     """Return numbers from normal distributions. With a size, torch requires both parameters to be numbers."""
     return torch.normal(mean, std, **options) if size is None else torch.normal(mean, std, size, **options)
 
 
-@torch_impl(prims.randint)
+@kernel
 def randint(
     shape: Sequence[int],
     low: int | None,
@@ -56,13 +57,13 @@ def randint(
     return out.random_(generator=generator) if low is None else out.random_(low, high, generator=generator)
 
 
-@torch_impl(prims.bernoulli_tensor)
+@kernel
 def bernoulli_tensor(p: torch.Tensor, *, dtype: torch.dtype, generator: Any = None) -> torch.Tensor:
     """Return a tensor of ones and zeros. Each element is one with the given probability."""
     return torch.empty_like(p, dtype=dtype).bernoulli_(p, generator=generator)
 
 
-@torch_impl(prims.rrelu_noise)
+@kernel
 def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
     """Return the random slopes of torch's rrelu kernel."""
     noise = torch.ones_like(a)
@@ -70,21 +71,21 @@ def rrelu_noise(a: torch.Tensor, lower: float, upper: float) -> torch.Tensor:
     return noise
 
 
-@torch_impl(prims.rng_state)
+@kernel
 def rng_state(device: torch.device, generator: Any = None) -> torch.Tensor:
     """Return the state of the generator."""
-    return prims.state_of_generator(device, generator)  # type: ignore[no-any-return]
+    return state_of_generator(device, generator)  # type: ignore[no-any-return]
 
 
-@torch_impl(prims.exchange_rng_state)
+@kernel
 def exchange_rng_state(state: torch.Tensor, device: torch.device, generator: Any = None) -> torch.Tensor:
     """Set the state of the generator. Return the previous state."""
-    before = prims.state_of_generator(device, generator)
-    prims.set_generator(state, device, generator)
+    before = state_of_generator(device, generator)
+    set_generator(state, device, generator)
     return before  # type: ignore[no-any-return]
 
 
-@torch_impl(prims.barrier)
+@kernel
 def barrier(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the arguments, as the same tensors. This keeps operations in order."""
     return values

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's fused attention kernels, forward and backward, under one interface.
+
+The kernels differ in the masks they accept, the layout of the log-sum-exp and the head sizes they support. These
+functions hide the differences. `kernel` is the kernel that torch chose when the program was traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from thunder.runtime.kernels.table import kernel
+
+__all__ = ["is_supported"]
+
+aten = torch.ops.aten
+
+
+def _binding(name: str) -> Callable[..., Any]:
+    """Return a function of ATen by torch's Python binding, which has less overhead than `torch.ops`."""
+    found: Callable[..., Any] = getattr(torch, name, None) or getattr(aten, name).default
+    return found
+
+
+_flash = _binding("_scaled_dot_product_flash_attention")
+_efficient = _binding("_scaled_dot_product_efficient_attention")
+_cudnn = _binding("_scaled_dot_product_cudnn_attention")
+_flash_backward = aten._scaled_dot_product_flash_attention_backward.default
+_efficient_backward = aten._scaled_dot_product_efficient_attention_backward.default
+_cudnn_backward = aten._scaled_dot_product_cudnn_attention_backward.default
+Optional = torch.Tensor | None
+# The alignment, in elements, of the efficient kernel's masks and log-sum-exp.
+_MASK_STEP, _SUM_STEP = 16, 32
+
+
+def _additive(mask: Optional, query: torch.Tensor) -> Optional:
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros((), dtype=query.dtype, device=query.device).masked_fill(~mask, float("-inf"))
+
+
+def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional:
+    """Expand the mask to every head, in memory whose rows have the alignment that the efficient kernel requires."""
+    if mask is None:
+        return None
+    mask = mask.to(query.dtype)
+    length = mask.shape[-1]
+    if length % _MASK_STEP:
+        mask = F.pad(mask, (0, _MASK_STEP - length % _MASK_STEP))[..., :length]
+    return mask.expand(*query.shape[:-1], key.shape[-2])
+
+
+def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Pad the last dimension to a multiple of 8, as the flash kernel requires."""
+    return tuple([F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x for x in tensors])
+
+
+def _readable(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Copy tensors that kernels would silently read wrongly.
+
+    The CPU's kernel assumes dense rows, and cuDNN assumes 16-byte alignment.
+    """
+    return [x if _is_readable(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
+
+
+def _is_readable(x: torch.Tensor) -> bool:
+    return x.stride(-1) == 1 and (x.is_cpu or not x.storage_offset() * x.element_size() & 15)
+
+
+def _readable_mask(mask: Optional) -> Optional:
+    """Copy a mask whose rows cuDNN's kernel cannot read as vectors, e.g. a permuted bias: it would raise or crash."""
+    if mask is None or mask.shape[-1] == 1 or _is_readable(mask):
+        return mask
+    return mask.clone(memory_format=torch.contiguous_format)
+
+
+def _cut(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Remove the padding."""
+    size = like.shape[-1]
+    return x if x.shape[-1] == size else x[..., :size]
+
+
+def _zero_drawn(query: torch.Tensor, kernel: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the seed and offset of an operation that draws no random numbers."""
+    shape, kind = ((2,), torch.uint64) if kernel == "flash" else ((), torch.int64)
+    return torch.zeros(shape, dtype=kind, device=query.device), torch.zeros((), dtype=kind, device=query.device)
+
+
+def _nothing_drawn(query: torch.Tensor, kernel: str) -> tuple[Any, Any]:
+    """Return placeholders for seed and offset. No kernel reads them, and the CPU's kernel does not accept any."""
+    if query.device.type == "cpu":
+        return None, None
+    make = _unread if type(query) is torch.Tensor else _unread.__wrapped__  # fake tensors are not cached
+    return make(query.device, kernel)
+
+
+@functools.cache
+def _unread(device: torch.device, kernel: str) -> tuple[torch.Tensor, torch.Tensor]:
+    shape, kind = ((2,), torch.uint64) if kernel == "flash" else ((), torch.int64)
+    return torch.empty(shape, dtype=kind, device=device), torch.empty((), dtype=kind, device=device)
+
+
+def is_supported(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> bool | str:
+    """Check whether a kernel supports this call. torch has checked traced calls, but not traces written by hand."""
+    if query.device.type == "cpu" or kernel != "flash":
+        return True
+    if attn_mask is not None:
+        return "the flash kernel does not support a mask"
+    aligned = not is_causal or query.shape[-2] == key.shape[-2]
+    return aligned or "the flash kernel aligns causal masks with the last query"
+
+
+def _require(query: Any, key: Any, attn_mask: Any, is_causal: bool, kernel: str) -> None:
+    reason = is_supported(query, key, attn_mask, is_causal, kernel)
+    if reason is not True:
+        raise NotImplementedError(reason)
+
+
+def _forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, p: float, causal: bool, scale: float,
+    kernel: str,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """Run the forward kernel. Return the result, the log-sum-exp, the seed and the offset."""
+    _require(query, key, mask, causal, kernel)
+    query, key, value = _readable(query, key, value)
+    mask = _additive(mask, query)
+    if query.device.type == "cpu":
+        how = {"attn_mask": mask, "scale": scale}
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, p, causal, **how)
+        return out, lse, None, None
+    if kernel == "flash":
+        got = _flash(*_padded(query, key, value), p, causal, False, scale=scale)
+        return _cut(got[0], value), got[1], got[6], got[7]
+    if kernel == "efficient":
+        bias = _aligned(mask, query, key)
+        out, lse, seed, offset = _efficient(query, key, value, bias, True, p, causal, scale=scale)
+        return out, lse[..., : query.shape[-2]], seed, offset
+    got = _cudnn(query, key, value, _readable_mask(mask), True, p, causal, False, scale=scale)
+    return got[0], got[1].reshape(query.shape[:-1]), got[6], got[7]
+
+
+def _backward(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, out: torch.Tensor,
+    lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, kernel: str,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    _require(query, key, mask, causal, kernel)
+    grad, query, key, value, out = _readable(grad, query, key, value, out)
+    mask = _additive(mask, query)
+    if query.device.type == "cpu":
+        how = {"attn_mask": mask, "scale": scale}
+        run = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return run(grad, query, key, value, out, lse, p, causal, **how)
+    lengths = (query.shape[-2], key.shape[-2])
+    if kernel == "flash":
+        padded = _padded(grad, query, key, value, out)
+        q, k, v = _flash_backward(*padded, lse, None, None, *lengths, p, causal, seed, offset, scale=scale)
+        return _cut(q, query), _cut(k, key), _cut(v, value)
+    if kernel == "efficient":
+        return _efficient_gradients(
+            grad, query, key, value, mask, out, lse, seed, offset, p, causal, scale, of_mask=False
+        )[:3]
+    sums = lse.unsqueeze(-1)
+    rest = (sums, seed, offset, _readable_mask(mask), None, None, *lengths, p, causal)
+    return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)
+
+
+def _efficient_gradients(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, out: torch.Tensor,
+    lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, *, of_mask: bool,
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """Run the efficient kernel's backward. The gradient of the mask has the shape of the scores."""
+    bias = _aligned(mask, query, key)
+    sums = F.pad(lse, (0, -lse.shape[-1] % _SUM_STEP), value=float("inf"))
+    drawn = (seed, offset, p, [True, True, True, of_mask])
+    return _efficient_backward(grad, query, key, value, bias, out, sums, *drawn, causal, scale=scale)  # type: ignore[no-any-return]
+
+
+@kernel
+def attention_forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, is_causal: bool, scale: float,
+    kernel: str,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the result and the log-sum-exp of each row."""
+    return _forward(query, key, value, attn_mask, 0.0, is_causal, scale, kernel)[:2]
+
+
+@kernel
+def attention_backward(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional,
+    out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradients of query, key and value."""
+    drawn = _nothing_drawn(query, kernel)
+    return _backward(grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, kernel)
+
+
+@kernel
+def attention_backward_of_mask(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor,
+    out: torch.Tensor, lse: torch.Tensor, is_causal: bool, scale: float, kernel: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradients of query, key, value and mask."""
+    grad, query, key, value, out = _readable(grad, query, key, value, out)
+    drawn = _nothing_drawn(query, kernel)
+    if kernel == "efficient" and query.device.type == "cuda":
+        *grads, of_mask = _efficient_gradients(
+            grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, of_mask=True
+        )
+    else:
+        grads = [*_backward(grad, query, key, value, attn_mask, out, lse, *drawn, 0.0, is_causal, scale, kernel)]
+        of_mask = _gradient_of_scores(grad, query, key, value, attn_mask, out, lse, scale)
+    return *grads, of_mask.sum_to_size(attn_mask.shape).to(attn_mask.dtype)  # type: ignore[return-value]
+
+
+def _gradient_of_scores(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor,
+    out: torch.Tensor, lse: torch.Tensor, scale: float,
+) -> torch.Tensor:  # fmt: skip
+    wide = lse.dtype
+    query, key, value, grad, out = (x.to(wide) for x in (query, key, value, grad, out))
+    weights = (query @ key.mT * scale + mask - lse.masked_fill(lse.isinf(), 0.0).unsqueeze(-1)).exp()
+    return weights * (grad @ value.mT - (grad * out).sum(-1, keepdim=True))
+
+
+@kernel
+def attention_dropout(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Optional, dropout_p: float, *how: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the results of attention with dropout: the output, the log-sum-exp, the seed and the offset."""
+    out, lse, seed, offset = _forward(query, key, value, attn_mask, dropout_p, *how)
+    # The CPU's kernel returns no seed and offset. Without dropout, the values of the other kernels are meaningless.
+    drawn = (seed, offset) if dropout_p and seed is not None else _zero_drawn(query, how[-1])
+    return out, lse, *drawn
+
+
+@kernel
+def attention_dropout_backward(*args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of query, key and value of attention with dropout."""
+    return _backward(*args)

@@ -8,18 +8,21 @@ call as opaque operations. `tests/saved/test_operators.py` fails if the committe
 from __future__ import annotations
 
 import operator
+import sys
 import textwrap
+import types
 
 import torch
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
-from thunder import clang
-from thunder import numpy as lnp
+import thunder.clang
+import thunder.numpy  # noqa: F401
 from thunder.core import prims
 from thunder.core.symbol import Symbol
 from thunder.executors.torchex import families  # noqa: F401  (registers the implementations)
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
+from thunder.runtime import torch_originals
 from thunder.runtime.kernels.table import kernels
 from thunder.torch.base import torch_function_map
 
@@ -27,8 +30,12 @@ from thunder.torch.base import torch_function_map
 DENIED = frozenset({
     "apply_", "map_", "map2_", "register_hook", "register_post_accumulate_grad_hook", "module_load", "set_", "storage",
     "share_memory_", "untyped_storage", "storage_type", "data_ptr", "const_data_ptr", "numpy", "tolist", "backward",
-    "retain_grad", "autocast", "from_file", "record_stream", "has_names", "multi_head_attention_forward", "reinforce",
+    "retain_grad", "autocast", "from_file", "record_stream", "has_names", "reinforce",
+    "_from_blob", "_add_docstr", "from_numpy", "frombuffer", "_fix_weakref", "_use_count", "_python_dispatch", "_print",
+    "_nested_view_from_buffer", "_nested_view_from_buffer_copy", "asarray", "as_subclass", "new", "_coalesced_",
 })  # fmt: skip
+_NAMESPACES = ("torch", "torch.Tensor", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft")
+_FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 _ALIASES = {"torch.Tensor": "Tensor", "thunder.executors.torchex": "torchex"}
 _LANGUAGES = {"thunder.torch": "ltorch", "thunder.core.prims": "prims", "thunder.clang": "clang", "thunder.numpy": "lnp"}
 _SCALARS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -47,14 +54,19 @@ def operators() -> set[str]:
             module, name = qualified_name(function)
             if module is not None and not name.startswith("__") and name not in DENIED:
                 found.add(_printed(module, name))
+    for namespace in _NAMESPACES:
+        for name, function in torch_originals.operations(namespace).items():
+            hidden = name.startswith(("__", "_test_", "_cufft_", "_foobar", "_debug", "_view_func", "_rev_view"))
+            if isinstance(function, _FUNCTIONS) and name not in DENIED and not hidden:
+                found.add(_printed(namespace, name))
     return found
 
 
 def symbols() -> set[str]:
     """Return the operations of thunder, which the source of a differentiated program calls."""
     found = set()
-    named = (*torch_function_map().values(), *vars(prims).values(), *vars(clang).values(), *vars(lnp).values())
-    for sym in named:
+    modules = [m for name, m in sys.modules.items() if name.startswith(tuple(_LANGUAGES))]
+    for sym in (x for m in modules for x in vars(m).values()):
         if isinstance(sym, Symbol) and sym.module in _LANGUAGES:
             found.add(f"{_LANGUAGES[sym.module]}.{sym.name}")
     return found

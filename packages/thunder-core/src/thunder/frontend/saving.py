@@ -186,8 +186,8 @@ class _Writer:
 
     def _constant(self, x: Any) -> Any:
         if isinstance(x, Symbol):
-            if isinstance(x.id, tuple) and x.id[:1] == ("opaque",):
-                return ["symbol", self._encode(x.id[1])]
+            if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
+                return ["symbol", self._encode(x.fn)]
             raise Unsavable(f"the operation {x.name}")
         return self._encode(x)
 

@@ -28,7 +28,7 @@ from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
 from thunder.saved.tensor_checks import SavedTensorCheck
 
-__all__ = ["Decoder", "Encoder", "Path"]
+__all__ = ["Decoder", "Encoder", "Path", "opaque_symbol"]
 
 #: A root (an object) and the steps from it to another object.
 Path = tuple[Any, list[list[Any]]]
@@ -59,6 +59,11 @@ class Encoder:
         write = _WRITERS.get(kind)
         if write is not None:
             return write(self, x)
+        if kind is types.FunctionType and hasattr(x, "derivation"):
+            what, function, more = x.derivation
+            return ["derived", what, self(function), self(more)]
+        if kind.__module__ == "torch._ops" and isinstance(x, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+            return ["operator", str(x)]
         if kind.__name__ == "PyTreeSpec" and kind.__module__.startswith("optree"):
             return self.structure(x)
         if x is self._root:
@@ -334,10 +339,26 @@ def _of_torch(decode: Decoder, name: str) -> Any:
     return found
 
 
-def _opaque_symbol(function: Any) -> Any:
+def opaque_symbol(function: Any) -> Any:
     """Return the operation that runs a function of torch."""
+    derivation = getattr(function, "derivation", None)
+    if derivation is not None:
+        return _derived_symbol(*derivation)
     # Imported by name at run time: only a program that is compiled anew needs it.
     return importlib.import_module("thunder.capture.dispatch.opaque_operations").opaque_symbol(function)
+
+
+def _derived_symbol(what: str, function: Any, more: Any) -> Any:
+    """Return the operation that runs e.g. the gradient of a function of torch."""
+    # Imported by name at run time: only operations that thunder does not look into need it.
+    return importlib.import_module("thunder.capture.dispatch.opaque_operations").derived_symbol(what, function, more)
+
+
+def _operator(name: str) -> Any:
+    """Return an operator of `torch.ops` that is registered: `aten.add` or `aten.add.Tensor`."""
+    namespace, operator, *overload = name.split(".")
+    packet = getattr(getattr(torch.ops, namespace), operator)
+    return getattr(packet, overload[0]) if overload else packet
 
 
 def _text(decode: Decoder, cls: Any, text: str) -> Any:
@@ -368,7 +389,9 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tensor": Decoder.tensor,
     "tensors": Decoder.tensor_check,
     "generator": Decoder.generator,
-    "symbol": lambda d, x: _opaque_symbol(d(x)),
+    "symbol": lambda d, x: opaque_symbol(d(x)),
+    "derived": lambda d, what, function, more: _derived_symbol(what, d(function), d(more)).fn,
+    "operator": lambda d, name: _operator(name),
     "structure": lambda d, x: _pytree().tree_flatten(_tree(d, x))[1],
     "variables": lambda d, x: vars(d(x)),
     "attributes": lambda d, x: class_attributes(vars(d(x))),

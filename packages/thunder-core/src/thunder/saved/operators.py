@@ -7,50 +7,52 @@ __all__ = ["OPERATORS", "SYMBOLS"]
 
 # Functions of torch, and of the torch executor.
 OPERATORS = frozenset("""
-Tensor.__getitem__ Tensor._autocast_to_full_precision Tensor._autocast_to_reduced_precision
-Tensor._clear_non_serializable_cached_data Tensor._coalesced_ Tensor._dimI Tensor._dimV Tensor._indices
-Tensor._is_view Tensor._nested_tensor_size Tensor._nested_tensor_storage_offsets Tensor._nested_tensor_strides
-Tensor._nnz Tensor._sparse_mask_projection Tensor._to_dense Tensor._values Tensor.abs Tensor.abs_ Tensor.absolute
-Tensor.absolute_ Tensor.acos Tensor.acos_ Tensor.acosh Tensor.acosh_ Tensor.add Tensor.add_ Tensor.addbmm
-Tensor.addbmm_ Tensor.addcdiv Tensor.addcdiv_ Tensor.addcmul Tensor.addcmul_ Tensor.addmm Tensor.addmm_ Tensor.addmv
-Tensor.addmv_ Tensor.addr Tensor.addr_ Tensor.adjoint Tensor.all Tensor.allclose Tensor.amax Tensor.amin
-Tensor.aminmax Tensor.angle Tensor.any Tensor.arccos Tensor.arccos_ Tensor.arccosh Tensor.arccosh_ Tensor.arcsin
-Tensor.arcsin_ Tensor.arcsinh Tensor.arcsinh_ Tensor.arctan Tensor.arctan2 Tensor.arctan2_ Tensor.arctan_
-Tensor.arctanh Tensor.arctanh_ Tensor.argmax Tensor.argmin Tensor.argsort Tensor.argwhere Tensor.as_strided
-Tensor.as_strided_ Tensor.as_strided_scatter Tensor.asin Tensor.asin_ Tensor.asinh Tensor.asinh_ Tensor.atan
-Tensor.atan2 Tensor.atan2_ Tensor.atan_ Tensor.atanh Tensor.atanh_ Tensor.baddbmm Tensor.baddbmm_ Tensor.bernoulli
-Tensor.bernoulli_ Tensor.bfloat16 Tensor.bincount Tensor.bitwise_and Tensor.bitwise_and_ Tensor.bitwise_left_shift
-Tensor.bitwise_left_shift_ Tensor.bitwise_not Tensor.bitwise_not_ Tensor.bitwise_or Tensor.bitwise_or_
-Tensor.bitwise_right_shift Tensor.bitwise_right_shift_ Tensor.bitwise_xor Tensor.bitwise_xor_ Tensor.bmm Tensor.bool
-Tensor.broadcast_to Tensor.byte Tensor.cauchy_ Tensor.ccol_indices Tensor.cdouble Tensor.ceil Tensor.ceil_
-Tensor.cfloat Tensor.chalf Tensor.char Tensor.cholesky Tensor.cholesky_inverse Tensor.cholesky_solve Tensor.chunk
-Tensor.clamp Tensor.clamp_ Tensor.clamp_max Tensor.clamp_max_ Tensor.clamp_min Tensor.clamp_min_ Tensor.clip
-Tensor.clip_ Tensor.clone Tensor.coalesce Tensor.col_indices Tensor.conj Tensor.conj_physical Tensor.conj_physical_
-Tensor.contiguous Tensor.copy_ Tensor.copysign Tensor.copysign_ Tensor.corrcoef Tensor.cos Tensor.cos_ Tensor.cosh
-Tensor.cosh_ Tensor.count_nonzero Tensor.cov Tensor.cpu Tensor.cross Tensor.crow_indices Tensor.cuda Tensor.cummax
-Tensor.cummin Tensor.cumprod Tensor.cumprod_ Tensor.cumsum Tensor.cumsum_ Tensor.deg2rad Tensor.deg2rad_
-Tensor.dense_dim Tensor.dequantize Tensor.det Tensor.detach Tensor.detach_ Tensor.diag Tensor.diag_embed
-Tensor.diagflat Tensor.diagonal Tensor.diagonal_scatter Tensor.diff Tensor.digamma Tensor.digamma_ Tensor.dim
-Tensor.dim_order Tensor.dist Tensor.div Tensor.div_ Tensor.divide Tensor.divide_ Tensor.dot Tensor.double
-Tensor.dsplit Tensor.element_size Tensor.eq Tensor.eq_ Tensor.equal Tensor.erf Tensor.erf_ Tensor.erfc Tensor.erfc_
-Tensor.erfinv Tensor.erfinv_ Tensor.exp Tensor.exp2 Tensor.exp2_ Tensor.exp_ Tensor.expand Tensor.expand_as
-Tensor.expm1 Tensor.expm1_ Tensor.exponential_ Tensor.fill_ Tensor.fill_diagonal_ Tensor.fix Tensor.fix_
-Tensor.flatten Tensor.flip Tensor.fliplr Tensor.flipud Tensor.float Tensor.float_power Tensor.float_power_
-Tensor.floor Tensor.floor_ Tensor.floor_divide Tensor.floor_divide_ Tensor.fmax Tensor.fmin Tensor.fmod Tensor.fmod_
-Tensor.frac Tensor.frac_ Tensor.frexp Tensor.gather Tensor.gcd Tensor.gcd_ Tensor.ge Tensor.ge_ Tensor.geometric_
-Tensor.geqrf Tensor.ger Tensor.get_device Tensor.greater Tensor.greater_ Tensor.greater_equal Tensor.greater_equal_
-Tensor.gt Tensor.gt_ Tensor.half Tensor.hardshrink Tensor.hash_tensor Tensor.heaviside Tensor.heaviside_ Tensor.histc
-Tensor.histogram Tensor.hsplit Tensor.hypot Tensor.hypot_ Tensor.i0 Tensor.i0_ Tensor.igamma Tensor.igamma_
-Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add Tensor.index_add_ Tensor.index_copy Tensor.index_copy_
-Tensor.index_fill Tensor.index_fill_ Tensor.index_put Tensor.index_put_ Tensor.index_reduce Tensor.index_reduce_
-Tensor.index_select Tensor.indices Tensor.inner Tensor.int Tensor.int_repr Tensor.inverse Tensor.ipu
-Tensor.is_coalesced Tensor.is_complex Tensor.is_conj Tensor.is_contiguous Tensor.is_distributed
-Tensor.is_floating_point Tensor.is_inference Tensor.is_neg Tensor.is_nonzero Tensor.is_pinned Tensor.is_same_size
-Tensor.is_set_to Tensor.is_shared Tensor.is_signed Tensor.isclose Tensor.isfinite Tensor.isinf Tensor.isnan
-Tensor.isneginf Tensor.isposinf Tensor.isreal Tensor.istft Tensor.item Tensor.kron Tensor.kthvalue Tensor.lcm
-Tensor.lcm_ Tensor.ldexp Tensor.ldexp_ Tensor.le Tensor.le_ Tensor.lerp Tensor.lerp_ Tensor.less Tensor.less_
-Tensor.less_equal Tensor.less_equal_ Tensor.lgamma Tensor.lgamma_ Tensor.log Tensor.log10 Tensor.log10_ Tensor.log1p
-Tensor.log1p_ Tensor.log2 Tensor.log2_ Tensor.log_ Tensor.log_normal_ Tensor.log_softmax Tensor.logaddexp
+Tensor.__getitem__ Tensor._addmm_activation Tensor._autocast_to_full_precision Tensor._autocast_to_reduced_precision
+Tensor._clear_non_serializable_cached_data Tensor._conj Tensor._conj_physical Tensor._dimI Tensor._dimV
+Tensor._indices Tensor._is_all_true Tensor._is_any_true Tensor._is_view Tensor._is_zerotensor Tensor._lazy_clone
+Tensor._neg_view Tensor._nested_tensor_size Tensor._nested_tensor_storage_offsets Tensor._nested_tensor_strides
+Tensor._nnz Tensor._philox_normal_ Tensor._philox_uniform_ Tensor._sparse_mask_projection Tensor._to_dense
+Tensor._to_sparse Tensor._to_sparse_bsc Tensor._to_sparse_bsr Tensor._to_sparse_csc Tensor._to_sparse_csr
+Tensor._values Tensor.abs Tensor.abs_ Tensor.absolute Tensor.absolute_ Tensor.acos Tensor.acos_ Tensor.acosh
+Tensor.acosh_ Tensor.add Tensor.add_ Tensor.addbmm Tensor.addbmm_ Tensor.addcdiv Tensor.addcdiv_ Tensor.addcmul
+Tensor.addcmul_ Tensor.addmm Tensor.addmm_ Tensor.addmv Tensor.addmv_ Tensor.addr Tensor.addr_ Tensor.adjoint
+Tensor.all Tensor.allclose Tensor.amax Tensor.amin Tensor.aminmax Tensor.angle Tensor.any Tensor.arccos Tensor.arccos_
+Tensor.arccosh Tensor.arccosh_ Tensor.arcsin Tensor.arcsin_ Tensor.arcsinh Tensor.arcsinh_ Tensor.arctan
+Tensor.arctan2 Tensor.arctan2_ Tensor.arctan_ Tensor.arctanh Tensor.arctanh_ Tensor.argmax Tensor.argmin
+Tensor.argsort Tensor.argwhere Tensor.as_strided Tensor.as_strided_ Tensor.as_strided_scatter Tensor.asin Tensor.asin_
+Tensor.asinh Tensor.asinh_ Tensor.atan Tensor.atan2 Tensor.atan2_ Tensor.atan_ Tensor.atanh Tensor.atanh_
+Tensor.baddbmm Tensor.baddbmm_ Tensor.bernoulli Tensor.bernoulli_ Tensor.bfloat16 Tensor.bincount Tensor.bitwise_and
+Tensor.bitwise_and_ Tensor.bitwise_left_shift Tensor.bitwise_left_shift_ Tensor.bitwise_not Tensor.bitwise_not_
+Tensor.bitwise_or Tensor.bitwise_or_ Tensor.bitwise_right_shift Tensor.bitwise_right_shift_ Tensor.bitwise_xor
+Tensor.bitwise_xor_ Tensor.bmm Tensor.bool Tensor.broadcast_to Tensor.byte Tensor.cauchy_ Tensor.ccol_indices
+Tensor.cdouble Tensor.ceil Tensor.ceil_ Tensor.cfloat Tensor.chalf Tensor.char Tensor.cholesky Tensor.cholesky_inverse
+Tensor.cholesky_solve Tensor.chunk Tensor.clamp Tensor.clamp_ Tensor.clamp_max Tensor.clamp_max_ Tensor.clamp_min
+Tensor.clamp_min_ Tensor.clip Tensor.clip_ Tensor.clone Tensor.coalesce Tensor.col_indices Tensor.conj
+Tensor.conj_physical Tensor.conj_physical_ Tensor.contiguous Tensor.copy_ Tensor.copysign Tensor.copysign_
+Tensor.corrcoef Tensor.cos Tensor.cos_ Tensor.cosh Tensor.cosh_ Tensor.count_nonzero Tensor.cov Tensor.cpu
+Tensor.cross Tensor.crow_indices Tensor.cuda Tensor.cummax Tensor.cummin Tensor.cumprod Tensor.cumprod_ Tensor.cumsum
+Tensor.cumsum_ Tensor.deg2rad Tensor.deg2rad_ Tensor.dense_dim Tensor.dequantize Tensor.det Tensor.detach
+Tensor.detach_ Tensor.diag Tensor.diag_embed Tensor.diagflat Tensor.diagonal Tensor.diagonal_scatter Tensor.diff
+Tensor.digamma Tensor.digamma_ Tensor.dim Tensor.dim_order Tensor.dist Tensor.div Tensor.div_ Tensor.divide
+Tensor.divide_ Tensor.dot Tensor.double Tensor.dsplit Tensor.element_size Tensor.eq Tensor.eq_ Tensor.equal Tensor.erf
+Tensor.erf_ Tensor.erfc Tensor.erfc_ Tensor.erfinv Tensor.erfinv_ Tensor.exp Tensor.exp2 Tensor.exp2_ Tensor.exp_
+Tensor.expand Tensor.expand_as Tensor.expm1 Tensor.expm1_ Tensor.exponential_ Tensor.fill_ Tensor.fill_diagonal_
+Tensor.fix Tensor.fix_ Tensor.flatten Tensor.flip Tensor.fliplr Tensor.flipud Tensor.float Tensor.float_power
+Tensor.float_power_ Tensor.floor Tensor.floor_ Tensor.floor_divide Tensor.floor_divide_ Tensor.fmax Tensor.fmin
+Tensor.fmod Tensor.fmod_ Tensor.frac Tensor.frac_ Tensor.frexp Tensor.gather Tensor.gcd Tensor.gcd_ Tensor.ge
+Tensor.ge_ Tensor.geometric_ Tensor.geqrf Tensor.ger Tensor.get_device Tensor.greater Tensor.greater_
+Tensor.greater_equal Tensor.greater_equal_ Tensor.gt Tensor.gt_ Tensor.half Tensor.hardshrink Tensor.hash_tensor
+Tensor.heaviside Tensor.heaviside_ Tensor.histc Tensor.histogram Tensor.hsplit Tensor.hypot Tensor.hypot_ Tensor.i0
+Tensor.i0_ Tensor.igamma Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add Tensor.index_add_
+Tensor.index_copy Tensor.index_copy_ Tensor.index_fill Tensor.index_fill_ Tensor.index_put Tensor.index_put_
+Tensor.index_reduce Tensor.index_reduce_ Tensor.index_select Tensor.indices Tensor.inner Tensor.int Tensor.int_repr
+Tensor.inverse Tensor.ipu Tensor.is_coalesced Tensor.is_complex Tensor.is_conj Tensor.is_contiguous
+Tensor.is_distributed Tensor.is_floating_point Tensor.is_inference Tensor.is_neg Tensor.is_nonzero Tensor.is_pinned
+Tensor.is_same_size Tensor.is_set_to Tensor.is_shared Tensor.is_signed Tensor.isclose Tensor.isfinite Tensor.isinf
+Tensor.isnan Tensor.isneginf Tensor.isposinf Tensor.isreal Tensor.istft Tensor.item Tensor.kron Tensor.kthvalue
+Tensor.lcm Tensor.lcm_ Tensor.ldexp Tensor.ldexp_ Tensor.le Tensor.le_ Tensor.lerp Tensor.lerp_ Tensor.less
+Tensor.less_ Tensor.less_equal Tensor.less_equal_ Tensor.lgamma Tensor.lgamma_ Tensor.log Tensor.log10 Tensor.log10_
+Tensor.log1p Tensor.log1p_ Tensor.log2 Tensor.log2_ Tensor.log_ Tensor.log_normal_ Tensor.log_softmax Tensor.logaddexp
 Tensor.logaddexp2 Tensor.logcumsumexp Tensor.logdet Tensor.logical_and Tensor.logical_and_ Tensor.logical_not
 Tensor.logical_not_ Tensor.logical_or Tensor.logical_or_ Tensor.logical_xor Tensor.logical_xor_ Tensor.logit
 Tensor.logit_ Tensor.logsumexp Tensor.long Tensor.lt Tensor.lt_ Tensor.lu Tensor.lu_solve Tensor.masked_fill
@@ -60,173 +62,304 @@ Tensor.mode Tensor.moveaxis Tensor.movedim Tensor.msort Tensor.mtia Tensor.mul T
 Tensor.multiply Tensor.multiply_ Tensor.mv Tensor.mvlgamma Tensor.mvlgamma_ Tensor.nan_to_num Tensor.nan_to_num_
 Tensor.nanmean Tensor.nanmedian Tensor.nanquantile Tensor.nansum Tensor.narrow Tensor.narrow_copy Tensor.ndimension
 Tensor.ne Tensor.ne_ Tensor.neg Tensor.neg_ Tensor.negative Tensor.negative_ Tensor.nelement Tensor.new_empty
-Tensor.new_full Tensor.new_ones Tensor.new_tensor Tensor.new_zeros Tensor.nextafter Tensor.nextafter_ Tensor.nonzero
-Tensor.nonzero_static Tensor.norm Tensor.normal_ Tensor.not_equal Tensor.not_equal_ Tensor.numel Tensor.orgqr
-Tensor.ormqr Tensor.outer Tensor.permute Tensor.pin_memory Tensor.pinverse Tensor.polygamma Tensor.polygamma_
-Tensor.positive Tensor.pow Tensor.pow_ Tensor.prelu Tensor.prod Tensor.put Tensor.put_ Tensor.q_per_channel_axis
-Tensor.q_per_channel_scales Tensor.q_per_channel_zero_points Tensor.q_scale Tensor.q_zero_point Tensor.qr
-Tensor.qscheme Tensor.quantile Tensor.rad2deg Tensor.rad2deg_ Tensor.random_ Tensor.ravel Tensor.reciprocal
-Tensor.reciprocal_ Tensor.relu Tensor.relu_ Tensor.remainder Tensor.remainder_ Tensor.renorm Tensor.renorm_
-Tensor.repeat Tensor.repeat_interleave Tensor.requires_grad_ Tensor.reshape Tensor.reshape_as Tensor.resize
-Tensor.resize_ Tensor.resize_as Tensor.resize_as_ Tensor.resize_as_sparse_ Tensor.resolve_conj Tensor.resolve_neg
-Tensor.roll Tensor.rot90 Tensor.round Tensor.round_ Tensor.row_indices Tensor.rsqrt Tensor.rsqrt_ Tensor.scatter
-Tensor.scatter_ Tensor.scatter_add Tensor.scatter_add_ Tensor.scatter_reduce Tensor.scatter_reduce_ Tensor.select
-Tensor.select_scatter Tensor.sgn Tensor.sgn_ Tensor.short Tensor.sigmoid Tensor.sigmoid_ Tensor.sign Tensor.sign_
-Tensor.signbit Tensor.sin Tensor.sin_ Tensor.sinc Tensor.sinc_ Tensor.sinh Tensor.sinh_ Tensor.size
-Tensor.slice_inverse Tensor.slice_scatter Tensor.slogdet Tensor.smm Tensor.softmax Tensor.sort Tensor.sparse_dim
-Tensor.sparse_mask Tensor.sparse_resize_ Tensor.sparse_resize_and_clear_ Tensor.split Tensor.split_with_sizes
-Tensor.sqrt Tensor.sqrt_ Tensor.square Tensor.square_ Tensor.squeeze Tensor.squeeze_ Tensor.sspaddmm Tensor.std
-Tensor.stft Tensor.storage_offset Tensor.sub Tensor.sub_ Tensor.subtract Tensor.subtract_ Tensor.sum
-Tensor.sum_to_size Tensor.svd Tensor.swapaxes Tensor.swapaxes_ Tensor.swapdims Tensor.swapdims_ Tensor.t Tensor.t_
-Tensor.take Tensor.take_along_dim Tensor.tan Tensor.tan_ Tensor.tanh Tensor.tanh_ Tensor.tensor_split Tensor.tile
-Tensor.to Tensor.to_dense Tensor.to_mkldnn Tensor.to_sparse Tensor.topk Tensor.trace Tensor.transpose
-Tensor.transpose_ Tensor.triangular_solve Tensor.tril Tensor.tril_ Tensor.triu Tensor.triu_ Tensor.true_divide
-Tensor.true_divide_ Tensor.trunc Tensor.trunc_ Tensor.type Tensor.type_as Tensor.unbind Tensor.unfold Tensor.uniform_
-Tensor.unique Tensor.unique_consecutive Tensor.unsafe_chunk Tensor.unsafe_split Tensor.unsafe_split_with_sizes
-Tensor.unsqueeze Tensor.unsqueeze_ Tensor.values Tensor.var Tensor.vdot Tensor.view Tensor.view_as Tensor.vsplit
-Tensor.where Tensor.xlogy Tensor.xlogy_ Tensor.xpu Tensor.zero_ operator.eq operator.ge operator.gt operator.le
-operator.lt operator.ne torch._grouped_mm torch._sym_sqrt torch.abs torch.absolute torch.acos torch.acosh
-torch.adaptive_avg_pool1d torch.adaptive_max_pool1d torch.add torch.addbmm torch.addcdiv torch.addcmul torch.addmm
-torch.addmv torch.addr torch.adjoint torch.affine_grid_generator torch.alias_copy torch.all torch.allclose
-torch.alpha_dropout torch.amax torch.amin torch.aminmax torch.angle torch.any torch.arange torch.arccos torch.arccosh
-torch.arcsin torch.arcsinh torch.arctan torch.arctan2 torch.arctanh torch.argmax torch.argmin torch.argsort
-torch.argwhere torch.as_strided torch.as_strided_copy torch.as_strided_scatter torch.asin torch.asinh torch.atan
-torch.atan2 torch.atanh torch.atleast_1d torch.atleast_2d torch.atleast_3d torch.avg_pool1d torch.baddbmm
-torch.batch_norm torch.batch_norm_backward_elemt torch.batch_norm_backward_reduce torch.batch_norm_elemt
-torch.batch_norm_gather_stats torch.batch_norm_gather_stats_with_counts torch.batch_norm_stats
-torch.batch_norm_update_stats torch.bernoulli torch.bilinear torch.binary_cross_entropy_with_logits torch.bincount
-torch.binomial torch.bitwise_and torch.bitwise_left_shift torch.bitwise_not torch.bitwise_or torch.bitwise_right_shift
-torch.bitwise_xor torch.block_diag torch.bmm torch.broadcast_tensors torch.broadcast_to torch.bucketize
-torch.cartesian_prod torch.cat torch.ccol_indices_copy torch.cdist torch.ceil torch.celu torch.chain_matmul
-torch.channel_shuffle torch.cholesky torch.cholesky_inverse torch.cholesky_solve torch.choose_qparams_optimized
-torch.chunk torch.clamp torch.clamp_max torch.clamp_min torch.clip torch.clone torch.col_indices_copy
-torch.column_stack torch.combinations torch.complex torch.concat torch.concatenate torch.conj torch.conj_physical
-torch.constant_pad_nd torch.conv1d torch.conv2d torch.conv3d torch.conv_tbc torch.conv_transpose1d
-torch.conv_transpose2d torch.conv_transpose3d torch.convolution torch.copysign torch.corrcoef torch.cos torch.cosh
+Tensor.new_empty_strided Tensor.new_full Tensor.new_ones Tensor.new_tensor Tensor.new_zeros Tensor.nextafter
+Tensor.nextafter_ Tensor.nonzero Tensor.nonzero_static Tensor.norm Tensor.normal_ Tensor.not_equal Tensor.not_equal_
+Tensor.numel Tensor.orgqr Tensor.ormqr Tensor.outer Tensor.permute Tensor.pin_memory Tensor.pinverse Tensor.polygamma
+Tensor.polygamma_ Tensor.positive Tensor.pow Tensor.pow_ Tensor.prelu Tensor.prod Tensor.put Tensor.put_
+Tensor.q_per_channel_axis Tensor.q_per_channel_scales Tensor.q_per_channel_zero_points Tensor.q_scale
+Tensor.q_zero_point Tensor.qr Tensor.qscheme Tensor.quantile Tensor.rad2deg Tensor.rad2deg_ Tensor.random_
+Tensor.ravel Tensor.reciprocal Tensor.reciprocal_ Tensor.relu Tensor.relu_ Tensor.remainder Tensor.remainder_
+Tensor.renorm Tensor.renorm_ Tensor.repeat Tensor.repeat_interleave Tensor.requires_grad_ Tensor.reshape
+Tensor.reshape_as Tensor.resize Tensor.resize_ Tensor.resize_as Tensor.resize_as_ Tensor.resize_as_sparse_
+Tensor.resolve_conj Tensor.resolve_neg Tensor.roll Tensor.rot90 Tensor.round Tensor.round_ Tensor.row_indices
+Tensor.rsqrt Tensor.rsqrt_ Tensor.scatter Tensor.scatter_ Tensor.scatter_add Tensor.scatter_add_ Tensor.scatter_reduce
+Tensor.scatter_reduce_ Tensor.select Tensor.select_scatter Tensor.sgn Tensor.sgn_ Tensor.short Tensor.sigmoid
+Tensor.sigmoid_ Tensor.sign Tensor.sign_ Tensor.signbit Tensor.sin Tensor.sin_ Tensor.sinc Tensor.sinc_ Tensor.sinh
+Tensor.sinh_ Tensor.size Tensor.slice_inverse Tensor.slice_scatter Tensor.slogdet Tensor.smm Tensor.softmax
+Tensor.sort Tensor.sparse_dim Tensor.sparse_mask Tensor.sparse_resize_ Tensor.sparse_resize_and_clear_ Tensor.split
+Tensor.split_with_sizes Tensor.sqrt Tensor.sqrt_ Tensor.square Tensor.square_ Tensor.squeeze Tensor.squeeze_
+Tensor.sspaddmm Tensor.std Tensor.stft Tensor.storage_offset Tensor.stride Tensor.sub Tensor.sub_ Tensor.subtract
+Tensor.subtract_ Tensor.sum Tensor.sum_to_size Tensor.svd Tensor.swapaxes Tensor.swapaxes_ Tensor.swapdims
+Tensor.swapdims_ Tensor.t Tensor.t_ Tensor.take Tensor.take_along_dim Tensor.tan Tensor.tan_ Tensor.tanh Tensor.tanh_
+Tensor.tensor_split Tensor.tile Tensor.to Tensor.to_dense Tensor.to_mkldnn Tensor.to_padded_tensor Tensor.to_sparse
+Tensor.to_sparse_bsc Tensor.to_sparse_bsr Tensor.to_sparse_csc Tensor.to_sparse_csr Tensor.topk Tensor.trace
+Tensor.transpose Tensor.transpose_ Tensor.triangular_solve Tensor.tril Tensor.tril_ Tensor.triu Tensor.triu_
+Tensor.true_divide Tensor.true_divide_ Tensor.trunc Tensor.trunc_ Tensor.type Tensor.type_as Tensor.unbind
+Tensor.unfold Tensor.uniform_ Tensor.unique Tensor.unique_consecutive Tensor.unsafe_chunk Tensor.unsafe_split
+Tensor.unsafe_split_with_sizes Tensor.unsqueeze Tensor.unsqueeze_ Tensor.values Tensor.var Tensor.vdot Tensor.view
+Tensor.view_as Tensor.vsplit Tensor.where Tensor.xlogy Tensor.xlogy_ Tensor.xpu Tensor.zero_ operator.eq operator.ge
+operator.gt operator.le operator.lt operator.ne torch._adaptive_avg_pool2d torch._adaptive_avg_pool3d
+torch._add_batch_dim torch._add_relu torch._add_relu_ torch._addmm_activation torch._aminmax
+torch._amp_foreach_non_finite_check_and_unscale_ torch._amp_update_scale_ torch._assert_async torch._assert_scalar
+torch._assert_tensor_metadata torch._batch_norm_impl_index torch._cast_Byte torch._cast_Char torch._cast_Double
+torch._cast_Float torch._cast_Half torch._cast_Int torch._cast_Long torch._cast_Short torch._choose_qparams_per_tensor
+torch._chunk_cat torch._coalesce torch._compute_linear_combination torch._conj torch._conj_copy torch._conj_physical
+torch._convert_indices_from_coo_to_csr torch._convert_indices_from_csr_to_coo torch._convert_weight_to_int4pack
+torch._convert_weight_to_int4pack_for_cpu torch._convolution torch._convolution_mode torch._copy_from
+torch._copy_from_and_resize torch._cslt_compress torch._cslt_sparse_mm torch._cslt_sparse_mm_search torch._ctc_loss
+torch._cudnn_ctc_loss torch._cudnn_init_dropout_state torch._cudnn_rnn torch._cudnn_rnn_flatten_weight
+torch._cummax_helper torch._cummin_helper torch._dim_arange torch._dirichlet_grad torch._dyn_quant_matmul_4bit
+torch._dyn_quant_pack_4bit_weight torch._efficientzerotensor torch._embedding_bag torch._embedding_bag_forward_only
+torch._empty_affine_quantized torch._empty_per_channel_affine_quantized torch._euclidean_dist
+torch._fake_quantize_learnable_per_channel_affine torch._fake_quantize_learnable_per_tensor_affine
+torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams torch._fft_c2c torch._fft_c2r torch._fft_r2c
+torch._fill_mem_eff_dropout_mask_ torch._flash_attention_forward_no_dropout_inplace torch._foreach_abs
+torch._foreach_abs_ torch._foreach_acos torch._foreach_acos_ torch._foreach_add torch._foreach_add_
+torch._foreach_addcdiv torch._foreach_addcdiv_ torch._foreach_addcmul torch._foreach_addcmul_ torch._foreach_asin
+torch._foreach_asin_ torch._foreach_atan torch._foreach_atan_ torch._foreach_ceil torch._foreach_ceil_
+torch._foreach_clamp_max torch._foreach_clamp_max_ torch._foreach_clamp_min torch._foreach_clamp_min_
+torch._foreach_clone torch._foreach_copy_ torch._foreach_cos torch._foreach_cos_ torch._foreach_cosh
+torch._foreach_cosh_ torch._foreach_div torch._foreach_div_ torch._foreach_erf torch._foreach_erf_ torch._foreach_erfc
+torch._foreach_erfc_ torch._foreach_exp torch._foreach_exp_ torch._foreach_expm1 torch._foreach_expm1_
+torch._foreach_floor torch._foreach_floor_ torch._foreach_frac torch._foreach_frac_ torch._foreach_lerp
+torch._foreach_lerp_ torch._foreach_lgamma torch._foreach_lgamma_ torch._foreach_log torch._foreach_log10
+torch._foreach_log10_ torch._foreach_log1p torch._foreach_log1p_ torch._foreach_log2 torch._foreach_log2_
+torch._foreach_log_ torch._foreach_max torch._foreach_maximum torch._foreach_maximum_ torch._foreach_minimum
+torch._foreach_minimum_ torch._foreach_mm torch._foreach_mul torch._foreach_mul_ torch._foreach_neg
+torch._foreach_neg_ torch._foreach_norm torch._foreach_pow torch._foreach_pow_ torch._foreach_powsum
+torch._foreach_reciprocal torch._foreach_reciprocal_ torch._foreach_round torch._foreach_round_ torch._foreach_rsqrt
+torch._foreach_rsqrt_ torch._foreach_sigmoid torch._foreach_sigmoid_ torch._foreach_sign torch._foreach_sign_
+torch._foreach_sin torch._foreach_sin_ torch._foreach_sinh torch._foreach_sinh_ torch._foreach_sqrt
+torch._foreach_sqrt_ torch._foreach_sub torch._foreach_sub_ torch._foreach_tan torch._foreach_tan_ torch._foreach_tanh
+torch._foreach_tanh_ torch._foreach_trunc torch._foreach_trunc_ torch._foreach_zero_ torch._functional_assert_async
+torch._functional_assert_scalar torch._functional_sym_constrain_range torch._functional_sym_constrain_range_for_size
+torch._fused_adagrad_ torch._fused_adam_ torch._fused_adamw_ torch._fused_dropout
+torch._fused_moving_avg_obs_fq_helper torch._fused_rms_norm torch._fused_sdp_choice torch._fused_sgd_
+torch._fw_primal_copy torch._grid_sampler_2d_cpu_fallback torch._grouped_mm torch._has_compatible_shallow_copy_type
+torch._histogramdd_bin_edges torch._histogramdd_from_bin_cts torch._histogramdd_from_bin_tensors
+torch._index_put_impl_ torch._indices_copy torch._int_mm torch._is_all_true torch._is_any_true torch._is_zerotensor
+torch._lazy_clone torch._linalg_check_errors torch._linalg_det torch._linalg_eigh torch._linalg_slogdet
+torch._linalg_solve_ex torch._linalg_svd torch._log_softmax torch._log_softmax_backward_data torch._logcumsumexp
+torch._lstm_mps torch._lu_with_info torch._make_dep_token torch._make_dual torch._make_dual_copy
+torch._make_per_channel_quantized_tensor torch._make_per_tensor_quantized_tensor torch._masked_scale
+torch._masked_softmax torch._mixed_dtypes_linear torch._mkldnn_reshape torch._mkldnn_transpose
+torch._mkldnn_transpose_ torch._mps_convolution torch._mps_convolution_transpose torch._native_batch_norm_legit
+torch._native_batch_norm_legit_no_training torch._native_multi_head_attention torch._neg_view torch._neg_view_copy
+torch._nested_compute_contiguous_strides_offsets torch._nested_from_padded
+torch._nested_from_padded_and_nested_example torch._nested_from_padded_tensor torch._nested_get_jagged_dummy
+torch._nested_get_lengths torch._nested_get_max_seqlen torch._nested_get_min_seqlen torch._nested_get_offsets
+torch._nested_get_ragged_idx torch._nested_get_values torch._nested_get_values_copy torch._nested_tensor_from_mask
+torch._nested_tensor_from_mask_left_aligned torch._nested_tensor_from_tensor_list
+torch._nested_tensor_softmax_with_shape torch._nested_view_from_jagged torch._nested_view_from_jagged_copy
+torch._nnpack_available torch._nnpack_spatial_convolution torch._pack_padded_sequence torch._pad_packed_sequence
+torch._philox_key_fold_in torch._philox_key_split torch._philox_normal_ torch._philox_uniform_ torch._pin_memory
+torch._prelu_kernel torch._propagate_xla_data torch._remove_batch_dim torch._reshape_alias_copy
+torch._reshape_from_tensor torch._resize_output_ torch._rowwise_prune torch._safe_softmax torch._sample_dirichlet
+torch._saturate_weight_to_fp16 torch._scaled_dot_product_attention_math
+torch._scaled_dot_product_attention_math_for_mps torch._scaled_dot_product_cudnn_attention
+torch._scaled_dot_product_efficient_attention torch._scaled_dot_product_flash_attention
+torch._scaled_dot_product_flash_attention_for_cpu torch._scaled_grouped_mm torch._scaled_grouped_mm_v2
+torch._scaled_mm torch._scaled_mm_v2 torch._shape_as_tensor torch._sobol_engine_draw torch._sobol_engine_ff_
+torch._sobol_engine_initialize_state_ torch._sobol_engine_scramble_ torch._softmax torch._softmax_backward_data
+torch._sparse_broadcast_to torch._sparse_broadcast_to_copy torch._sparse_csr_prod torch._sparse_csr_sum
+torch._sparse_log_softmax_backward_data torch._sparse_semi_structured_addmm torch._sparse_semi_structured_apply
+torch._sparse_semi_structured_apply_dense torch._sparse_semi_structured_linear torch._sparse_semi_structured_mm
+torch._sparse_semi_structured_tile torch._sparse_softmax_backward_data torch._sparse_sparse_matmul torch._sparse_sum
+torch._stack torch._standard_gamma torch._standard_gamma_grad torch._sym_sqrt torch._to_cpu
+torch._to_sparse_semi_structured torch._transform_bias_rescale_qkv torch._transformer_encoder_layer_fwd
+torch._trilinear torch._triton_multi_head_attention torch._triton_scaled_dot_attention torch._unique torch._unique2
+torch._unpack_dual torch._unsafe_index torch._unsafe_index_put torch._unsafe_masked_index
+torch._unsafe_masked_index_put_accumulate torch._use_cudnn_ctc_loss torch._use_cudnn_rnn_flatten_weight
+torch._use_miopen_ctc_loss torch._validate_compressed_sparse_indices torch._validate_sparse_bsc_tensor_args
+torch._validate_sparse_bsr_tensor_args torch._validate_sparse_compressed_tensor_args
+torch._validate_sparse_coo_tensor_args torch._validate_sparse_csc_tensor_args torch._validate_sparse_csr_tensor_args
+torch._values_copy torch._weight_int4pack_mm torch._weight_int4pack_mm_for_cpu
+torch._weight_int4pack_mm_with_scales_and_zeros torch._weight_int8pack_mm torch._weight_norm
+torch._weight_norm_interface torch._wrapped_linear_prepack torch._wrapped_quantized_linear_prepacked torch.abs
+torch.abs_ torch.absolute torch.acos torch.acos_ torch.acosh torch.acosh_ torch.adaptive_avg_pool1d
+torch.adaptive_max_pool1d torch.add torch.addbmm torch.addcdiv torch.addcmul torch.addmm torch.addmv torch.addmv_
+torch.addr torch.adjoint torch.affine_grid_generator torch.alias_copy torch.all torch.allclose torch.alpha_dropout
+torch.alpha_dropout_ torch.amax torch.amin torch.aminmax torch.angle torch.any torch.arange torch.arccos torch.arccos_
+torch.arccosh torch.arccosh_ torch.arcsin torch.arcsin_ torch.arcsinh torch.arcsinh_ torch.arctan torch.arctan2
+torch.arctan_ torch.arctanh torch.arctanh_ torch.argmax torch.argmin torch.argsort torch.argwhere torch.as_strided
+torch.as_strided_ torch.as_strided_copy torch.as_strided_scatter torch.as_tensor torch.asin torch.asin_ torch.asinh
+torch.asinh_ torch.atan torch.atan2 torch.atan_ torch.atanh torch.atanh_ torch.atleast_1d torch.atleast_2d
+torch.atleast_3d torch.avg_pool1d torch.baddbmm torch.bartlett_window torch.batch_norm torch.batch_norm_backward_elemt
+torch.batch_norm_backward_reduce torch.batch_norm_elemt torch.batch_norm_gather_stats
+torch.batch_norm_gather_stats_with_counts torch.batch_norm_stats torch.batch_norm_update_stats torch.bernoulli
+torch.bilinear torch.binary_cross_entropy_with_logits torch.bincount torch.binomial torch.bitwise_and
+torch.bitwise_left_shift torch.bitwise_not torch.bitwise_or torch.bitwise_right_shift torch.bitwise_xor
+torch.blackman_window torch.block_diag torch.bmm torch.broadcast_tensors torch.broadcast_to torch.bucketize
+torch.can_cast torch.cartesian_prod torch.cat torch.ccol_indices_copy torch.cdist torch.ceil torch.ceil_ torch.celu
+torch.celu_ torch.chain_matmul torch.channel_shuffle torch.cholesky torch.cholesky_inverse torch.cholesky_solve
+torch.choose_qparams_optimized torch.chunk torch.clamp torch.clamp_ torch.clamp_max torch.clamp_max_ torch.clamp_min
+torch.clamp_min_ torch.clip torch.clip_ torch.clone torch.col_indices_copy torch.column_stack torch.combinations
+torch.complex torch.concat torch.concatenate torch.conj torch.conj_physical torch.conj_physical_ torch.constant_pad_nd
+torch.conv1d torch.conv2d torch.conv3d torch.conv_tbc torch.conv_transpose1d torch.conv_transpose2d
+torch.conv_transpose3d torch.convolution torch.copysign torch.corrcoef torch.cos torch.cos_ torch.cosh torch.cosh_
 torch.cosine_embedding_loss torch.cosine_similarity torch.count_nonzero torch.cov torch.cross torch.crow_indices_copy
-torch.ctc_loss torch.cummax torch.cummin torch.cumprod torch.cumsum torch.cumulative_trapezoid torch.deg2rad
-torch.dequantize torch.det torch.detach torch.detach_copy torch.diag torch.diag_embed torch.diagflat torch.diagonal
-torch.diagonal_copy torch.diagonal_scatter torch.diff torch.digamma torch.dist torch.div torch.divide torch.dot
-torch.dropout torch.dsmm torch.dsplit torch.dstack torch.einsum torch.embedding torch.embedding_bag torch.empty
-torch.empty_like torch.empty_strided torch.eq torch.equal torch.erf torch.erfc torch.erfinv torch.exp torch.exp2
-torch.expand_copy torch.expm1 torch.eye torch.fake_quantize_per_channel_affine torch.fake_quantize_per_tensor_affine
+torch.ctc_loss torch.cudnn_affine_grid_generator torch.cudnn_batch_norm torch.cudnn_convolution
+torch.cudnn_convolution_add_relu torch.cudnn_convolution_relu torch.cudnn_convolution_transpose
+torch.cudnn_grid_sampler torch.cudnn_is_acceptable torch.cummax torch.cummin torch.cumprod torch.cumsum
+torch.cumulative_trapezoid torch.deg2rad torch.deg2rad_ torch.dequantize torch.det torch.detach torch.detach_
+torch.detach_copy torch.diag torch.diag_embed torch.diagflat torch.diagonal torch.diagonal_copy torch.diagonal_scatter
+torch.diff torch.digamma torch.dist torch.div torch.divide torch.dot torch.dropout torch.dropout_ torch.dsmm
+torch.dsplit torch.dstack torch.einsum torch.embedding torch.embedding_bag torch.embedding_renorm_ torch.empty
+torch.empty_like torch.empty_permuted torch.empty_quantized torch.empty_strided torch.eq torch.equal torch.erf
+torch.erf_ torch.erfc torch.erfc_ torch.erfinv torch.exp torch.exp2 torch.exp2_ torch.exp_ torch.expand_copy
+torch.expm1 torch.expm1_ torch.eye torch.fake_quantize_per_channel_affine torch.fake_quantize_per_tensor_affine
 torch.fbgemm_linear_fp16_weight torch.fbgemm_linear_fp16_weight_fp32_activation torch.fbgemm_linear_int8_weight
 torch.fbgemm_linear_int8_weight_fp32_activation torch.fbgemm_linear_quantize_weight torch.fbgemm_pack_gemm_matrix_fp16
-torch.fbgemm_pack_quantized_matrix torch.feature_alpha_dropout torch.feature_dropout torch.fill torch.fix
-torch.flatten torch.flip torch.fliplr torch.flipud torch.float_power torch.floor torch.floor_divide torch.fmax
-torch.fmin torch.fmod torch.frac torch.frexp torch.frobenius_norm torch.full torch.full_like
-torch.fused_moving_avg_obs_fake_quant torch.gather torch.gcd torch.ge torch.geqrf torch.ger torch.get_device
-torch.gradient torch.greater torch.greater_equal torch.grid_sampler torch.grid_sampler_2d torch.grid_sampler_3d
-torch.group_norm torch.gru torch.gru_cell torch.gt torch.hardshrink torch.hash_tensor torch.heaviside
+torch.fbgemm_pack_quantized_matrix torch.feature_alpha_dropout torch.feature_alpha_dropout_ torch.feature_dropout
+torch.feature_dropout_ torch.fft.fft torch.fft.fft2 torch.fft.fftfreq torch.fft.fftn torch.fft.fftshift torch.fft.hfft
+torch.fft.hfft2 torch.fft.hfftn torch.fft.ifft torch.fft.ifft2 torch.fft.ifftn torch.fft.ifftshift torch.fft.ihfft
+torch.fft.ihfft2 torch.fft.ihfftn torch.fft.irfft torch.fft.irfft2 torch.fft.irfftn torch.fft.rfft torch.fft.rfft2
+torch.fft.rfftfreq torch.fft.rfftn torch.fill torch.fill_ torch.fix torch.fix_ torch.flatten torch.flip torch.fliplr
+torch.flipud torch.float_power torch.floor torch.floor_ torch.floor_divide torch.fmax torch.fmin torch.fmod torch.frac
+torch.frac_ torch.frexp torch.frobenius_norm torch.full torch.full_like torch.fused_moving_avg_obs_fake_quant
+torch.gather torch.gcd torch.gcd_ torch.ge torch.geqrf torch.ger torch.get_device torch.gradient torch.greater
+torch.greater_equal torch.grid_sampler torch.grid_sampler_2d torch.grid_sampler_3d torch.group_norm torch.gru
+torch.gru_cell torch.gt torch.hamming_window torch.hann_window torch.hardshrink torch.hash_tensor torch.heaviside
 torch.hinge_embedding_loss torch.histc torch.histogram torch.histogramdd torch.hsmm torch.hsplit torch.hspmm
-torch.hstack torch.hypot torch.i0 torch.igamma torch.igammac torch.imag torch.index_add torch.index_copy
-torch.index_fill torch.index_put torch.index_reduce torch.index_select torch.indices_copy torch.inner
+torch.hstack torch.hypot torch.i0 torch.i0_ torch.igamma torch.igammac torch.imag torch.index_add torch.index_copy
+torch.index_fill torch.index_put torch.index_put_ torch.index_reduce torch.index_select torch.indices_copy torch.inner
 torch.instance_norm torch.int_repr torch.inverse torch.is_complex torch.is_conj torch.is_distributed
 torch.is_floating_point torch.is_inference torch.is_neg torch.is_nonzero torch.is_same_size torch.is_signed
-torch.isclose torch.isfinite torch.isin torch.isinf torch.isnan torch.isneginf torch.isposinf torch.isreal torch.istft
-torch.kl_div torch.kron torch.kthvalue torch.layer_norm torch.lcm torch.ldexp torch.le torch.lerp torch.less
-torch.less_equal torch.lgamma torch.linspace torch.lobpcg torch.log torch.log10 torch.log1p torch.log2
-torch.log_softmax torch.logaddexp torch.logaddexp2 torch.logcumsumexp torch.logdet torch.logical_and torch.logical_not
-torch.logical_or torch.logical_xor torch.logit torch.logspace torch.logsumexp torch.lstm torch.lstm_cell torch.lt
-torch.lu torch.lu_solve torch.lu_unpack torch.margin_ranking_loss torch.masked_fill torch.masked_scatter
-torch.masked_select torch.matmul torch.matrix_exp torch.matrix_power torch.max torch.max_pool1d
-torch.max_pool1d_with_indices torch.max_pool2d torch.max_pool3d torch.maximum torch.mean torch.median torch.meshgrid
-torch.min torch.minimum torch.miopen_batch_norm torch.miopen_convolution torch.miopen_convolution_add_relu
-torch.miopen_convolution_relu torch.miopen_convolution_transpose torch.miopen_depthwise_convolution torch.miopen_rnn
-torch.mm torch.mode torch.moveaxis torch.movedim torch.msort torch.mul torch.multinomial torch.multiply torch.mv
-torch.mvlgamma torch.nan_to_num torch.nanmean torch.nanmedian torch.nanquantile torch.nansum torch.narrow
-torch.narrow_copy torch.native_batch_norm torch.native_channel_shuffle torch.native_dropout torch.native_group_norm
-torch.native_layer_norm torch.native_norm torch.ne torch.neg torch.negative torch.nextafter
-torch.nn.functional._threshold torch.nn.functional.adaptive_avg_pool2d torch.nn.functional.adaptive_avg_pool3d
-torch.nn.functional.adaptive_max_pool1d torch.nn.functional.adaptive_max_pool1d_with_indices
-torch.nn.functional.adaptive_max_pool2d torch.nn.functional.adaptive_max_pool2d_with_indices
-torch.nn.functional.adaptive_max_pool3d torch.nn.functional.adaptive_max_pool3d_with_indices
-torch.nn.functional.affine_grid torch.nn.functional.alpha_dropout torch.nn.functional.avg_pool2d
-torch.nn.functional.avg_pool3d torch.nn.functional.batch_norm torch.nn.functional.binary_cross_entropy
-torch.nn.functional.binary_cross_entropy_with_logits torch.nn.functional.celu
-torch.nn.functional.cosine_embedding_loss torch.nn.functional.cross_entropy torch.nn.functional.ctc_loss
-torch.nn.functional.dropout torch.nn.functional.dropout1d torch.nn.functional.dropout2d torch.nn.functional.dropout3d
-torch.nn.functional.elu torch.nn.functional.embedding torch.nn.functional.embedding_bag
+torch.is_vulkan_available torch.isclose torch.isfinite torch.isin torch.isinf torch.isnan torch.isneginf
+torch.isposinf torch.isreal torch.istft torch.kaiser_window torch.kl_div torch.kron torch.kthvalue torch.layer_norm
+torch.lcm torch.lcm_ torch.ldexp torch.ldexp_ torch.le torch.lerp torch.less torch.less_equal torch.lgamma
+torch.linalg._powsum torch.linalg.cholesky torch.linalg.cholesky_ex torch.linalg.cond torch.linalg.cross
+torch.linalg.det torch.linalg.diagonal torch.linalg.eig torch.linalg.eigh torch.linalg.eigvals torch.linalg.eigvalsh
+torch.linalg.householder_product torch.linalg.inv torch.linalg.inv_ex torch.linalg.ldl_factor
+torch.linalg.ldl_factor_ex torch.linalg.ldl_solve torch.linalg.lstsq torch.linalg.lu torch.linalg.lu_factor
+torch.linalg.lu_factor_ex torch.linalg.lu_solve torch.linalg.matmul torch.linalg.matrix_exp torch.linalg.matrix_norm
+torch.linalg.matrix_power torch.linalg.matrix_rank torch.linalg.multi_dot torch.linalg.norm torch.linalg.pinv
+torch.linalg.qr torch.linalg.slogdet torch.linalg.solve torch.linalg.solve_ex torch.linalg.solve_triangular
+torch.linalg.svd torch.linalg.svdvals torch.linalg.tensorinv torch.linalg.tensorsolve torch.linalg.vander
+torch.linalg.vecdot torch.linalg.vector_norm torch.linspace torch.lobpcg torch.log torch.log10 torch.log10_
+torch.log1p torch.log1p_ torch.log2 torch.log2_ torch.log_ torch.log_softmax torch.logaddexp torch.logaddexp2
+torch.logcumsumexp torch.logdet torch.logical_and torch.logical_not torch.logical_or torch.logical_xor torch.logit
+torch.logit_ torch.logspace torch.logsumexp torch.lstm torch.lstm_cell torch.lt torch.lu torch.lu_solve
+torch.lu_unpack torch.margin_ranking_loss torch.masked_fill torch.masked_scatter torch.masked_select torch.matmul
+torch.matrix_exp torch.matrix_power torch.max torch.max_pool1d torch.max_pool1d_with_indices torch.max_pool2d
+torch.max_pool3d torch.maximum torch.mean torch.median torch.meshgrid torch.min torch.minimum torch.miopen_batch_norm
+torch.miopen_convolution torch.miopen_convolution_add_relu torch.miopen_convolution_relu
+torch.miopen_convolution_transpose torch.miopen_ctc_loss torch.miopen_depthwise_convolution torch.miopen_rnn
+torch.mkldnn_adaptive_avg_pool2d torch.mkldnn_convolution torch.mkldnn_linear_backward_weights torch.mkldnn_max_pool2d
+torch.mkldnn_max_pool3d torch.mkldnn_rnn_layer torch.mm torch.mode torch.moveaxis torch.movedim torch.msort torch.mul
+torch.multinomial torch.multiply torch.mv torch.mvlgamma torch.nan_to_num torch.nan_to_num_ torch.nanmean
+torch.nanmedian torch.nanquantile torch.nansum torch.narrow torch.narrow_copy torch.native_batch_norm
+torch.native_channel_shuffle torch.native_dropout torch.native_group_norm torch.native_layer_norm torch.native_norm
+torch.ne torch.neg torch.neg_ torch.negative torch.negative_ torch.nextafter torch.nn.functional._threshold
+torch.nn.functional.adaptive_avg_pool1d torch.nn.functional.adaptive_avg_pool2d
+torch.nn.functional.adaptive_avg_pool3d torch.nn.functional.adaptive_max_pool1d
+torch.nn.functional.adaptive_max_pool1d_with_indices torch.nn.functional.adaptive_max_pool2d
+torch.nn.functional.adaptive_max_pool2d_with_indices torch.nn.functional.adaptive_max_pool3d
+torch.nn.functional.adaptive_max_pool3d_with_indices torch.nn.functional.affine_grid torch.nn.functional.alpha_dropout
+torch.nn.functional.avg_pool1d torch.nn.functional.avg_pool2d torch.nn.functional.avg_pool3d
+torch.nn.functional.batch_norm torch.nn.functional.bilinear torch.nn.functional.binary_cross_entropy
+torch.nn.functional.binary_cross_entropy_with_logits torch.nn.functional.celu torch.nn.functional.celu_
+torch.nn.functional.channel_shuffle torch.nn.functional.conv1d torch.nn.functional.conv2d torch.nn.functional.conv3d
+torch.nn.functional.conv_tbc torch.nn.functional.conv_transpose1d torch.nn.functional.conv_transpose2d
+torch.nn.functional.conv_transpose3d torch.nn.functional.cosine_embedding_loss torch.nn.functional.cosine_similarity
+torch.nn.functional.cross_entropy torch.nn.functional.ctc_loss torch.nn.functional.dropout
+torch.nn.functional.dropout1d torch.nn.functional.dropout2d torch.nn.functional.dropout3d torch.nn.functional.elu
+torch.nn.functional.elu_ torch.nn.functional.embedding torch.nn.functional.embedding_bag
 torch.nn.functional.feature_alpha_dropout torch.nn.functional.fold torch.nn.functional.fractional_max_pool2d
 torch.nn.functional.fractional_max_pool2d_with_indices torch.nn.functional.fractional_max_pool3d
 torch.nn.functional.fractional_max_pool3d_with_indices torch.nn.functional.gaussian_nll_loss torch.nn.functional.gelu
 torch.nn.functional.glu torch.nn.functional.grid_sample torch.nn.functional.group_norm
-torch.nn.functional.gumbel_softmax torch.nn.functional.hardsigmoid torch.nn.functional.hardswish
-torch.nn.functional.hardtanh torch.nn.functional.hinge_embedding_loss torch.nn.functional.huber_loss
-torch.nn.functional.instance_norm torch.nn.functional.interpolate torch.nn.functional.kl_div
-torch.nn.functional.l1_loss torch.nn.functional.layer_norm torch.nn.functional.leaky_relu torch.nn.functional.linear
+torch.nn.functional.gumbel_softmax torch.nn.functional.hardshrink torch.nn.functional.hardsigmoid
+torch.nn.functional.hardswish torch.nn.functional.hardtanh torch.nn.functional.hardtanh_
+torch.nn.functional.hinge_embedding_loss torch.nn.functional.huber_loss torch.nn.functional.instance_norm
+torch.nn.functional.interpolate torch.nn.functional.kl_div torch.nn.functional.l1_loss torch.nn.functional.layer_norm
+torch.nn.functional.leaky_relu torch.nn.functional.leaky_relu_ torch.nn.functional.linear
 torch.nn.functional.linear_cross_entropy torch.nn.functional.local_response_norm torch.nn.functional.log_softmax
-torch.nn.functional.lp_pool1d torch.nn.functional.lp_pool2d torch.nn.functional.lp_pool3d
-torch.nn.functional.margin_ranking_loss torch.nn.functional.max_pool1d torch.nn.functional.max_pool1d_with_indices
-torch.nn.functional.max_pool2d torch.nn.functional.max_pool2d_with_indices torch.nn.functional.max_pool3d
-torch.nn.functional.max_pool3d_with_indices torch.nn.functional.max_unpool1d torch.nn.functional.max_unpool2d
-torch.nn.functional.max_unpool3d torch.nn.functional.mish torch.nn.functional.mse_loss
-torch.nn.functional.multi_margin_loss torch.nn.functional.multilabel_margin_loss
-torch.nn.functional.multilabel_soft_margin_loss torch.nn.functional.nll_loss torch.nn.functional.normalize
-torch.nn.functional.one_hot torch.nn.functional.pad torch.nn.functional.poisson_nll_loss torch.nn.functional.relu
-torch.nn.functional.relu6 torch.nn.functional.rms_norm torch.nn.functional.rrelu
-torch.nn.functional.scaled_dot_product_attention torch.nn.functional.selu torch.nn.functional.silu
-torch.nn.functional.smooth_l1_loss torch.nn.functional.soft_margin_loss torch.nn.functional.softmax
-torch.nn.functional.softmin torch.nn.functional.softplus torch.nn.functional.softshrink torch.nn.functional.softsign
-torch.nn.functional.tanhshrink torch.nn.functional.triplet_margin_loss
-torch.nn.functional.triplet_margin_with_distance_loss torch.nn.functional.unfold torch.nonzero torch.nonzero_static
-torch.norm torch.norm_except_dim torch.normal torch.not_equal torch.nuclear_norm torch.numel torch.ones
-torch.ones_like torch.orgqr torch.ormqr torch.outer torch.pairwise_distance torch.pca_lowrank torch.pdist
-torch.permute torch.permute_copy torch.pinverse torch.pixel_shuffle torch.pixel_unshuffle torch.poisson
-torch.poisson_nll_loss torch.polar torch.polygamma torch.positive torch.pow torch.prelu torch.prod torch.put
-torch.q_per_channel_axis torch.q_per_channel_scales torch.q_per_channel_zero_points torch.q_scale torch.q_zero_point
-torch.qr torch.quantile torch.quantize_per_channel torch.quantize_per_tensor torch.quantize_per_tensor_dynamic
-torch.quantized_batch_norm torch.quantized_gru_cell torch.quantized_lstm_cell torch.quantized_max_pool1d
-torch.quantized_max_pool2d torch.quantized_max_pool3d torch.quantized_rnn_relu_cell torch.quantized_rnn_tanh_cell
-torch.rad2deg torch.rand torch.rand_like torch.randint torch.randint_like torch.randn torch.randn_like torch.randperm
-torch.ravel torch.real torch.reciprocal torch.relu torch.remainder torch.renorm torch.repeat_interleave torch.reshape
-torch.resolve_conj torch.resolve_neg torch.rms_norm torch.rnn_relu torch.rnn_relu_cell torch.rnn_tanh
-torch.rnn_tanh_cell torch.roll torch.rot90 torch.round torch.row_indices_copy torch.row_stack torch.rrelu torch.rsqrt
-torch.rsub torch.saddmm torch.scalar_tensor torch.scatter torch.scatter_add torch.scatter_reduce torch.searchsorted
-torch.select torch.select_copy torch.select_scatter torch.selu torch.sgn torch.sigmoid torch.sign torch.signbit
-torch.sin torch.sinc torch.sinh torch.slice_copy torch.slice_inverse torch.slice_scatter torch.slogdet torch.smm
-torch.softmax torch.sort torch.split torch.split_copy torch.split_with_sizes torch.split_with_sizes_copy torch.spmm
-torch.sqrt torch.square torch.squeeze torch.squeeze_copy torch.sspaddmm torch.stack torch.std torch.std_mean
+torch.nn.functional.logsigmoid torch.nn.functional.lp_pool1d torch.nn.functional.lp_pool2d
+torch.nn.functional.lp_pool3d torch.nn.functional.margin_ranking_loss torch.nn.functional.max_pool1d
+torch.nn.functional.max_pool1d_with_indices torch.nn.functional.max_pool2d torch.nn.functional.max_pool2d_with_indices
+torch.nn.functional.max_pool3d torch.nn.functional.max_pool3d_with_indices torch.nn.functional.max_unpool1d
+torch.nn.functional.max_unpool2d torch.nn.functional.max_unpool3d torch.nn.functional.mish
+torch.nn.functional.mse_loss torch.nn.functional.multi_head_attention_forward torch.nn.functional.multi_margin_loss
+torch.nn.functional.multilabel_margin_loss torch.nn.functional.multilabel_soft_margin_loss
+torch.nn.functional.native_channel_shuffle torch.nn.functional.nll_loss torch.nn.functional.normalize
+torch.nn.functional.one_hot torch.nn.functional.pad torch.nn.functional.pairwise_distance torch.nn.functional.pdist
+torch.nn.functional.pixel_shuffle torch.nn.functional.pixel_unshuffle torch.nn.functional.poisson_nll_loss
+torch.nn.functional.prelu torch.nn.functional.relu torch.nn.functional.relu6 torch.nn.functional.relu_
+torch.nn.functional.rms_norm torch.nn.functional.rrelu torch.nn.functional.rrelu_
+torch.nn.functional.scaled_dot_product_attention torch.nn.functional.selu torch.nn.functional.selu_
+torch.nn.functional.silu torch.nn.functional.smooth_l1_loss torch.nn.functional.soft_margin_loss
+torch.nn.functional.softmax torch.nn.functional.softmin torch.nn.functional.softplus torch.nn.functional.softshrink
+torch.nn.functional.softsign torch.nn.functional.tanhshrink torch.nn.functional.threshold_
+torch.nn.functional.triplet_margin_loss torch.nn.functional.triplet_margin_with_distance_loss
+torch.nn.functional.unfold torch.nonzero torch.nonzero_static torch.norm torch.norm_except_dim torch.normal
+torch.not_equal torch.nuclear_norm torch.numel torch.ones torch.ones_like torch.orgqr torch.ormqr torch.outer
+torch.pairwise_distance torch.pca_lowrank torch.pdist torch.permute torch.permute_copy torch.pinverse
+torch.pixel_shuffle torch.pixel_unshuffle torch.poisson torch.poisson_nll_loss torch.polar torch.polygamma
+torch.positive torch.pow torch.prelu torch.prod torch.promote_types torch.put torch.q_per_channel_axis
+torch.q_per_channel_scales torch.q_per_channel_zero_points torch.q_scale torch.q_zero_point torch.qr torch.quantile
+torch.quantize_per_channel torch.quantize_per_tensor torch.quantize_per_tensor_dynamic torch.quantized_batch_norm
+torch.quantized_gru_cell torch.quantized_lstm_cell torch.quantized_max_pool1d torch.quantized_max_pool2d
+torch.quantized_max_pool3d torch.quantized_rnn_relu_cell torch.quantized_rnn_tanh_cell torch.rad2deg torch.rad2deg_
+torch.rand torch.rand_like torch.randint torch.randint_like torch.randn torch.randn_like torch.randperm torch.range
+torch.ravel torch.real torch.reciprocal torch.reciprocal_ torch.relu torch.relu_ torch.remainder torch.renorm
+torch.repeat_interleave torch.reshape torch.resize_as_ torch.resize_as_sparse_ torch.resolve_conj torch.resolve_neg
+torch.result_type torch.rms_norm torch.rnn_relu torch.rnn_relu_cell torch.rnn_tanh torch.rnn_tanh_cell torch.roll
+torch.rot90 torch.round torch.round_ torch.row_indices_copy torch.row_stack torch.rrelu torch.rrelu_ torch.rsqrt
+torch.rsqrt_ torch.rsub torch.saddmm torch.scalar_tensor torch.scatter torch.scatter_add torch.scatter_reduce
+torch.searchsorted torch.segment_reduce torch.select torch.select_copy torch.select_scatter torch.selu torch.selu_
+torch.sgn torch.sigmoid torch.sigmoid_ torch.sign torch.signbit torch.sin torch.sin_ torch.sinc torch.sinc_ torch.sinh
+torch.sinh_ torch.slice_copy torch.slice_inverse torch.slice_scatter torch.slogdet torch.smm torch.softmax torch.sort
+torch.sparse_bsc_tensor torch.sparse_bsr_tensor torch.sparse_compressed_tensor torch.sparse_coo_tensor
+torch.sparse_csc_tensor torch.sparse_csr_tensor torch.special.airy_ai torch.special.bessel_j0 torch.special.bessel_j1
+torch.special.bessel_y0 torch.special.bessel_y1 torch.special.chebyshev_polynomial_t
+torch.special.chebyshev_polynomial_u torch.special.chebyshev_polynomial_v torch.special.chebyshev_polynomial_w
+torch.special.digamma torch.special.entr torch.special.erf torch.special.erfc torch.special.erfcx torch.special.erfinv
+torch.special.exp2 torch.special.expit torch.special.expm1 torch.special.gammainc torch.special.gammaincc
+torch.special.gammaln torch.special.hermite_polynomial_h torch.special.hermite_polynomial_he torch.special.i0
+torch.special.i0e torch.special.i1 torch.special.i1e torch.special.laguerre_polynomial_l
+torch.special.legendre_polynomial_p torch.special.log1p torch.special.log_ndtr torch.special.log_softmax
+torch.special.logit torch.special.logsumexp torch.special.modified_bessel_i0 torch.special.modified_bessel_i1
+torch.special.modified_bessel_k0 torch.special.modified_bessel_k1 torch.special.multigammaln torch.special.ndtr
+torch.special.ndtri torch.special.polygamma torch.special.psi torch.special.round
+torch.special.scaled_modified_bessel_k0 torch.special.scaled_modified_bessel_k1
+torch.special.shifted_chebyshev_polynomial_t torch.special.shifted_chebyshev_polynomial_u
+torch.special.shifted_chebyshev_polynomial_v torch.special.shifted_chebyshev_polynomial_w torch.special.sinc
+torch.special.softmax torch.special.spherical_bessel_j0 torch.special.xlog1py torch.special.xlogy torch.special.zeta
+torch.split torch.split_copy torch.split_with_sizes torch.split_with_sizes_copy torch.spmm torch.sqrt torch.sqrt_
+torch.square torch.square_ torch.squeeze torch.squeeze_copy torch.sspaddmm torch.stack torch.std torch.std_mean
 torch.stft torch.sub torch.subtract torch.sum torch.svd torch.svd_lowrank torch.swapaxes torch.swapdims
-torch.sym_float torch.sym_int torch.sym_ite torch.sym_max torch.sym_min torch.sym_not torch.sym_sum torch.t
-torch.t_copy torch.take torch.take_along_dim torch.tan torch.tanh torch.tensor torch.tensor_split torch.tensordot
-torch.threshold torch.tile torch.topk torch.trace torch.transpose torch.transpose_copy torch.trapezoid torch.trapz
-torch.triangular_solve torch.tril torch.tril_indices torch.triplet_margin_loss torch.triu torch.triu_indices
-torch.true_divide torch.trunc torch.unbind torch.unbind_copy torch.unflatten torch.unfold_copy torch.unique
-torch.unique_consecutive torch.unravel_index torch.unsafe_chunk torch.unsafe_split torch.unsafe_split_with_sizes
-torch.unsqueeze torch.unsqueeze_copy torch.values_copy torch.var torch.var_mean torch.vdot torch.view_as_complex
+torch.sym_constrain_range torch.sym_constrain_range_for_size torch.sym_float torch.sym_int torch.sym_ite torch.sym_max
+torch.sym_min torch.sym_not torch.sym_sum torch.t torch.t_copy torch.take torch.take_along_dim torch.tan torch.tan_
+torch.tanh torch.tanh_ torch.tensor torch.tensor_split torch.tensordot torch.threshold torch.threshold_ torch.tile
+torch.topk torch.trace torch.transpose torch.transpose_copy torch.trapezoid torch.trapz torch.triangular_solve
+torch.tril torch.tril_indices torch.triplet_margin_loss torch.triu torch.triu_indices torch.true_divide torch.trunc
+torch.trunc_ torch.unbind torch.unbind_copy torch.unflatten torch.unfold_copy torch.unique torch.unique_consecutive
+torch.unravel_index torch.unsafe_chunk torch.unsafe_split torch.unsafe_split_with_sizes torch.unsqueeze
+torch.unsqueeze_copy torch.values_copy torch.vander torch.var torch.var_mean torch.vdot torch.view_as_complex
 torch.view_as_complex_copy torch.view_as_real torch.view_as_real_copy torch.view_copy torch.vsplit torch.vstack
-torch.where torch.xlogy torch.zeros torch.zeros_like torchex.adaptive_avg_pool torchex.adaptive_avg_pool_backward
-torchex.adaptive_max_pool torchex.adaptive_max_pool_backward torchex.as_strided torchex.assign_value torchex.atan2
-torchex.attention_backward torchex.attention_backward_of_mask torchex.attention_dropout
-torchex.attention_dropout_backward torchex.attention_forward torchex.avg_pool torchex.avg_pool_backward
-torchex.barrier torchex.batch_norm_backward torchex.batch_norm_forward torchex.bernoulli torchex.bernoulli_tensor
-torchex.broadcast_in_dim torchex.cauchy torchex.celu_backward torchex.clone_in_order torchex.convolution_input_grad
-torchex.convolution_parameters_grad torchex.convolution_weight_grad torchex.copy_ torchex.copysign torchex.cumprod
-torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div torchex.dropout_backward torchex.dropout_noise
-torchex.elu_backward torchex.embedding_backward torchex.empty torchex.exchange_rng_state torchex.exponential
-torchex.fmod torchex.foreach_abs torchex.foreach_abs_ torchex.foreach_acos torchex.foreach_acos_ torchex.foreach_add
-torchex.foreach_add_ torchex.foreach_addcdiv torchex.foreach_addcdiv_ torchex.foreach_addcmul torchex.foreach_addcmul_
-torchex.foreach_asin torchex.foreach_asin_ torchex.foreach_atan torchex.foreach_atan_ torchex.foreach_ceil
-torchex.foreach_ceil_ torchex.foreach_clamp_max torchex.foreach_clamp_max_ torchex.foreach_clamp_min
-torchex.foreach_clamp_min_ torchex.foreach_cos torchex.foreach_cos_ torchex.foreach_cosh torchex.foreach_cosh_
-torchex.foreach_div torchex.foreach_div_ torchex.foreach_erf torchex.foreach_erf_ torchex.foreach_erfc
-torchex.foreach_erfc_ torchex.foreach_exp torchex.foreach_exp_ torchex.foreach_expm1 torchex.foreach_expm1_
-torchex.foreach_floor torchex.foreach_floor_ torchex.foreach_frac torchex.foreach_frac_ torchex.foreach_lerp
-torchex.foreach_lerp_ torchex.foreach_lgamma torchex.foreach_lgamma_ torchex.foreach_log torchex.foreach_log10
-torchex.foreach_log10_ torchex.foreach_log1p torchex.foreach_log1p_ torchex.foreach_log2 torchex.foreach_log2_
-torchex.foreach_log_ torchex.foreach_max torchex.foreach_maximum torchex.foreach_maximum_ torchex.foreach_minimum
-torchex.foreach_minimum_ torchex.foreach_mul torchex.foreach_mul_ torchex.foreach_neg torchex.foreach_neg_
-torchex.foreach_norm torchex.foreach_pow torchex.foreach_pow_ torchex.foreach_reciprocal torchex.foreach_reciprocal_
-torchex.foreach_round torchex.foreach_round_ torchex.foreach_rsqrt torchex.foreach_rsqrt_ torchex.foreach_sigmoid
-torchex.foreach_sigmoid_ torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin torchex.foreach_sin_
-torchex.foreach_sinh torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_ torchex.foreach_sub
-torchex.foreach_sub_ torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh torchex.foreach_tanh_
-torchex.foreach_trunc torchex.foreach_trunc_ torchex.full torchex.gcd torchex.gelu_backward torchex.geometric
-torchex.glu_backward torchex.group_norm_backward torchex.group_norm_forward torchex.grouped_mm_left_grad
-torchex.grouped_mm_right_grad torchex.hardsigmoid_backward torchex.hardswish_backward torchex.huber_loss_backward
-torchex.hypot torchex.igamma torchex.igammac torchex.index torchex.index_put torchex.index_put_ torchex.iota
-torchex.isclose torchex.layer_norm_backward torchex.layer_norm_forward torchex.log_normal torchex.log_softmax_backward
+torch.where torch.xlogy torch.xlogy_ torch.zero_ torch.zeros torch.zeros_like torchex.adaptive_avg_pool
+torchex.adaptive_avg_pool_backward torchex.adaptive_max_pool torchex.adaptive_max_pool_backward torchex.as_strided
+torchex.assign_value torchex.atan2 torchex.attention_backward torchex.attention_backward_of_mask
+torchex.attention_dropout torchex.attention_dropout_backward torchex.attention_forward torchex.avg_pool
+torchex.avg_pool_backward torchex.barrier torchex.batch_norm_backward torchex.batch_norm_forward torchex.bernoulli
+torchex.bernoulli_tensor torchex.broadcast_in_dim torchex.cauchy torchex.celu_backward torchex.clone_in_order
+torchex.convolution_input_grad torchex.convolution_parameters_grad torchex.convolution_weight_grad torchex.copy_
+torchex.copysign torchex.cumprod torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div
+torchex.dropout_backward torchex.dropout_noise torchex.elu_backward torchex.embedding_backward torchex.empty
+torchex.exchange_rng_state torchex.exponential torchex.fmod torchex.foreach_abs torchex.foreach_abs_
+torchex.foreach_acos torchex.foreach_acos_ torchex.foreach_add torchex.foreach_add_ torchex.foreach_addcdiv
+torchex.foreach_addcdiv_ torchex.foreach_addcmul torchex.foreach_addcmul_ torchex.foreach_asin torchex.foreach_asin_
+torchex.foreach_atan torchex.foreach_atan_ torchex.foreach_ceil torchex.foreach_ceil_ torchex.foreach_clamp_max
+torchex.foreach_clamp_max_ torchex.foreach_clamp_min torchex.foreach_clamp_min_ torchex.foreach_cos
+torchex.foreach_cos_ torchex.foreach_cosh torchex.foreach_cosh_ torchex.foreach_div torchex.foreach_div_
+torchex.foreach_erf torchex.foreach_erf_ torchex.foreach_erfc torchex.foreach_erfc_ torchex.foreach_exp
+torchex.foreach_exp_ torchex.foreach_expm1 torchex.foreach_expm1_ torchex.foreach_floor torchex.foreach_floor_
+torchex.foreach_frac torchex.foreach_frac_ torchex.foreach_lerp torchex.foreach_lerp_ torchex.foreach_lgamma
+torchex.foreach_lgamma_ torchex.foreach_log torchex.foreach_log10 torchex.foreach_log10_ torchex.foreach_log1p
+torchex.foreach_log1p_ torchex.foreach_log2 torchex.foreach_log2_ torchex.foreach_log_ torchex.foreach_max
+torchex.foreach_maximum torchex.foreach_maximum_ torchex.foreach_minimum torchex.foreach_minimum_ torchex.foreach_mul
+torchex.foreach_mul_ torchex.foreach_neg torchex.foreach_neg_ torchex.foreach_norm torchex.foreach_pow
+torchex.foreach_pow_ torchex.foreach_reciprocal torchex.foreach_reciprocal_ torchex.foreach_round
+torchex.foreach_round_ torchex.foreach_rsqrt torchex.foreach_rsqrt_ torchex.foreach_sigmoid torchex.foreach_sigmoid_
+torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin torchex.foreach_sin_ torchex.foreach_sinh
+torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_ torchex.foreach_sub torchex.foreach_sub_
+torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh torchex.foreach_tanh_ torchex.foreach_trunc
+torchex.foreach_trunc_ torchex.full torchex.gcd torchex.gelu_backward torchex.geometric torchex.glu_backward
+torchex.group_norm_backward torchex.group_norm_forward torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad
+torchex.hardsigmoid_backward torchex.hardswish_backward torchex.huber_loss_backward torchex.hypot torchex.igamma
+torchex.igammac torchex.index torchex.index_put torchex.index_put_ torchex.iota torchex.isclose
+torchex.layer_norm_backward torchex.layer_norm_forward torchex.log_normal torchex.log_softmax_backward
 torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward torchex.maximum torchex.minimum
 torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward torchex.native_dropout torchex.nextafter
 torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal torchex.normal_of torchex.pad torchex.prod
@@ -253,8 +386,10 @@ ltorch.adaptive_max_pool3d_with_indices ltorch.add ltorch.addbmm ltorch.addcdiv 
 ltorch.addmv ltorch.addr ltorch.adjoint ltorch.all ltorch.alpha_dropout ltorch.amax ltorch.amin ltorch.aminmax
 ltorch.angle ltorch.any ltorch.arange ltorch.argmax ltorch.argmin ltorch.argsort ltorch.argwhere ltorch.as_strided
 ltorch.as_strided_scatter ltorch.asin ltorch.asinh ltorch.atan ltorch.atan2 ltorch.atanh ltorch.atleast_1d
-ltorch.atleast_2d ltorch.atleast_3d ltorch.avg_pool1d ltorch.avg_pool2d ltorch.avg_pool3d ltorch.baddbmm
-ltorch.batch_norm ltorch.bernoulli ltorch.bernoulli_values ltorch.bfloat16 ltorch.bilinear ltorch.binary_cross_entropy
+ltorch.atleast_2d ltorch.atleast_3d ltorch.attention_backward ltorch.attention_backward_of_mask
+ltorch.attention_forward ltorch.attention_mask_grad ltorch.avg_pool1d ltorch.avg_pool2d ltorch.avg_pool3d
+ltorch.baddbmm ltorch.batch_norm ltorch.batch_norm_backward ltorch.batch_norm_forward ltorch.batch_norm_train
+ltorch.bernoulli ltorch.bernoulli_values ltorch.bfloat16 ltorch.bilinear ltorch.binary_cross_entropy
 ltorch.binary_cross_entropy_with_logits ltorch.bitwise_and ltorch.bitwise_left_shift ltorch.bitwise_not
 ltorch.bitwise_or ltorch.bitwise_right_shift ltorch.bitwise_xor ltorch.block_diag ltorch.bmm ltorch.bool
 ltorch.broadcast_tensors ltorch.broadcast_to ltorch.bucketize ltorch.byte ltorch.cartesian_prod ltorch.cat
@@ -264,48 +399,53 @@ ltorch.col2im ltorch.column_stack ltorch.complex ltorch.concat ltorch.concatenat
 ltorch.constant_pad_nd ltorch.contiguous ltorch.conv1d ltorch.conv2d ltorch.conv3d ltorch.conv_transpose1d
 ltorch.conv_transpose2d ltorch.conv_transpose3d ltorch.convolution ltorch.copysign ltorch.corrcoef ltorch.cos
 ltorch.cosh ltorch.cosine_embedding_loss ltorch.cosine_similarity ltorch.count_nonzero ltorch.cov ltorch.cpu
-ltorch.cross ltorch.cross_entropy ltorch.cummax ltorch.cummin ltorch.cumprod ltorch.cumsum ltorch.deg2rad
-ltorch.detach ltorch.diag ltorch.diag_embed ltorch.diagflat ltorch.diagonal ltorch.diagonal_scatter ltorch.diff
-ltorch.digamma ltorch.dist ltorch.div ltorch.dot ltorch.double ltorch.dropout ltorch.dropout1d ltorch.dropout2d
-ltorch.dropout3d ltorch.dropout_kernel ltorch.dsplit ltorch.dstack ltorch.einsum ltorch.elu ltorch.embedding
-ltorch.empty ltorch.empty_like ltorch.empty_strided ltorch.entr ltorch.eq ltorch.erf ltorch.erfc ltorch.erfcx
-ltorch.erfinv ltorch.exp ltorch.exp2 ltorch.expand ltorch.expand_as ltorch.expm1 ltorch.exponential ltorch.eye
-ltorch.feature_alpha_dropout ltorch.feature_dropout ltorch.fill ltorch.flatten ltorch.flip ltorch.fliplr ltorch.flipud
+ltorch.cross ltorch.cross_entropy ltorch.cross_entropy_backward ltorch.cross_entropy_forward ltorch.cummax
+ltorch.cummin ltorch.cumprod ltorch.cumsum ltorch.deg2rad ltorch.detach ltorch.diag ltorch.diag_embed ltorch.diagflat
+ltorch.diagonal ltorch.diagonal_scatter ltorch.diff ltorch.digamma ltorch.dist ltorch.div ltorch.dot ltorch.double
+ltorch.dropout ltorch.dropout1d ltorch.dropout2d ltorch.dropout3d ltorch.dropout_backward ltorch.dropout_kernel
+ltorch.dsplit ltorch.dstack ltorch.einsum ltorch.elu ltorch.embedding ltorch.empty ltorch.empty_like
+ltorch.empty_strided ltorch.entr ltorch.eq ltorch.erf ltorch.erfc ltorch.erfcx ltorch.erfinv ltorch.exp ltorch.exp2
+ltorch.expand ltorch.expand_as ltorch.expm1 ltorch.exponential ltorch.eye ltorch.feature_alpha_dropout
+ltorch.feature_dropout ltorch.fill ltorch.fill_diagonal ltorch.flatten ltorch.flip ltorch.fliplr ltorch.flipud
 ltorch.float ltorch.float_power ltorch.floor ltorch.floor_divide ltorch.fmax ltorch.fmin ltorch.fmod ltorch.frac
 ltorch.frexp ltorch.full ltorch.full_like ltorch.gather ltorch.gaussian_nll_loss ltorch.gcd ltorch.ge ltorch.gelu
-ltorch.geometric ltorch.getitem ltorch.glu ltorch.group_norm ltorch.grouped_mm ltorch.gt ltorch.half ltorch.hardshrink
+ltorch.geometric ltorch.getitem ltorch.glu ltorch.group_norm ltorch.group_norm_backward ltorch.group_norm_forward
+ltorch.grouped_mm ltorch.grouped_mm_left_grad ltorch.grouped_mm_right_grad ltorch.gt ltorch.half ltorch.hardshrink
 ltorch.hardsigmoid ltorch.hardswish ltorch.hardtanh ltorch.heaviside ltorch.hinge_embedding_loss ltorch.hsplit
-ltorch.hstack ltorch.huber_loss ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e ltorch.i1 ltorch.i1e
-ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy ltorch.index_fill
-ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm ltorch.int
-ltorch.interpolate ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf ltorch.isnan ltorch.isneginf
-ltorch.isposinf ltorch.isreal ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss ltorch.l1_loss_kernel
-ltorch.layer_norm ltorch.lcm ltorch.ldexp ltorch.le ltorch.leaky_relu ltorch.lerp ltorch.lgamma ltorch.linalg_cross
-ltorch.linalg_diagonal ltorch.linear ltorch.linspace ltorch.local_response_norm ltorch.log ltorch.log10 ltorch.log1p
-ltorch.log2 ltorch.log_ndtr ltorch.log_normal ltorch.log_softmax ltorch.logaddexp ltorch.logaddexp2
+ltorch.hstack ltorch.huber_loss ltorch.huber_loss_backward ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e
+ltorch.i1 ltorch.i1e ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy
+ltorch.index_fill ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm
+ltorch.instance_norm_train ltorch.int ltorch.interpolate ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf
+ltorch.isnan ltorch.isneginf ltorch.isposinf ltorch.isreal ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss
+ltorch.l1_loss_kernel ltorch.layer_norm ltorch.layer_norm_backward ltorch.layer_norm_forward ltorch.lcm ltorch.ldexp
+ltorch.le ltorch.leaky_relu ltorch.lerp ltorch.lgamma ltorch.linalg_cross ltorch.linalg_diagonal ltorch.linear
+ltorch.linspace ltorch.local_response_norm ltorch.log ltorch.log10 ltorch.log1p ltorch.log2 ltorch.log_ndtr
+ltorch.log_normal ltorch.log_softmax ltorch.log_softmax_backward ltorch.logaddexp ltorch.logaddexp2
 ltorch.logcumsumexp ltorch.logical_and ltorch.logical_not ltorch.logical_or ltorch.logical_xor ltorch.logit
 ltorch.logsigmoid ltorch.logspace ltorch.logsumexp ltorch.long ltorch.lp_pool1d ltorch.lp_pool2d ltorch.lp_pool3d
 ltorch.lt ltorch.mH ltorch.mT ltorch.margin_ranking_loss ltorch.masked_fill ltorch.masked_scatter ltorch.masked_select
 ltorch.matmul ltorch.max ltorch.max_pool1d ltorch.max_pool1d_with_indices ltorch.max_pool2d
 ltorch.max_pool2d_with_indices ltorch.max_pool3d ltorch.max_pool3d_with_indices ltorch.maximum ltorch.mean
 ltorch.median ltorch.meshgrid ltorch.min ltorch.minimum ltorch.mish ltorch.mm ltorch.moveaxis ltorch.movedim
-ltorch.mse_loss ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot ltorch.multi_margin_loss
-ltorch.multilabel_soft_margin_loss ltorch.multinomial ltorch.mv ltorch.mvlgamma ltorch.nan_to_num ltorch.nanmean
-ltorch.nansum ltorch.narrow ltorch.narrow_copy ltorch.native_dropout ltorch.ndtr ltorch.ndtri ltorch.ne ltorch.neg
-ltorch.new_empty ltorch.new_full ltorch.new_ones ltorch.new_tensor ltorch.new_zeros ltorch.nextafter ltorch.nll_loss
-ltorch.nonzero ltorch.nonzero_static ltorch.norm ltorch.normal ltorch.normal_values ltorch.normalize ltorch.one_hot
-ltorch.ones ltorch.ones_like ltorch.outer ltorch.pad ltorch.pairwise_distance ltorch.permute ltorch.pixel_shuffle
-ltorch.pixel_unshuffle ltorch.poisson ltorch.poisson_nll_loss ltorch.polar ltorch.polygamma ltorch.positive ltorch.pow
-ltorch.prelu ltorch.prod ltorch.put ltorch.rad2deg ltorch.rand ltorch.rand_like ltorch.randint ltorch.randint_like
-ltorch.randn ltorch.randn_like ltorch.random_values ltorch.randperm ltorch.ravel ltorch.real ltorch.reciprocal
+ltorch.mse_loss ltorch.mse_loss_backward ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot
+ltorch.multi_margin_loss ltorch.multilabel_soft_margin_loss ltorch.multinomial ltorch.mv ltorch.mvlgamma
+ltorch.nan_to_num ltorch.nanmean ltorch.nansum ltorch.narrow ltorch.narrow_copy ltorch.native_dropout ltorch.ndtr
+ltorch.ndtri ltorch.ne ltorch.neg ltorch.new_empty ltorch.new_full ltorch.new_ones ltorch.new_tensor ltorch.new_zeros
+ltorch.nextafter ltorch.nll_loss ltorch.nll_loss_backward ltorch.nll_loss_forward ltorch.nonzero ltorch.nonzero_static
+ltorch.norm ltorch.normal ltorch.normal_values ltorch.normalize ltorch.one_hot ltorch.ones ltorch.ones_like
+ltorch.outer ltorch.pad ltorch.pairwise_distance ltorch.permute ltorch.pixel_shuffle ltorch.pixel_unshuffle
+ltorch.poisson ltorch.poisson_nll_loss ltorch.polar ltorch.polygamma ltorch.positive ltorch.pow ltorch.prelu
+ltorch.prod ltorch.put ltorch.rad2deg ltorch.rand ltorch.rand_like ltorch.randint ltorch.randint_like ltorch.randn
+ltorch.randn_like ltorch.random_values ltorch.randperm ltorch.ravel ltorch.real ltorch.reciprocal
 ltorch.reflection_pad1d ltorch.reflection_pad2d ltorch.reflection_pad3d ltorch.relu ltorch.relu6 ltorch.remainder
 ltorch.repeat ltorch.repeat_interleave ltorch.replication_pad1d ltorch.replication_pad2d ltorch.replication_pad3d
-ltorch.reshape ltorch.reshape_as ltorch.resolve_conj ltorch.resolve_neg ltorch.rms_norm ltorch.roll ltorch.rot90
-ltorch.round ltorch.row_stack ltorch.rrelu ltorch.rsqrt ltorch.rsub ltorch.scalar_tensor
-ltorch.scaled_dot_product_attention ltorch.scatter ltorch.scatter_add ltorch.scatter_reduce ltorch.searchsorted
-ltorch.select ltorch.select_scatter ltorch.selu ltorch.sgn ltorch.short ltorch.sigmoid ltorch.sign ltorch.signbit
-ltorch.silu ltorch.sin ltorch.sinc ltorch.sinh ltorch.slice_scatter ltorch.smooth_l1_loss ltorch.smooth_l1_loss_kernel
-ltorch.soft_margin_loss ltorch.softmax ltorch.softmin ltorch.softplus ltorch.softshrink ltorch.softsign ltorch.sort
+ltorch.reshape ltorch.reshape_as ltorch.resolve_conj ltorch.resolve_neg ltorch.rms_norm ltorch.rms_norm_backward
+ltorch.rms_norm_forward ltorch.roll ltorch.rot90 ltorch.round ltorch.row_stack ltorch.rrelu ltorch.rsqrt ltorch.rsub
+ltorch.scalar_tensor ltorch.scaled_dot_product_attention ltorch.scatter ltorch.scatter_add ltorch.scatter_reduce
+ltorch.searchsorted ltorch.select ltorch.select_scatter ltorch.selu ltorch.setitem ltorch.sgn ltorch.short
+ltorch.sigmoid ltorch.sign ltorch.signbit ltorch.silu ltorch.sin ltorch.sinc ltorch.sinh ltorch.slice_scatter
+ltorch.smooth_l1_loss ltorch.smooth_l1_loss_backward ltorch.smooth_l1_loss_kernel ltorch.soft_margin_loss
+ltorch.softmax ltorch.softmax_backward ltorch.softmin ltorch.softplus ltorch.softshrink ltorch.softsign ltorch.sort
 ltorch.split ltorch.split_with_sizes ltorch.sqrt ltorch.square ltorch.squeeze ltorch.stack ltorch.std ltorch.std_mean
 ltorch.sub ltorch.sum ltorch.sum_to_size ltorch.swapaxes ltorch.swapdims ltorch.t ltorch.take ltorch.take_along_dim
 ltorch.tan ltorch.tanh ltorch.tanhshrink ltorch.tensor ltorch.tensor_split ltorch.tensordot ltorch.threshold

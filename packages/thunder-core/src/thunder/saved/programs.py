@@ -18,7 +18,7 @@ from thunder.core.tracebacks import PROGRAM_PREFIX
 from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.names import HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
-from thunder.saved.constants import Decoder, Encoder
+from thunder.saved.constants import Decoder, Encoder, opaque_symbol
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import Names, Refused, verify
 
@@ -31,6 +31,7 @@ _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.l
                        "torch._C._linalg", "torch._C"})  # fmt: skip
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
 _PREFIXES = ("special_", "linalg_", "fft_")
+_READING_FILES = (["aten", "from_file"], ["aten", "_from_blob"])
 _RESERVED = frozenset({*_BUILTINS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
                        "devices", "prims", "ltorch", "clang", "lnp"})  # fmt: skip
 _LANGUAGES = {"ltorch": "thunder.torch", "prims": "thunder.core.prims", "clang": "thunder.clang",
@@ -94,6 +95,8 @@ class SavedText:
                 "math": math,
             }
         )
+        if kind == "source":
+            namespace["torch"], namespace["Tensor"] = Opaque(original_torch), Opaque(namespaces["torch.Tensor"])
         if kind == "source" or "dtypes." in self.text:
             for name, module in _LANGUAGES.items():
                 if f"{name}." in self.text:
@@ -108,14 +111,31 @@ class SavedText:
         return function
 
 
+class Opaque:
+    """The namespace `torch` of the source of a program: its functions are operations that a trace records."""
+
+    def __init__(self, owner: Any):
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._owner, name)
+        if isinstance(found, types.ModuleType):
+            return Opaque(found)
+        return opaque_symbol(found) if callable(found) and not isinstance(found, type) else found
+
+
 def _is(constant: Any, tag: str, length: int) -> bool:
     return isinstance(constant, list) and len(constant) == length and constant[0] == tag
 
 
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
-    if _is(constant, "symbol", 2) or _is(constant, "operator", 2) or (isinstance(constant, list) and constant[:1] == ["made"]):
-        return True
+    if _is(constant, "symbol", 2):
+        return _may_be_called(constant[1])
+    if _is(constant, "derived", 4):
+        return _may_be_called(constant[2])
+    if _is(constant, "operator", 2):
+        return type(constant[1]) is str and constant[1].split(".")[:2] not in _READING_FILES
     if not _is(constant, "ref", 4) or type(constant[1]) is not str or constant[1] not in _OF_TORCH:
         return False
     names = [step[1] for step in constant[2] if step[:1] == ["member"]]

@@ -120,6 +120,8 @@ def named_path(x: Any) -> tuple[str, list[str]] | None:
             found = _checked(x, module, [x.__name__]) or _checked(x, module, [_bare(x.__name__)])
             if found is not None:
                 return found
+        if getattr(torch._C._VariableFunctions, x.__name__, None) is x:  # type: ignore[attr-defined]
+            return "torch._C", ["_VariableFunctions", x.__name__]
     if type(x) in _OF_C and not isinstance(getattr(x, "__module__", None), str):
         owner = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
         found = named_path(owner) if isinstance(owner, (type, types.ModuleType)) else None
@@ -166,6 +168,8 @@ def member(owner: Any, name: str) -> Any:
         found = vars(owner).get(name, _MISSING)
         if found is _MISSING and owner.__name__.partition(".")[0] in ("thunder", "torch"):
             found = getattr(owner, name, _MISSING)
+    elif owner is torch._C._VariableFunctions:  # type: ignore[attr-defined]
+        found = getattr(owner, name, _MISSING)
     elif isinstance(owner, type):
         found = next((vars(c)[name] for c in owner.__mro__ if name in vars(c)), _MISSING)
         if isinstance(found, (staticmethod, classmethod)):

@@ -350,7 +350,9 @@ def opaque_symbol(function: Any) -> Any:
 
 def _derived_symbol(what: str, function: Any, more: Any) -> Any:
     """Return the operation that runs e.g. the gradient of a function of torch."""
-    # Imported by name at run time: only operations that thunder does not look into need it.
+    # Imported by name at run time: only operations that thunder does not look into need them. Handlers of functions
+    # register formulas of gradients.
+    importlib.import_module("thunder.capture.handlers")
     return importlib.import_module("thunder.capture.dispatch.opaque_operations").derived_symbol(what, function, more)
 
 

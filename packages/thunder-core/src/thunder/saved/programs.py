@@ -72,6 +72,8 @@ class SavedText:
         constants = self.constants
         if not _RESERVED.isdisjoint(constants):
             raise Refused("a constant with the name of a module or a function")
+        if kind == "program" and any(map(_is_foreign_function, constants.values())):
+            raise Refused("a function that is no operator of torch")
         names = Names(
             {*HELPERS, *(name for name, x in constants.items() if _may_be_called(x))},
             {name for name, x in constants.items() if _is(x, "weak", 2)},
@@ -87,7 +89,8 @@ class SavedText:
         namespace.update(HELPERS)
         namespace.update(
             {
-                "__builtins__": {name: getattr(builtins, name) for name in _BUILTINS},
+                # torch imports modules through the builtins of the program that calls it.
+                "__builtins__": {name: getattr(builtins, name) for name in (*_BUILTINS, "__import__")},
                 "torch": original_torch,
                 "Tensor": namespaces["torch.Tensor"],
                 "torchex": _kernels,
@@ -128,6 +131,16 @@ def _is(constant: Any, tag: str, length: int) -> bool:
     return isinstance(constant, list) and len(constant) == length and constant[0] == tag
 
 
+_FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")
+
+
+def _is_foreign_function(constant: Any) -> bool:
+    """Check whether a constant is a function that a helper could call although the program may not call it."""
+    if not _is(constant, "ref", 4) or not str(constant[3]).startswith(_FUNCTIONS):
+        return False
+    return not _may_be_called(constant)
+
+
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
     if _is(constant, "symbol", 2):
@@ -139,7 +152,7 @@ def _may_be_called(constant: Any) -> bool:
     if not _is(constant, "ref", 4) or type(constant[1]) is not str or constant[1] not in _OF_TORCH:
         return False
     names = [step[1] for step in constant[2] if step[:1] == ["member"]]
-    if len(names) != len(constant[2]) or not names or names[:-1] not in ([], ["Tensor"], ["_VariableFunctions"]):
+    if len(names) != len(constant[2]) or not names or names[:-1] not in ([], ["Tensor"], ["TensorBase"], ["_VariableFunctions"]):
         return False
     name = names[-1]
     for prefix in _PREFIXES:

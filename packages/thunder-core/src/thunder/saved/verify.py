@@ -75,6 +75,7 @@ _WEAK = re.compile(r"\b(_ReferenceType_\d+)\(\)")
 _SETTING = re.compile(rf"\b(\w+)\.({'|'.join(name for _, name in _SETTINGS)})\(")
 _CONSTANT = re.compile(r"(?<![\w.])_\w+_\d+(?=\.)")
 
+_DUNDER_NAME = re.compile(r"(?<![\w.])__")
 _NAME = re.compile(r"\w+")
 _TARGETS = re.compile(r"(?m)^  ([\w, \[\]()]+?) = ")
 _ASSIGNMENT = re.compile(r"  [\w, \[\]()]+ = \S.*")
@@ -106,6 +107,8 @@ def verify(text: str, names: Names, kind: str = "program") -> None:
     reduced, strings = _STRING.subn("''", text)
     if reduced.count("'") != 2 * strings or any(c in reduced for c in "\"#;\\\t`@"):
         raise Refused("the text has a comment, a decorator, a continued line or an unknown literal")
+    if _DUNDER_NAME.search(reduced):
+        raise Refused("a name with two underscores")
     head, *body = reduced.split("\n")
     if _HEADER.fullmatch(head) is None:
         raise Refused(f"not a header of a program: {head[:80]}")

@@ -10,6 +10,9 @@
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
+| `THUNDER_CACHE=0` | no program is saved or read (`frontend/saved_programs.py`) |
+| `THUNDER_CACHE_DIR=…` | the directory of saved programs (`saved/store.py`) |
+| `THUNDER_CACHE_KEY=…` | the key that signs saved programs, for directories of several users (`saved/store.py`) |
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ import warnings
 
 from thunder.core.environment import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 from thunder.frontend.logs import enable_logs
+from thunder.saved.store import DIRECTORY_VARIABLE, KEY_VARIABLE, SWITCH_VARIABLE
 
 __all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
     "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY",
+    SWITCH_VARIABLE, DIRECTORY_VARIABLE, KEY_VARIABLE,
     EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.

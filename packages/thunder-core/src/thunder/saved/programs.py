@@ -20,7 +20,7 @@ from thunder.runtime.names import HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.constants import Decoder, Encoder, opaque_symbol
 from thunder.saved.operators import OPERATORS
-from thunder.saved.verify import Names, Refused, verify
+from thunder.saved.verify import ERRORS, Names, Refused, verify
 
 __all__ = ["SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
 
@@ -32,7 +32,7 @@ _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.l
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
 _PREFIXES = ("special_", "linalg_", "fft_")
 _READING_FILES = (["aten", "from_file"], ["aten", "_from_blob"])
-_RESERVED = frozenset({*_BUILTINS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
+_RESERVED = frozenset({*_BUILTINS, *ERRORS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
                        "devices", "prims", "ltorch", "clang", "lnp"})  # fmt: skip
 _LANGUAGES = {"ltorch": "thunder.torch", "prims": "thunder.core.prims", "clang": "thunder.clang",
               "lnp": "thunder.numpy", "dtypes": "thunder.core.dtypes", "devices": "thunder.core.devices"}  # fmt: skip
@@ -90,7 +90,7 @@ class SavedText:
         namespace.update(
             {
                 # torch imports modules through the builtins of the program that calls it.
-                "__builtins__": {name: getattr(builtins, name) for name in (*_BUILTINS, "__import__")},
+                "__builtins__": {name: getattr(builtins, name) for name in (*_BUILTINS, *ERRORS, "__import__")},
                 "torch": original_torch,
                 "Tensor": namespaces["torch.Tensor"],
                 "torchex": _kernels,

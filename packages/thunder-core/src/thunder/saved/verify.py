@@ -19,9 +19,11 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+import torch
+
 from thunder.saved.operators import OPERATORS, SYMBOLS
 
-__all__ = ["Names", "Refused", "verify"]
+__all__ = ["ERRORS", "Names", "Refused", "verify"]
 
 
 class Refused(Exception):
@@ -30,6 +32,8 @@ class Refused(Exception):
 
 _BUILTINS = frozenset({"len", "type", "tuple", "float", "complex", "slice", "bool", "int", "str", "set", "hasattr",
                        "sorted", "GuardFailed", "TensorsDiffer"})  # fmt: skip
+#: The errors that programs raise if a number is not as an operation requires.
+ERRORS = frozenset({"RuntimeError", "IndexError", "ValueError", "TypeError", "AssertionError", "ZeroDivisionError"})
 # Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
 _STATE = frozenset({
     "torch.is_grad_enabled", "torch.is_inference_mode_enabled", "torch.get_default_dtype", "torch.is_autocast_enabled",
@@ -40,7 +44,7 @@ _STATE = frozenset({
 })  # fmt: skip
 # Methods that guards call on the values that they check, and methods of lists of saved values.
 _METHODS = frozenset({"keys", "values", "isdisjoint", "intersection", "accepts", "get", "storage_offset", "clear",
-                      "is_conj", "isEnabledFor", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
+                      "item", "tolist", "is_conj", "isEnabledFor", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
                       "dim"})  # fmt: skip
 # Attributes with two underscores that guards read.
 _DUNDER = frozenset({
@@ -75,6 +79,9 @@ _WEAK = re.compile(r"\b(_ReferenceType_\d+)\(\)")
 _SETTING = re.compile(rf"\b(\w+)\.({'|'.join(name for _, name in _SETTINGS)})\(")
 _CONSTANT = re.compile(r"(?<![\w.])_\w+_\d+(?=\.)")
 
+_ROOTS = frozenset({"torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
+                    "devices"})  # fmt: skip
+_BARE_ROOT = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(_ROOTS))})(?![\w.=])")
 _DUNDER_NAME = re.compile(r"(?<![\w.])__")
 _NAME = re.compile(r"\w+")
 _TARGETS = re.compile(r"(?m)^  ([\w, \[\]()]+?) = ")
@@ -107,13 +114,13 @@ def verify(text: str, names: Names, kind: str = "program") -> None:
     reduced, strings = _STRING.subn("''", text)
     if reduced.count("'") != 2 * strings or any(c in reduced for c in "\"#;\\\t`@"):
         raise Refused("the text has a comment, a decorator, a continued line or an unknown literal")
-    if _DUNDER_NAME.search(reduced):
-        raise Refused("a name with two underscores")
+    if _DUNDER_NAME.search(reduced) or _BARE_ROOT.search(reduced):
+        raise Refused("a name with two underscores, or a module as a value")
     head, *body = reduced.split("\n")
     if _HEADER.fullmatch(head) is None:
         raise Refused(f"not a header of a program: {head[:80]}")
     assigned = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(_TARGETS.findall(reduced)))}
-    if not _FIXED.isdisjoint(assigned) or not assigned.isdisjoint(names.all):
+    if not _FIXED.isdisjoint(assigned) or not assigned.isdisjoint((*names.all, *names.calls)):
         raise Refused("an assignment to a name that has another meaning")
     if not {*_WEAK.findall(reduced)} <= {*names.weak}:
         raise Refused("a call of a constant that is no weak reference")
@@ -164,18 +171,24 @@ def _statement(x: ast.stmt, kind: str, calls: set[str]) -> None:
     elif isinstance(x, ast.Return):
         if x.value is not None:
             _expression(x.value, kind, calls)
-    elif isinstance(x, ast.If) and kind == "prologue" and not x.orelse and len(x.body) == 1 and isinstance(x.body[0], ast.Raise):
-        failure = x.body[0].exc
-        if x.body[0].cause is not None or not _is_failure(failure):
-            raise Refused("a guard that raises something else")
+    elif isinstance(x, ast.If) and not x.orelse and len(x.body) == 1 and isinstance(x.body[0], ast.Raise):
+        _failure(x.body[0], kind, calls)
         _expression(x.test, kind, calls)
-        _expression(failure, kind, calls)  # type: ignore[arg-type]
     elif not isinstance(x, ast.Pass):
         raise Refused(f"a statement of the class {type(x).__name__}")
 
 
-def _is_failure(x: ast.expr | None) -> bool:
-    return isinstance(x, ast.Call) and isinstance(x.func, ast.Name) and x.func.id in ("GuardFailed", "TensorsDiffer")
+def _failure(x: ast.Raise, kind: str, calls: set[str]) -> None:
+    """Check a failed guard of a prologue, or the error of a failed check of a program, which has a constant message."""
+    error = x.exc
+    if x.cause is not None or not isinstance(error, ast.Call) or not isinstance(error.func, ast.Name) or error.keywords:
+        raise Refused("a statement that raises something else")
+    name, arguments = error.func.id, error.args
+    if kind == "prologue" and name in ("GuardFailed", "TensorsDiffer"):
+        for argument in arguments:
+            _expression(argument, kind, calls)
+    elif name not in ERRORS or not all(isinstance(argument, ast.Constant) for argument in arguments):
+        raise Refused(f"a statement that raises {name}")
 
 
 def _target(x: ast.expr) -> None:
@@ -186,6 +199,7 @@ def _target(x: ast.expr) -> None:
         raise Refused("an assignment to something that is no variable")
 
 
+_VALUES = (torch.dtype, torch.layout, torch.memory_format)
 _PLAIN = (ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Subscript, ast.Slice, ast.UnaryOp,
           ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Starred)  # fmt: skip
 
@@ -228,15 +242,14 @@ def _dotted(x: ast.expr) -> str | None:
     return None
 
 
-_VALUES = re.compile(r"torch\.(?:[a-z]+\d*(?:_[a-z0-9]+)*)|dtypes\.[a-z]+\d*(?:_[a-z0-9]+)*")
-
 
 def _attribute(x: ast.Attribute, kind: str, calls: set[str]) -> None:
     name = _dotted(x)
     root = "" if name is None else name.partition(".")[0]
-    if root in ("torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp", "devices"):
-        if name is not None and _VALUES.fullmatch(name) and name not in OPERATORS:
-            return  # a dtype, layout or memory format
+    if root in _ROOTS:
+        owner, _, last = (name or "").rpartition(".")
+        if owner == "dtypes" or (owner == "torch" and isinstance(vars(torch).get(last), _VALUES)):
+            return
         raise Refused(f"a mention of {name}")
     allowed = x.attr in _DUNDER if x.attr.startswith("__") else x.attr not in _DENIED
     if not allowed or not (kind == "prologue" or x.attr == "shape"):

@@ -194,3 +194,13 @@ def test_small_images_are_left_to_torch() -> None:
     x = images(size=4)
     torch.testing.assert_close(jitted(x), m(x), rtol=1e-2, atol=1e-2)
     assert "group_norm" in str(thunder.last_traces(jitted)[-1])
+
+
+def test_backward_computes_normalized_images_again() -> None:
+    """Saved are the images that are normalized, and not the results, which activations read."""
+    m = model(NORMS["four groups"])
+    jitted = thunder.jit(m, triton_channels_last=True, cuda_graphs="never")
+    jitted(images()).sum().backward()
+    _, saved = thunder.last_traces(jitted)[-1].output
+    shape = (3, C, 11, 11)
+    assert sum(tuple(p.shape) == shape for p in saved) == 2  # of the pooling and of the first convolution

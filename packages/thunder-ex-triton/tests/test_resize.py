@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder import prims
+from thunder_ex_triton import images
 from thunder_ex_triton import resize as module
 from thunder_ex_triton.resize import resize, resize_backward
 
@@ -27,12 +28,12 @@ ROUNDING = {torch.float32: 1e-6, torch.float16: 2**-10.9, torch.bfloat16: 2**-7.
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use tiles that small images do not fit into."""
-    monkeypatch.setattr(module, "_TILE", 64)
-    monkeypatch.setattr(module, "_SMALLEST_TILE", 64)
-    monkeypatch.setattr(module, "_LENGTHS", (16, 8))
-    module._tiles.cache_clear()
+    monkeypatch.setattr(images, "_TILE", 64)
+    monkeypatch.setattr(images, "_SMALLEST_TILE", 64)
+    monkeypatch.setattr(images, "_LENGTHS", (16, 8))
+    images.tiles.cache_clear()
     yield
-    module._tiles.cache_clear()
+    images.tiles.cache_clear()
 
 
 def weights(n: int, m: int, mode: str, align_corners: bool, factor: float | None) -> torch.Tensor:

@@ -19,6 +19,7 @@ from thunder.frontend.options import (
     MAX_SPECIALIZATIONS,
     CacheOption,
     CUDAGraphs,
+    Measured,
     Options,
     Remat,
     SharpEdges,
@@ -79,6 +80,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     save: bool | str | os.PathLike[str] | None = ...,
+    measured: Measured = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -94,6 +96,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     save: bool | str | os.PathLike[str] | None = ...,
+    measured: Measured = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -109,6 +112,7 @@ def jit(
     max_programs: int = ...,
     max_compile_time: float | None = ...,
     save: bool | str | os.PathLike[str] | None = ...,
+    measured: Measured = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -123,6 +127,7 @@ def jit(
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
     save: bool | str | os.PathLike[str] | None = None,
+    measured: Measured = False,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -152,6 +157,10 @@ def jit(
     - `save`: whether compiled programs are saved, and read by other processes. True: in the user's cache directory, or
       the one in the environment variable `THUNDER_CACHE_DIR`. A path: in this directory. None: programs whose
       compilation took at least a second. False, or `THUNDER_CACHE=0`: never.
+    - `measured`: whether measurements on this machine choose between kernels, where executors ask for them. False:
+      rules choose. True: what was measured earlier is used; the rest is measured before the third call, and used by
+      later processes. "first call": the rest is measured during compilation, and used at once. A process never changes
+      its choice, and `thunder.explain` lists the choices with their times.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
@@ -168,6 +177,7 @@ def jit(
             max_programs=max_programs,
             max_compile_time=max_compile_time,
             save=save,
+            measured=measured,
             **options,
         )
     if not callable(fn):
@@ -177,14 +187,15 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, save=save, extra=options,
+        max_programs=max_programs, max_compile_time=max_compile_time, save=save, measured=measured, extra=options,
     )  # fmt: skip
     transforms = _as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
-        if (executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, save, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, None, {},
+        given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
+        if (*given, save, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -224,11 +235,12 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
             f"{changing[0].name} changes modules, but {fn!r:.80} is not a module: pass the module to thunder.jit"
         )
     # Imported by name at run time, for the same reason.
-    return importlib.import_module("thunder.transforms.modules").transformed_module(fn, changing)  # type: ignore[no-any-return]
+    return importlib.import_module("thunder.transforms.modules").transformed_module(fn, changing)
 
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time", "save",
+    "measured",
 )  # fmt: skip
 
 

@@ -4,7 +4,8 @@
 For each operation, the report contains the executor that claims it and the reasons why earlier executors do not. It
 also contains the operations without a symbol in thunder, which run as opaque operations of torch.
 `thunder.examine.memory(fn, *args)` reports the memory that is live at each line. Neither of these runs the program.
-`thunder.examine.fusions(fn)` returns the fusions of the last call's program.
+`thunder.examine.fusions(fn)` returns the fusions of the last call's program. `thunder.examine.choices(fn)` returns the
+choices that measurements decided.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import capture
+from thunder.core.errors import ThunderError
 from thunder.core.symbol import proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural, transform_for_execution
@@ -23,6 +25,7 @@ from thunder.execution.fusions import Fusion, fusions_of
 from thunder.execution.memory_estimate import MemoryReport, Run, estimate_memory
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
+from thunder.extend.measuring import MeasuredChoice
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.options import Options
@@ -31,7 +34,7 @@ from thunder.frontend.specialization import Specialization
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 
-__all__ = ["Fusion", "MemoryReport", "Report", "examine", "fusions", "memory"]
+__all__ = ["Fusion", "MeasuredChoice", "MemoryReport", "Report", "choices", "examine", "fusions", "memory"]
 
 
 class Report:
@@ -92,9 +95,11 @@ def memory(
     if isinstance(fn, Trace):
         return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
     found = _specialization(fn, args, kwargs, executors)
-    if found.differentiable is None:
-        return estimate_memory(found.traces[-1])
-    return _step(found.differentiable, keep_outputs)
+    if isinstance(found.differentiable, DifferentiableProgram):
+        return _step(found.differentiable, keep_outputs)
+    if found.differentiable is not None or not found.traces:
+        raise ThunderError("the program of the last call was loaded and has no trace: pass the arguments of a call")
+    return estimate_memory(found.traces[-1])
 
 
 def fusions(fn: Any) -> list[Fusion]:
@@ -109,6 +114,16 @@ def fusions(fn: Any) -> list[Fusion]:
     stats = statistics(fn)
     programs = (("forward", stats.last_traces), ("backward", stats.last_backward_traces))
     return [found for program, traces in programs if traces for found in fusions_of(traces[-1], program)]
+
+
+def choices(fn: Any) -> list[MeasuredChoice]:
+    """Return the choices of a jitted function that measurements decide, with the times of the candidates.
+
+    The list is empty without the option `measured` of `thunder.jit`.
+    """
+    found = [MeasuredChoice.of_details(event.details) for event in statistics(fn).events.of("choice")]
+    # The last event of a choice counts: it may have been measured after the program was compiled.
+    return list({str((c.operation, c.shape_class, c.device, c.default)): c for c in found}.values())
 
 
 def _specialization(

@@ -25,7 +25,7 @@ SURFACE = {
         get_all_executors get_always_executors get_default_executors get_executor get_grad implementations_epoch
         in_bytes is_capturing_graph known_shape map_proxies named_executors proxies_in put_grad put_grads recording
         register_executor remove_default_executor resolve_executors rewrite set_default_executors symbol_of_id
-        to_device to_dtype to_torch_device to_torch_dtype tracectx
+        to_device to_dtype to_torch_device to_torch_dtype tracectx write_once
     """,
     "thunder.plugins": """
         API_VERSION Availability ConformanceProfile Env ExecutorInfo GROUP GpuDevice HOOKS OptionSpec PHASES PassContext
@@ -33,7 +33,7 @@ SURFACE = {
         conformance_profile describe_error executor_order hookimpl hookspec is_usable known_options load_all load_named
         major_and_minor manager records registered_transforms reject_device reject_version reset transformed
     """,
-    "thunder.toolkit": "benchmarking claiming conformance fusion launch layouts testing",
+    "thunder.toolkit": "benchmarking claiming conformance fusion launch layouts measuring testing",
     "thunder.toolkit.benchmarking": """
         Kernels by_events by_kernels copy_bandwidth in_turns on_host parser replayed report step table
     """,
@@ -48,7 +48,12 @@ SURFACE = {
     """,
     "thunder.toolkit.launch": "current_cuda_device current_stream increment_versions new_tensor no_device",
     "thunder.toolkit.layouts": "eager_strides has_fixed_strides order_of reads_strides",
-    "thunder.toolkit.testing": "FakeEnv deterministic_algorithms fallbacks_raise gpu is_ready registered repeats",
+    "thunder.toolkit.measuring": """
+        Candidate MeasuredChoice Measurements example_tensor measured_choice shape_class_of size_class
+    """,
+    "thunder.toolkit.testing": """
+        FakeEnv deterministic_algorithms fallbacks_raise gpu is_ready measured_times new_process registered repeats
+    """,
 }
 # The languages are public too: what they have is what torch, or the set of primitives, has.
 LANGUAGES = ("thunder.torch", "thunder.prims")

@@ -114,13 +114,18 @@ print([name for name in sys.modules if any(name == h or name.startswith(h + ".")
 """
 
 
+def _run(program: str) -> subprocess.CompletedProcess[str]:
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found
+
+
 @pytest.mark.parametrize("program", [IMPORTS, PROGRAM], ids=["header", "program"])
 def test_a_program_loads_neither_a_language_nor_the_tracer(program: str) -> None:
     """The header of each text loads only the runtime, and calls of programs that are found only the cache."""
     before = "import torch, sys\nbefore = set(sys.modules)\n"
     heavy = HEAVY.replace("in sys.modules", "in set(sys.modules) - before")
-    found = subprocess.run([sys.executable, "-c", before + program + heavy], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+    found = _run(before + program + heavy)
     assert found.stdout.strip() == "[]", found.stdout
 
 
@@ -137,5 +142,4 @@ assert [x.item() for x in f(torch.tensor(0.0))] == [0, 1]
 
 def test_functions_of_torch_that_are_replaced_before_the_compiler_is_loaded() -> None:
     """The languages refer to the originals, although the first call loads them."""
-    found = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+    _run(REPLACED)

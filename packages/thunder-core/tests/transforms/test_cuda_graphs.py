@@ -39,10 +39,10 @@ def test_on_the_cpu() -> None:
         CUDAGraphTransform(min_operations=0)
 
 
-def claimed(fn: Callable[..., Any], *kinds: str) -> Trace:
+def claimed(fn: Callable[..., Any], *kinds: str, size: int = 4) -> Trace:
     """The trace of `fn` on tensors of these devices, in terms of torch's functions."""
     args = [
-        TensorProxy(f"a{i}", shape=(4,), device=devices.to_device(kind), dtype=dtypes.float32)
+        TensorProxy(f"a{i}", shape=(size,), device=devices.to_device(kind), dtype=dtypes.float32)
         for i, kind in enumerate(kinds)
     ]
     trace = Trace("f", args=args)
@@ -73,6 +73,32 @@ def test_stretches() -> None:
     assert transform.reason is None
     assert names[0] == "CUDAGraph0"
     assert not {"sin", "cos", "copy_", "exp", "neg"} & set(names) and "squeeze" in names
+
+
+def test_large_results_are_computed_behind_a_graph() -> None:
+    """If few operations compute them, they are not copied out of its memory; large values inside are in it."""
+
+    def fn(a: Any) -> Any:
+        large = prims.sin(prims.cos(a))
+        x = prims.exp(prims.tanh(large))
+        logits = prims.neg(x)
+        return prims.squeeze(prims.broadcast_in_dim(logits, (1, size), (1,)), (0,)), prims.sum(logits, (0,))
+
+    def late(a: Any) -> Any:
+        result = prims.neg(prims.sin(prims.cos(a)))
+        x = result
+        for _ in range(17):
+            x = prims.sin(x)
+        return result, prims.sum(x, (0,))
+
+    size = 1 << 22
+    names, _ = graphs(claimed(fn, "cuda:0", size=size))
+    assert [name for name in names if name in ("CUDAGraph0", "exp", "neg", "sum")] == ["CUDAGraph0", "neg", "sum"]
+    names, _ = graphs(claimed(late, "cuda:0", size=size))
+    assert not {"neg", "sin", "sum"} & set(names)
+    size = 4
+    names, _ = graphs(claimed(fn, "cuda:0", size=size))
+    assert not {"exp", "neg", "sum"} & set(names)
 
 
 def test_operations_on_the_host_move_aside() -> None:

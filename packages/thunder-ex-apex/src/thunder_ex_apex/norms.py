@@ -180,5 +180,6 @@ def register(registry: Any, executor: str) -> None:
         (ltorch.rms_norm, takes_rms_norm, rms_execution, rms_gradient),
     ):
         registry.register_implementation(
-            symbol, executor=executor, checker=checker, execution_transform=execution, grad_transform=gradient
-        )
+            symbol, executor=executor, checker=checker, execution_transform=execution, grad_transform=gradient,
+            measured=True,
+        )  # fmt: skip

@@ -12,7 +12,7 @@ with `as_strided` or an operation of unknown implementation that such a layout r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import thunder.torch as ltorch
@@ -22,6 +22,7 @@ from thunder.extend import (
     Saved,
     TensorProxy,
     Trace,
+    compilation,
     current_trace,
     dense_strides,
     dtypes,
@@ -33,7 +34,7 @@ from thunder.toolkit.layouts import eager_strides, has_fixed_strides, order_of, 
 from thunder_ex_triton.norms import HALF, fusible
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["OPTION", "register"]
+__all__ = ["OPTION", "expansion", "register"]
 
 OPTION = "triton_channels_last"
 
@@ -50,19 +51,24 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def order(trace: Trace, context: Any) -> Trace:
-        asked = context.options.get(OPTION)
-        if asked is False or all(ex.name != executor for ex in context.executors):
+        if all(ex.name != executor for ex in context.executors):
             return trace
-        convolutions = [op for op in trace.bound_symbols if _operands(op)]
-        if not convolutions or not (asked or any(map(_is_profitable, convolutions))):
-            return trace
-        changed = _changed(trace)
+        changed = _changed(trace, context.options.get(OPTION))
         found = None if changed is None else _orders_of_results(trace, changed)
         if changed is None or found is None:
             return trace
         return rewrite(trace, "Channels-last convolutions", _Ordering(found, changed), drops_dead_code=True)
 
     registry.register_transform("triton_channels_last", order, phase="before_execution")
+
+
+def expansion(trace: Trace) -> Callable[[BoundSymbol], Any] | None:
+    """Return what replaces normalizations by operations that fuse, in a program that will be channels-last.
+
+    Backward then computes their results again inside of kernels that read the image anyway.
+    """
+    changed = _changed(trace, compilation().options.get(OPTION))
+    return _Norms(changed, backward=False) if changed else None
 
 
 def _primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
@@ -84,7 +90,7 @@ def _operands(op: BoundSymbol) -> list[TensorProxy]:
     convolution = _convolution(op)
     if convolution is None:
         return []
-    tensors = convolution.args[:2] if convolution.sym is prims.convolution else convolution.args[:3]
+    tensors = convolution.args[: 2 if convolution.sym is prims.convolution else 3]
     for p in tensors:
         if p.ndim != 4 or p.dtype not in HALF or unusable_device(p.device) is not None:
             return []
@@ -101,8 +107,14 @@ def _is_profitable(op: BoundSymbol) -> bool:
     return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW)
 
 
-def _changed(trace: Trace) -> dict[str, TensorProxy] | None:
-    """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
+def _changed(trace: Trace, asked: bool | None) -> dict[str, TensorProxy] | None:
+    """Return the values whose strides the pass may change. Return None if it leaves the program alone.
+
+    `asked` is the user's option.
+    """
+    convolutions = [op for op in trace.bound_symbols if _operands(op)] if asked is not False else []
+    if not convolutions or not (asked or any(map(_is_profitable, convolutions))):
+        return None
     changed: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
         if op.sym.is_structural:
@@ -165,6 +177,23 @@ def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
     return None
 
 
+def _unread(convolution: BoundSymbol | None) -> TensorProxy | None:
+    """Return the operand of which a convolution reads the shape alone: the image of the gradient with respect to it."""
+    if convolution is None or convolution.sym is not prims.convolution_input_grad:
+        return None
+    g, image, weight = convolution.args[:3]
+    return None if image.name in (g.name, weight.name) else image
+
+
+def _of_shape(p: TensorProxy) -> Any:
+    """Return a tensor of the shape of `p`, of one element in memory.
+
+    The gradient with respect to an image then does not wait for the image, which backward may compute again beside the
+    kernel that reads the gradient.
+    """
+    return ltorch.expand(ltorch.empty((1,) * p.ndim, dtype=p.dtype, device=p.device), p.shape)
+
+
 class _Ordering:
     """Orders the operands of convolutions, the gradients of their weights, and results of the program."""
 
@@ -172,7 +201,7 @@ class _Ordering:
         self.results = results
         self.changed = changed
         self.ordered: dict[str, Any] = {}
-        self.narrow: dict[str, TensorProxy] = {}  # the values in half precision that others in single precision are of
+        self.norms = _Norms(changed)
 
     def __call__(self, op: BoundSymbol) -> Any:
         operands = _operands(op)
@@ -181,15 +210,17 @@ class _Ordering:
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
             orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
-        found = self._fusible(op) if convolution is None else None
+        found = self.norms(op) if convolution is None else None
         if convolution is None and not orders:
             return found
+        unread = _unread(convolution)
         for p in operands:
-            if p.name not in self.ordered:
+            if p.name not in self.ordered and p is not unread:
                 self.ordered[p.name] = prims.stride_order(p, _CHANNELS_LAST)
         if convolution is not None:
             found = _without_bias(op, self.ordered)
-        op = op.substitute({p.name: self.ordered[p.name] for p in operands})
+        values = {p.name: self.ordered[p.name] for p in operands if p is not unread}
+        op = op.substitute(values if unread is None else {**values, unread.name: _of_shape(unread)})
         if found is None:
             trace: Any = current_trace()
             unordered = {name: made[name].replace_name(trace.make_name()) for name in orders}
@@ -203,8 +234,17 @@ class _Ordering:
             }
         return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
 
-    def _fusible(self, op: BoundSymbol) -> Any:
-        """Return the results of operations that fuse, for the normalization of an image that may be channels-last."""
+
+class _Norms:
+    """Replaces the normalizations of images that may be channels-last by operations that fuse."""
+
+    def __init__(self, changed: Mapping[str, TensorProxy], backward: bool = True):
+        self.changed = changed
+        self.backward = backward  # whether to replace gradients, too
+        self.narrow: dict[str, TensorProxy] = {}  # the values in half precision that others in single precision are of
+
+    def __call__(self, op: BoundSymbol) -> Any:
+        """Return the results of the operations that fuse, or None for other operations."""
         cast = next(_primitives(op))
         if cast.sym is prims.convert_element_type and cast.out_names == op.out_names:
             a, out = cast.args[0], cast.output
@@ -214,4 +254,4 @@ class _Ordering:
         # The image of a gradient may be an input of the program, which an earlier program has computed channels-last.
         if found is None or all(p.name not in self.changed for p in found[0]):
             return None
-        return found[1]()
+        return found[1]() if self.backward or len(found[0]) == 1 else None

@@ -192,7 +192,12 @@ def _takes(
         return "the kernels support masks of booleans, and of the dtype of the query"
     if queries > _QUERIES or heads // kv_heads * queries > _ROWS or keys < _FEWEST_KEYS or keys < 4 * queries:
         return "the kernels are for few queries and many keys"
-    if keys > _MOST_KEYS or batch * kv_heads > _MOST_HEADS:
+    return True
+
+
+def _is_profitable(query: Any, key: Any, *args: Any, **kwargs: Any) -> bool | str:
+    """Return True, or the reason why other kernels are faster: the rule without measurements."""
+    if key.shape[2] > _MOST_KEYS or key.shape[0] * key.shape[1] > _MOST_HEADS:
         return "other kernels are faster for so many keys or heads"
     return True
 
@@ -216,4 +221,5 @@ def register(registry: Any, executor: str) -> None:
 
     registry.register_implementation(
         ltorch.scaled_dot_product_attention, executor=executor, checker=_takes, execution_transform=execution,
+        profitable=_is_profitable, measured=True,
     )  # fmt: skip

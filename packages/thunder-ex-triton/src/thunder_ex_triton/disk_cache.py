@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,18 +32,10 @@ def kept(name: str, make: Callable[[], str]) -> Path:
     """
     path = folder() / name
     if not path.exists():
-        text = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        try:
-            os.link(temporary, path)
-            os.unlink(temporary)
-        except FileExistsError:
-            os.unlink(temporary)
-        except OSError:  # a file system without hard links
-            os.replace(temporary, path)
+        # The import is local: a process that finds its files does not load what writes them.
+        from thunder.extend import write_once
+
+        write_once(path, make)
     return path
 
 

@@ -16,7 +16,7 @@ import torch
 import triton
 
 from thunder.toolkit.launch import current_cuda_device, current_stream, increment_versions, new_tensor, no_device
-from thunder_ex_triton.probe import interpreting
+from thunder_ex_triton.environment import interpreting
 
 __all__ = [
     "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks",

@@ -6,10 +6,10 @@ This module does not import Triton or torch, so that probing stays cheap.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from thunder.plugins import major_and_minor, reject_device
+from thunder_ex_triton.environment import interpreting
 
 if TYPE_CHECKING:
     from thunder.plugins import Env
@@ -19,11 +19,6 @@ __all__ = ["interpreting", "unusable_device", "why_not"]
 OLDEST_TRITON = (3, 6)
 OLDEST_GPU = (8, 0)
 _INSTALL = "pip install 'triton>=3.6'"
-
-
-def interpreting() -> bool:
-    """Check whether kernels are interpreted. Triton reads the same environment variable when a kernel is declared."""
-    return os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "y", "yes")
 
 
 def unusable_device(device: object) -> str | None:

@@ -7,8 +7,7 @@ BACK, 0)`. Backward gathers: each input element sums over the output positions t
 each dimension, and their first position and maximal number follow from the scale. There are no atomics: sums are
 computed in float32 in a fixed order and rounded once, so repeated runs are bitwise equal.
 
-Images with fewer than three spatial dimensions have leading dimensions of size 1. A program computes a tile of channels
-and of positions along the width. The tile is long along the dimension that is contiguous in memory.
+Images with fewer than three spatial dimensions have leading dimensions of size 1. Tiles are those of `images`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ import triton.language as tl
 
 from thunder import prims
 from thunder.extend import dtypes
-from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
+from thunder_ex_triton.images import new_like, strides, three, tile_of, tiles
+from thunder_ex_triton.launch import Kernel, kernel
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["TAKEN", "like", "like_backward", "register", "resize", "resize_backward"]
@@ -32,37 +32,7 @@ __all__ = ["TAKEN", "like", "like_backward", "register", "resize", "resize_backw
 _LINEAR = frozenset({"linear", "bilinear", "trilinear"})
 _NEAREST = frozenset({"nearest", "nearest-exact"})
 TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
-_TILE = 512  # the number of elements of a tile
-_SMALLEST_TILE = 64
-_PROGRAMS = 1024  # tiles are smaller if there are fewer programs than this
-_LENGTHS = (128, 64, 32)  # the lengths of tiles along the contiguous dimension
 _UNROLLED = 16  # at most this many positions along the width are unrolled
-
-
-@triton.jit
-def _tile_of(channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr):
-    """Return this program's batch, channels, depth and height, and positions along the width.
-
-    If channels are contiguous, the tile has two dimensions, and threads load vectors of channels. Otherwise the tile is
-    flat: Triton does not know that input positions are close to each other if output positions are, and would choose
-    either dimension for the threads of a warp.
-    """
-    if BY_CHANNEL:
-        c = tl.arange(0, CB)[:, None]
-        x = tl.arange(0, XB)[None, :]
-    else:
-        c = tl.arange(0, CB * XB) // XB
-        x = tl.arange(0, CB * XB) % XB
-    tile = tl.program_id(0)
-    across = tl.cdiv(width, XB)
-    x += (tile % across) * XB
-    tile = tile // across
-    groups = tl.cdiv(channels, CB)
-    c += (tile % groups) * CB
-    tile = tile // groups
-    y = tile % height
-    tile = tile // height
-    return (tile // depth).to(tl.int64), c.to(tl.int64), tile % depth, y, x
 
 
 @triton.jit
@@ -109,7 +79,7 @@ def sample(
     CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of the output. `size_*` are the sizes of the input, `depth`, `height` and `width` the output's."""
-    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB, BY_CHANNEL)
+    n, c, z, y, x = tile_of(channels, depth, height, width, CB, XB, BY_CHANNEL)
     inside = (c < channels) & (x < width)
     first_d, fraction_d = _source(z, scale_d, size_d, SHIFT, BACK)
     first_h, fraction_h = _source(y, scale_h, size_h, SHIFT, BACK)
@@ -145,7 +115,7 @@ def _gather(
     CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of the input's gradient. `end_*` are the sizes of the output, whose gradient is `g`."""
-    n, c, z, y, x = _tile_of(channels, depth, height, width, CB, XB, BY_CHANNEL)
+    n, c, z, y, x = tile_of(channels, depth, height, width, CB, XB, BY_CHANNEL)
     inside = (c < channels) & (x < width)
     begin_d = _begin(z, inverse_d, start_d)
     begin_h = _begin(y, inverse_h, start_h)
@@ -229,74 +199,21 @@ def _dimensions(
     return [_ABSENT] * (3 - len(found)) + found
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
-def _is_channels_last(x: torch.Tensor) -> bool:
-    """Check whether torch's result for `x` is channels-last: strides grow from the channels over the width outwards."""
-    sizes, strides = x.shape, x.stride()
-    if x.ndim < 4 or strides[1] == 0:
-        return False
-    least = 0
-    for dim in (1, *range(x.ndim - 1, 1, -1), 0):
-        # If channels and batch alone have more than one element, the strides fit both orders.
-        if sizes[dim] == 0 or strides[dim] < least or (dim == 0 and least == strides[1]):
-            return False
-        least = strides[dim] * sizes[dim]
-    return True
-
-
-def _new_like(x: torch.Tensor, sizes: Sequence[int], contiguous: bool = False) -> tuple[torch.Tensor, bool]:
-    """Allocate the result for `x`, with other spatial sizes, and return whether it is channels-last."""
-    shape = (*x.shape[:2], *sizes)
-    if contiguous or not _is_channels_last(x):
-        return torch.empty(shape, dtype=x.dtype, device=x.device), False
-    order = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=order), True
-
-
-def _three(values: Sequence[int], missing: int) -> tuple[int, ...]:
-    """Add the missing leading dimensions to a value for each spatial dimension."""
-    return (*[missing] * (3 - len(values)), *values)
-
-
-def _strides(x: torch.Tensor) -> tuple[int, ...]:
-    strides = x.stride()
-    return (*strides[:2], *_three(strides[2:], 0))
-
-
-def _length(size: int) -> int:
-    """Return the length of tiles along the contiguous dimension which covers `size` with the fewest elements."""
-    return min(power_of_two(size), min(_LENGTHS, key=lambda length: blocks(size, length) * length))
-
-
-@functools.lru_cache(maxsize=1024)
-def _tiles(
-    batch: int, channels: int, depth: int, height: int, width: int, channels_last: bool
-) -> tuple[int, tuple[int, int], int]:
-    """Return the number of programs, the sizes of a tile (channels, width), and the number of warps."""
-    rows = batch * depth * height
-    inner, outer = (channels, width) if channels_last else (width, channels)
-    room = min(_TILE, max(_SMALLEST_TILE, power_of_two(rows * channels * width // _PROGRAMS + 1)))
-    long = min(_length(inner), room)
-    wide = min(room // long, power_of_two(outer))
-    programs = rows * blocks(inner, long) * blocks(outer, wide)
-    return programs, (long, wide) if channels_last else (wide, long), max(1, long * wide // 128)
-
-
 # -- operators ---------------------------------------------------------------------------------------------------------
 def resize(
     a: torch.Tensor, output_size: Sequence[int], mode: str, align_corners: bool, scales: Sequence[float | None],
     antialias: bool,
 ) -> torch.Tensor:  # fmt: skip
     """Resample `a` to `output_size`."""
-    out, channels_last = _new_like(a, output_size)
+    out, channels_last = new_like(a, output_size)
     if out.numel() == 0:
         return out
-    sizes, ends = a.shape[2:], _three(output_size, 1)
+    sizes, ends = a.shape[2:], three(output_size, 1)
     dimensions = _dimensions(sizes, output_size, mode, align_corners, scales)
-    programs, tile, warps = _tiles(*a.shape[:2], *ends, channels_last)
+    programs, tile, warps = tiles(*a.shape[:2], *ends, channels_last)
     taps = [1 if d is _ABSENT else 2 for d in dimensions[:2]]
     numbers = (
-        a.shape[1], *ends, *_three(sizes, 1), *[d.scale for d in dimensions], *_strides(a), *_strides(out),
+        a.shape[1], *ends, *three(sizes, 1), *[d.scale for d in dimensions], *strides(a), *strides(out),
         *_shifts(mode, align_corners), mode in _LINEAR, *taps, *tile, channels_last,
     )  # fmt: skip
     sample(programs, (a, out), numbers, warps)
@@ -309,16 +226,16 @@ def resize_backward(
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of `resize` for an input of `input_shape`."""
     # torch's gradient of nearest positions in volumes is always contiguous.
-    out, channels_last = _new_like(g, input_shape[2:], contiguous=g.ndim == 5 and mode in _NEAREST)
+    out, channels_last = new_like(g, input_shape[2:], contiguous=g.ndim == 5 and mode in _NEAREST)
     if out.numel() == 0:
         return out
-    sizes, ends = _three(input_shape[2:], 1), g.shape[2:]
+    sizes, ends = three(input_shape[2:], 1), g.shape[2:]
     dimensions = _dimensions(input_shape[2:], ends, mode, align_corners, scales)
-    programs, tile, warps = _tiles(*g.shape[:2], *sizes, channels_last)
+    programs, tile, warps = tiles(*g.shape[:2], *sizes, channels_last)
     scale, inverse, start, count = zip(*dimensions)
     unrolled = count[2] if count[2] <= _UNROLLED else _UNROLLED // 2
     numbers = (
-        g.shape[1], *sizes, *_three(ends, 1), *scale, *inverse, *start, *_strides(g), *_strides(out),
+        g.shape[1], *sizes, *three(ends, 1), *scale, *inverse, *start, *strides(g), *strides(out),
         *_shifts(mode, align_corners), mode in _LINEAR, *count, unrolled, *tile, channels_last,
     )  # fmt: skip
     gather(programs, (g, out), numbers, warps)

@@ -1,39 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to cut a fusion's work that are timed: once, kept on disk, the same for all. The clock is not a real one."""
+"""Tilings of a fusion as a measured choice: with `triton_timed`, and with `measured`. The clock is not a real one."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import triton
 
 import thunder
-from thunder.toolkit.testing import deterministic_algorithms
+from thunder.toolkit.testing import deterministic_algorithms, measured_times, new_process
 from thunder_ex_triton.fusion import autotune
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TIMED: dict[str, Any] = {"triton_timed": True}
+FIRST: dict[str, Any] = {"measured": "first call"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where choices are kept."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    return tmp_path / "thunder"
+def clock(times: dict[int, float]) -> Callable[[str], float]:
+    """Times of tilings by the number of elements of a tile."""
+    return lambda name: times[int(name.partition(",")[0].removeprefix("tile "))]
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What candidates take, one after the other; what was asked for is taken from it."""
-    times: list[float] = []
-    monkeypatch.setattr(autotune, "can_time", lambda device: True)
-    monkeypatch.setattr(autotune, "_TURNS", 1)
-    monkeypatch.setattr(autotune, "took", lambda run, inputs: times.pop(0))
-    return times
+FASTEST_1024 = clock({512: 5.0, 1024: 2.0, 2048: 4.0, 4096: 3.0})
 
 
 def function(x: Any, w: Any) -> Any:
@@ -46,106 +37,90 @@ def launched(jitted: Any) -> list[Any]:
     return [step[3] for region in regions for program in region._programs.values() for step in program.steps]
 
 
-def called(**options: Any) -> Any:
+def called(times: int = 1, **options: Any) -> Any:
     """Constants of the launches of a new jitted function that was called; its results are those of eager."""
     jitted = thunder.jit(function, executors=["triton"], **options)
     x, w = torch.linspace(-1, 1, 6000, device=DEVICE).reshape(2, 3000), torch.ones(3000, device=DEVICE)
-    torch.testing.assert_close(jitted(x, w), function(x, w))
+    for _ in range(times):
+        torch.testing.assert_close(jitted(x, w), function(x, w))
     return launched(jitted)
 
 
-def test_the_fastest_is_kept(folder: Path, clock: list[float]) -> None:
-    """One is chosen, and the next function of that kind takes it without asking the clock."""
-    clock += [4.0, 2.0, 3.0]
-    assert called(triton_timed=True) == [(1024,)] and not clock
-    assert len(list(folder.glob("choice_*.txt"))) == 1
-    assert called(triton_timed=True) == [(1024,)]
+@pytest.mark.parametrize("options", [TIMED, FIRST])
+def test_the_fastest_is_used_at_once(options: dict[str, Any]) -> None:
+    """Also by other functions of the process, and by the next process, without asking the clock."""
+    with measured_times(FASTEST_1024) as timed:
+        assert called(**options) == [(1024,)] and len(timed) == 15
+        assert called(**options) == [(1024,)]
+        new_process()
+        assert called(**options) == called(**TIMED, measured=True) == [(1024,)] and len(timed) == 15
 
 
-def test_what_another_process_chose_counts(folder: Path, clock: list[float]) -> None:
-    """Also where it was faster to write than this one."""
-    clock += [4.0, 2.0, 3.0]
-
-    def other_process(name: str, ways: int, find: Callable[[], int], chosen: Any = autotune.chosen) -> int:
-        def later() -> int:
-            found = find()
-            assert chosen(name, ways, lambda: 2) == 2
-            return found
-
-        return int(chosen(name, ways, later))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(autotune, "chosen", other_process)
-        assert called(triton_timed=True) == [(4096,)] and not clock
-    assert called(triton_timed=True) == [(4096,)]
+def test_off_the_first_call() -> None:
+    """The process that measures keeps the default, and the next one uses what was measured."""
+    with measured_times(FASTEST_1024) as timed:
+        assert called(2, measured=True) == [(2048,)] and not timed
+        assert called(3, measured=True) == [(2048,)] and len(timed) == 15
+        assert called(measured=True) == [(2048,)]
+        new_process()
+        assert called(3, measured=True) == [(1024,)] and len(timed) == 15
 
 
-@pytest.mark.parametrize("text", ["", "7", "-1", "\x00\xff", "one"])
-def test_damaged_files_are_written_anew(folder: Path, clock: list[float], text: str) -> None:
-    """A file that holds no choice is no choice."""
-    clock += [4.0, 2.0, 3.0]
-    called(triton_timed=True)
-    (file,) = folder.glob("choice_*.txt")
-    file.write_text(text, encoding="latin-1")
-    clock += [4.0, 5.0, 3.0]
-    assert called(triton_timed=True) == [(4096,)] and not clock
-    assert file.read_text() == "2" and len(list(folder.glob("choice_*"))) == 1
-
-
-def test_the_rule_stands(folder: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the option, for what is hardly faster, and while a graph is recorded, after which it stays."""
-    assert called() == called(triton_timed=False) == [(2048,)]
-    assert not folder.exists() or not list(folder.glob("choice_*"))
-    clock += [4.0, 3.96, 3.97]
-    assert called(triton_timed=True) == [(2048,)]
-    for file in folder.glob("choice_*"):
-        file.unlink()
-    monkeypatch.setattr(autotune, "can_time", lambda device: False)
-    assert called(triton_timed=True) == [(2048,)]
-    monkeypatch.setattr(autotune, "can_time", lambda device: True)
-    clock += [4.0, 2.0, 3.0]
-    assert called(triton_timed=True) == [(2048,)] and len(clock) == 3
-
-
-def test_where_nothing_can_be_kept(folder: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule stands, so that every process does the same."""
+def test_the_rule_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the options, for what is hardly faster, and where nothing can be stored."""
 
     def refuses(*args: Any, **how: Any) -> Any:
         raise OSError
 
-    thunder.jit(function, executors=["triton"])(torch.ones(2, 3000, device=DEVICE), torch.ones(3000, device=DEVICE))
-    monkeypatch.setattr(tempfile, "mkstemp", refuses)
-    clock += [4.0, 2.0, 3.0]
-    assert called(triton_timed=True) == [(2048,)]
-    assert not list(folder.glob("choice_*"))
+    with measured_times(clock({1024: 3.96, 2048: 4.0, 4096: 3.97})) as timed:
+        assert called() == called(triton_timed=False) == [(2048,)] and not timed
+        assert called(**TIMED) == [(2048,)] and timed
+    with measured_times(FASTEST_1024) as timed:
+        called()  # kernels are written to files
+        monkeypatch.setattr(tempfile, "mkstemp", refuses)
+        assert called(**TIMED) == [(2048,)] and timed
 
 
-def test_candidates_that_do_not_fit_are_none(clock: list[float]) -> None:
-    """One for which the device has not the memory is left out; the rule's, which has to run, is then all there is."""
-
-    def fits(x: Any) -> None:
-        pass
-
-    def does_not(x: Any) -> None:
-        raise triton.runtime.errors.OutOfResources(300, 200, "shared memory")
-
-    clock += [4.0, 2.0]
-    assert autotune.fastest([fits, does_not, fits], [torch.ones(1)]) == 2 and not clock
-    assert autotune.fastest([does_not, fits, fits], [torch.ones(1)]) == 0
-    assert autotune.fastest([fits, does_not], [torch.ones(1)]) == 0
+def test_nothing_is_timed_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default is used then, and for the rest of the process."""
+    with measured_times(FASTEST_1024) as timed, monkeypatch.context() as patch:
+        patch.setattr("thunder.extend.measuring.can_measure", lambda device: False)
+        assert called(**TIMED) == [(2048,)]
+        patch.undo()
+        assert called(**TIMED) == [(2048,)] and not timed
+        new_process()
+        assert called(**TIMED) == [(1024,)]
 
 
-def test_names_of_choices() -> None:
-    """Other kernels, devices and launches are other choices."""
-    parts = [("H200", [("text", (4, 1), (1024,), 4)]), ("H100", [("text", (4, 1), (1024,), 4)]), ("H200", [("t",)])]
-    assert len({autotune.digest(*p) for p in parts}) == 3
-
-
-def test_nothing_is_timed_with_deterministic_algorithms(folder: Path, clock: list[float]) -> None:
+def test_nothing_is_timed_with_deterministic_algorithms() -> None:
     """The default is taken, whatever was faster before; what was chosen is taken again afterwards."""
-    clock += [4.0, 2.0, 3.0]
-    chosen = called(triton_timed=True)
-    with deterministic_algorithms():
-        default = called(triton_timed=True)
-    assert default == called() != chosen
-    assert called(triton_timed=True) == chosen and not clock
+    with measured_times(FASTEST_1024) as timed:
+        assert called(**TIMED) == [(1024,)]
+        with deterministic_algorithms():
+            assert called(**TIMED) == [(2048,)]
+        assert called(**TIMED) == [(1024,)] and len(timed) == 15
+
+
+def test_updates_in_place() -> None:
+    """Candidates write to memory of their own, so the input is updated once."""
+
+    def update(x: Any, y: Any) -> Any:
+        x.add_(y * 2)
+        return x + 1
+
+    with measured_times(FASTEST_1024) as timed:
+        x, y = torch.zeros(6000, device=DEVICE), torch.ones(6000, device=DEVICE)
+        result = thunder.jit(update, executors=["triton"], **FIRST)(x, y)
+        assert timed and torch.equal(x, torch.full_like(x, 2)) and torch.equal(result, x + 1)
+
+
+def test_names_of_candidates() -> None:
+    """The version of a candidate has the kernels' text and Triton's version, and its name the tile."""
+
+    class Launch:
+        source = type("Source", (), {"text": "kernel"})
+        grid, numbers, warps = (4, 1), (2, 1024), 4
+
+    (candidate,) = autotune.candidates_of([[Launch]], lambda i: lambda: i)  # type: ignore[list-item]
+    assert candidate.name == "tile 2x1024, 4x1 programs, 4 warps"
+    assert "kernel" in candidate.version and candidate.prepare()() == 0

@@ -10,6 +10,8 @@ import pytest
 import torch
 import triton
 
+from thunder_ex_triton import launch
+from thunder_ex_triton.binaries import Binary
 from thunder_ex_triton.fusion import launcher_codegen
 from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.launcher_codegen import Step, warm_call
@@ -26,11 +28,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     monkeypatch.setattr(
         launcher_codegen, "new_tensor", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
     )
-    monkeypatch.setattr(launcher_codegen, "current_device", lambda: 0)
+    monkeypatch.setattr(launcher_codegen, "current_cuda_device", lambda: 0)
     monkeypatch.setattr(launcher_codegen, "current_stream", lambda device: 77)
-    monkeypatch.setattr(
-        launcher_codegen, "direct", lambda compiled: (lambda *args: found.append(args), (compiled, None))
-    )
+    monkeypatch.setattr(launch, "direct", lambda compiled: (lambda *args: found.append(args), (compiled, None)))
     return found
 
 
@@ -51,6 +51,19 @@ def test_launches(launched: list[tuple[Any, ...]]) -> None:
     assert finish[6:] == (*main[9:11], made.data_ptr(), 8, 16)
     first, second = main[9:11]
     assert second - first >= 48 and not (second - first) % 128, "scratch arrays lie apart, and aligned"
+
+
+def test_binaries_are_launched_without_triton(launched: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants are no arguments, and memory that the kernel does not need is None."""
+    monkeypatch.setattr(launcher_codegen, "launch_cubin", lambda *args: launched.append(args))
+    binary = Binary("main", 4, 1024, "OOiOO", (0, 2, 4), 2)
+    steps = [Step(binary, (5, 2), (0, 1, 2), (64, 7))]
+    output = ((4, 4), (4, 1), torch.float32)
+    call = warm_call("Triton0", 2, [None, None], [output], [], [2], steps, 0, lambda *inputs: "otherwise")
+    a, b = torch.zeros(4, 4), torch.zeros(4, 4)
+    (made,) = call(a, b)
+    assert launched == [("main", 5, 2, 1, 4, 1024, "OOiOO", (a.data_ptr(), made.data_ptr(), 7, None, None), 77)]
+    assert call(a, b.t()) == call(a, torch.zeros(17)[1:].view(4, 4)) == "otherwise"
 
 
 def unusual(case: str) -> Iterator[Any]:

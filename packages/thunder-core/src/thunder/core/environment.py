@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["DISABLE_VARIABLE", "EXECUTORS_VARIABLE", "names_in"]
+__all__ = ["CACHE_VARIABLE", "DISABLE_VARIABLE", "EXECUTORS_VARIABLE", "names_in"]
 
+CACHE_VARIABLE = "THUNDER_CACHE_DIR"
 DISABLE_VARIABLE = "THUNDER_DISABLE_PLUGINS"
 EXECUTORS_VARIABLE = "THUNDER_EXECUTORS"
 

@@ -15,6 +15,7 @@ them. Events contain texts and numbers and no objects of the user's program. `de
 | cache | when compiled programs are dropped | why | `dropped` |
 | saved | when a program is read from the store of saved programs or written to it, or why not | "hit", "miss", "saved" or "not saved", and what | `name` |
 | collective | when a collective is traced | its name | |
+| choice | when measurements may decide something, and when it was measured | the choice | `operation`, `shape_class`, `device`, `default`, `chosen`, `state`, `times` (milliseconds), `failures` |
 """  # noqa: E501
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from thunder.core.state import SourceLine
 
 __all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "listeners", "recent_events"]
 
-Kind = Literal["compile", "guard", "decision", "fallback", "graph", "cache", "saved", "collective"]
+Kind = Literal["compile", "guard", "decision", "fallback", "graph", "cache", "saved", "collective", "choice"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_EVENTS = 256  # of one jitted function

@@ -26,7 +26,7 @@ from thunder.core.trace import Trace, construct
 from thunder.extend import Executor, FusionExecutor, Implementation, are_named
 from thunder.passes.postponing import postponed_past_decisions
 
-__all__ = ["Choice", "choose", "claim", "is_structural", "transform_for_execution"]
+__all__ = ["Choice", "choose", "claim", "is_structural", "supports", "transform_for_execution"]
 
 
 def is_structural(bsym: BoundSymbol) -> bool:
@@ -120,6 +120,9 @@ class _Claimer:
 
     def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
         """Return the executor that claims every call of an operation: the first executor, if it accepts all calls."""
+        preferred = getattr(self.executors, "preferred", None)
+        if preferred is not None and preferred.concerns(sym):
+            return None
         first = ordered(sym, self.executors)[0] if self.executors else None
         if first is None or (self.fusing and isinstance(first, FusionExecutor)):
             return None
@@ -220,6 +223,8 @@ def choose(
 ) -> Choice:
     """Choose the executor of an operation. `excluded` are (executor, operation) pairs to skip."""
     rejections: dict[str, str] = {}
+    if not excluded:
+        executors = _measured(bsym, executors, fusing)
     named = are_named(executors)
     for executor in ordered(bsym.sym, executors):
         if (executor.name, bsym.sym.id) in excluded:
@@ -236,6 +241,22 @@ def choose(
             return Choice(executor, None, False, rejections)
         rejections.setdefault(executor.name, reason)
     return Choice(None, None, False, rejections)
+
+
+def _measured(bsym: BoundSymbol, executors: Sequence[Executor], fusing: bool) -> Sequence[Executor]:
+    """Return the executors to which measurements offer a call; all executors if measurements do not decide."""
+    preferred = getattr(executors, "preferred", None)
+    found: Sequence[Executor] | None = None if preferred is None else preferred(bsym)
+    if found is None or (not fusing and isinstance(found[0], FusionExecutor)):  # it was offered to the fuser already
+        return executors
+    return found
+
+
+def supports(executor: Executor, bsym: BoundSymbol) -> bool:
+    """Check whether an executor can run a call in any way, also where others are expected to be faster."""
+    if isinstance(executor, FusionExecutor) and executor.fuse_rejection(bsym) is None:
+        return True
+    return executor.can_execute(bsym) or _can_run_parts(executor, bsym, frozenset(), True)
 
 
 def ordered(sym: Symbol, executors: Sequence[Executor]) -> Sequence[Executor]:

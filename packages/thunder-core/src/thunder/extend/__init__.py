@@ -23,6 +23,7 @@ from thunder.core.strides import Strides, dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, argument_key, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
+from thunder.extend.choice_store import write_once
 from thunder.extend.compile_state import Compilation, compilation, compiling
 from thunder.extend.executor import Executor, FusionExecutor, Implementation, OperatorExecutor, implementations_epoch
 from thunder.extend.memory import NewResults, ResultMemory
@@ -107,4 +108,5 @@ __all__ = [
     "to_torch_device",
     "to_torch_dtype",
     "tracectx",
+    "write_once",
 ]

@@ -23,10 +23,14 @@ class Compilation:
     state: the state that the jitted function stores in addition to its programs. It consists of dicts of tensors, by
       the name of their owner. The state is copied and pickled with the jitted function, but is not part of any
       `state_dict()`.
+
+    measurements: the choices that measurements decide (`thunder.extend.measuring.Measurements`, which imports this
+      module); None without the option `measured`.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     state: dict[str, Any] = field(default_factory=dict)
+    measurements: Any = None
 
 
 def put(state: Mapping[str, Any], into: dict[str, Any]) -> None:

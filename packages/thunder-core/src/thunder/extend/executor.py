@@ -46,6 +46,7 @@ class Implementation:
     grad_transform: Callable[..., Any] | None = None
     priority: int | None = None
     profitable: Callable[..., bool | str] | None = None
+    measured: bool | Callable[..., Any] | None = None  # None: claimed by the rules alone
 
     @property
     def executable(self) -> bool:
@@ -151,6 +152,7 @@ class Executor:
         grad_transform: Callable[..., Any] | None = None,
         priority: int | None = None,
         profitable: Callable[..., bool | str] | None = None,
+        measured: bool | Callable[..., Any] = False,
     ) -> None:
         """Declare how this executor runs an existing operation. A second registration replaces the first.
 
@@ -160,19 +162,26 @@ class Executor:
         text with the reason. `grad_transform` is the gradient rule if this executor claims the operation. `priority`
         overrides the executor's priority for this operation. `profitable` is a second checker. It is called after the
         first if the user named no executor, and accepts only calls that this executor runs faster than others.
+
+        With `measured`, the user's option of this name lets measurements decide: all executors that support a call are
+        timed once per shape class and machine, and the fastest claims it. `measured` is True, or a function of the
+        arguments that returns the shape class, or None for calls that the rules decide. True stands for
+        `thunder.toolkit.measuring.shape_class_of`.
         """
         if op is not None and execution_transform is not None:
             raise ValueError("register_implementation needs either an operator or an execution_transform, not both")
         if op is None and execution_transform is None and grad_transform is None:
             raise ValueError("register_implementation needs an operator, an execution_transform or a grad_transform")
         functions = {"checker": checker, "grad_transform": grad_transform, "profitable": profitable}
+        if not isinstance(measured, bool):
+            functions["measured"] = measured
         for what, given in {**functions, "execution_transform": execution_transform}.items():
             if given is not None and not callable(given):
                 raise TypeError(f"{what} must be a function, but register_implementation got {given!r}")
         if priority is not None and (not isinstance(priority, int) or isinstance(priority, bool)):
             raise TypeError(f"priority must be an integer, but register_implementation got {priority!r}")
         self.implmap[id_of(sym_or_id)] = Implementation(
-            op, checker, execution_transform, grad_transform, priority, profitable
+            op, checker, execution_transform, grad_transform, priority, profitable, measured or None
         )
         _changed()
 
@@ -272,6 +281,14 @@ class FusionExecutor(Executor):
     def fusion_pass(self, trace: Trace) -> Trace:
         """Return a trace in which the executor's operators replace the regions that it runs."""
         raise ThunderError(f"the fusion executor {self.name} has no fusion_pass: implement it in {type(self).__name__}")
+
+    def expansion(self, trace: Trace) -> Callable[[BoundSymbol], Any] | None:
+        """Return a function that replaces operations by parts, or None if there is nothing to replace.
+
+        It runs before the values that backward reads are chosen, so that backward can recompute elementwise parts. The
+        function follows the contract of `thunder.extend.rewrite`. `trace` has no output if it is still being split.
+        """
+        return None
 
     def register_supported(
         self,

@@ -123,14 +123,17 @@ class ExecutorList(tuple[Executor, ...]):
     """Executors in the order in which operations are offered to them.
 
     Executors that the user `named` claim every call that they support. Default executors claim only calls that are
-    profitable (`register_implementation(profitable=…)`).
+    profitable (`register_implementation(profitable=…)`). `preferred` returns the executors to which a call is offered
+    instead, if measurements decide that (`execution/measured_claims.py`).
     """
 
     named: bool
+    preferred: Any
 
-    def __new__(cls, executors: Iterable[Executor], *, named: bool) -> ExecutorList:
+    def __new__(cls, executors: Iterable[Executor], *, named: bool, preferred: Any = None) -> ExecutorList:
         self = super().__new__(cls, executors)
         self.named = named
+        self.preferred = preferred
         return self
 
     def __getnewargs_ex__(self) -> Any:

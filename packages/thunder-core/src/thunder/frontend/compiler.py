@@ -33,7 +33,16 @@ from thunder.core.errors import (
     mark_as_of_extension,
 )
 from thunder.core.locations import is_ours
-from thunder.extend import Compilation, Executor, compiling, get_executor, named_executors, resolve_executors
+from thunder.execution.measured_claims import with_measured_claims
+from thunder.extend import (
+    Compilation,
+    Executor,
+    ExecutorList,
+    compiling,
+    get_executor,
+    named_executors,
+    resolve_executors,
+)
 from thunder.frontend.cache import Refusal
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
@@ -72,6 +81,7 @@ class Compiler:
         self._cache = jitted._cache
         self._stats = jitted._stats
         self._name = repr(jitted)
+        self._measurements = self._options.measurements(self._stats.events)
         self.eager_calls = EagerCalls(
             self._fn,
             self._options,
@@ -122,9 +132,14 @@ class Compiler:
         self.eager_calls.check_is_cacheable()
         specialization, inputs = found
         del found
-        self._saving.finish()
         decided = 0 if specialization.path is None else len(specialization.path.decisions)
-        return self.eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+        try:
+            result = self.eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+        except BaseException:
+            self._saving.forget()
+            raise
+        self._saving.finish()
+        return result
 
     def _capture(
         self,
@@ -243,6 +258,8 @@ class Compiler:
         self, dynamic: Dynamic | None, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
     ) -> tuple[Captured, Specialization]:
         executors = self._options.resolved_executors()
+        if isinstance(executors, ExecutorList):
+            executors = with_measured_claims(executors, self.compilation)
         try:
             with compiling(self.compilation):  # capture also compiles if a program differentiates a part of itself
                 captured = capture(
@@ -276,8 +293,8 @@ class Compiler:
 
     @property
     def compilation(self) -> Compilation:
-        """The context of compilations: the options for executors, and the state of executors."""
-        return Compilation(self._options.extra, self._kept)
+        """The context of compilations: the options and the state of executors, and the choices of measurements."""
+        return Compilation(self._options.extra, self._kept, self._measurements)
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Inline the function into the program that is being traced."""

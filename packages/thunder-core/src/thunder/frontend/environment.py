@@ -8,10 +8,10 @@
 | `THUNDER_TRACEBACK=full` | tracebacks keep thunder's frames (`core/tracebacks.py`) |
 | `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
+| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) and saved programs (`saved/store.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
 | `THUNDER_CACHE=0` | no program is saved or read (`frontend/saved_programs.py`) |
-| `THUNDER_CACHE_DIR=…` | the directory of saved programs (`saved/store.py`) |
 | `THUNDER_CACHE_KEY=…` | the key that signs saved programs, for directories of several users (`saved/store.py`) |
 """
 
@@ -21,16 +21,15 @@ import difflib
 import os
 import warnings
 
-from thunder.core.environment import DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
+from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, names_in
 from thunder.frontend.logs import enable_logs
-from thunder.saved.store import DIRECTORY_VARIABLE, KEY_VARIABLE, SWITCH_VARIABLE
+from thunder.saved.store import KEY_VARIABLE, SWITCH_VARIABLE
 
 __all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
     "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY",
-    SWITCH_VARIABLE, DIRECTORY_VARIABLE, KEY_VARIABLE,
-    EXECUTORS_VARIABLE, DISABLE_VARIABLE,
+    CACHE_VARIABLE, SWITCH_VARIABLE, KEY_VARIABLE, EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.
 _OF_TESTS = ("THUNDER_INTERRUPTS", "THUNDER_PROPERTY_EXECUTORS", "THUNDER_TEST", "THUNDER_TORCH", "THUNDER_UPDATE_")

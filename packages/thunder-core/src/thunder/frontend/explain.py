@@ -13,11 +13,12 @@ __all__ = ["counted", "explained", "first_line"]
 
 _MAX_PROGRAMS = 16
 _MAX_FALLBACKS = 8
+_CHOICE = ("operation", "shape_class", "device", "default")  # what identifies a choice
 
 
 def explained(stats: Any) -> str:
     """Return the report of a `CompileStats`. Each function below returns the lines of one section."""
-    sections = (_programs, _saved, _decisions, _recompilations, _eager, _modules, _advice)
+    sections = (_programs, _saved, _choices, _decisions, _recompilations, _eager, _modules, _advice)
     return "\n".join([first_line(stats), *(line for section in sections for line in section(stats))])
 
 
@@ -57,6 +58,16 @@ def _saved(stats: Any) -> Iterator[str]:
     reasons = Counter(e.reason for e in stats.events.of("saved") if not e.reason.startswith(("hit", "saved")))
     for reason, count in reasons.items():
         yield f"saved programs: {reason}{_times(count)}"
+
+
+def _choices(stats: Any) -> Iterator[str]:
+    """List the choices of measurements, with the times of their candidates. The last event of a choice counts."""
+    events = {str([event.details[name] for name in _CHOICE]): event.reason for event in stats.events.of("choice")}
+    counts = Counter(events.values())
+    if counts:
+        yield "choices by measurement"
+        for reason, count in counts.items():
+            yield f"  {reason}{_times(count)}"
 
 
 def _decisions(stats: Any) -> Iterator[str]:

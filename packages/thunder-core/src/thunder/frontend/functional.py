@@ -281,9 +281,10 @@ def _vjp_of_jitted(jitted: Any, plain: Any, primals: tuple[Any, ...], has_aux: b
 def _captures_differentiable(jitted: Any, leaves: list[torch.Tensor]) -> bool:
     """Check whether the program has lifted inputs that require grad."""
     program = jitted._stats.last
-    if program is None:
+    inputs = None if program is None or not program.traces else getattr(program.traces[0], "args", None)
+    if inputs is None:  # a program that was loaded may have such inputs
         return True
-    return sum(getattr(p, "requires_grad", False) for p in program.traces[0].args) > len(set(map(id, leaves)))
+    return sum(getattr(p, "requires_grad", False) for p in inputs) > len(set(map(id, leaves)))
 
 
 # These functions replace `torch.func.grad` and the others while a program is traced.

@@ -234,13 +234,18 @@ class JitFunction(Generic[P, R]):
     def _compiler(self) -> Any:
         """The `Compiler` of this function."""
         if self._loaded_compiler is None:
-            # Imported by name at run time: it is not needed if all programs are found.
             with contextlib.nullcontext() if _COMPILER in sys.modules else originals_restored():
+                # Imported by name at run time: it is not needed if all programs are found.
                 compiler = importlib.import_module(_COMPILER)
             made = compiler.Compiler(self)
             if self._loaded_compiler is None:  # another thread may do the same
                 self._loaded_compiler = made
         return self._loaded_compiler
+
+    @property
+    def compilation(self) -> Any:
+        """The context of compilations: the options and the state of executors, and the choices of measurements."""
+        return self._compiler.compilation
 
     @property
     def _eager_calls(self) -> Any:

@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
+    from thunder.core.events import EventLog
     from thunder.extend import Executor
+    from thunder.extend.measuring import Measurements
 
 __all__ = [
-    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Options",
-    "Remat", "SharpEdges",
+    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Measured",
+    "Options", "Remat", "SharpEdges",
 ]  # fmt: skip
 
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
 Remat = Literal["auto", "none", "all"]
+Measured = bool | Literal["first call"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
@@ -44,6 +47,7 @@ class Options:
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
         save: bool | str | os.PathLike[str] | None = None,
+        measured: Any = False,
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
@@ -53,6 +57,12 @@ class Options:
         self.remat = _one_of("remat", remat, REMAT)
         self.cuda_graphs = _one_of("cuda_graphs", cuda_graphs, CUDA_GRAPHS)
         self.max_programs = _limit("max_programs", max_programs, type(max_programs) is int and max_programs >= 1)
+        if not isinstance(measured, bool) and measured != "first call":
+            raise ValueError(
+                f"thunder.jit(…, measured={measured!r}): measured is False, True (use what was measured earlier, and "
+                'measure the rest for later processes) or "first call" (measure before the first use)'
+            )
+        self.measured: Measured = measured
         is_time = max_compile_time is None or (isinstance(max_compile_time, (int, float)) and max_compile_time > 0)
         self.max_compile_time = _limit("max_compile_time", max_compile_time, is_time)
         if save is not None and type(save) is not bool and not isinstance(save, (str, os.PathLike)):
@@ -69,6 +79,14 @@ class Options:
             return self.executors or ()  # type: ignore[return-value]
         # Imported by name at run time: calls of cached programs do not load executors.
         return importlib.import_module("thunder.extend").resolve_executors(self.executors)  # type: ignore[no-any-return]
+
+    def measurements(self, log: EventLog) -> Measurements | None:
+        """Return the choices that measurements decide; None if rules decide them."""
+        if self.measured is False:
+            return None
+        # Imported by name at run time, for the same reason.
+        measuring = importlib.import_module("thunder.extend.measuring")
+        return measuring.Measurements("later" if self.measured is True else "first call", log)  # type: ignore[no-any-return]
 
 
 def _named_executors(executors: Any) -> tuple[Executor | str, ...]:
@@ -96,8 +114,8 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
 # -- options of torch.compile -----------------------------------------------------------------------------------------
 _MODES = {
     "reduce-overhead": 'cuda_graphs="always" launches programs as CUDA graphs',
-    "max-autotune": "executors that are installed, e.g. thunder-ex-triton, tune their kernels by themselves",
-    "max-autotune-no-cudagraphs": "executors that are installed, e.g. thunder-ex-triton, tune their kernels themselves",
+    "max-autotune": 'measured="first call" lets measurements choose between kernels',
+    "max-autotune-no-cudagraphs": 'measured="first call" lets measurements choose between kernels',
 }
 _BACKENDS = {
     "inductor": 'executors=["torch_compile"] compiles regions with Inductor',

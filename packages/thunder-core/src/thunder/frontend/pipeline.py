@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
+from thunder.frontend.measuring_run import MeasuringRun
 from thunder.frontend.paths import Path
 from thunder.frontend.specialization import Specialization
 from thunder.passes.checkpoint import random_sources
@@ -32,6 +34,7 @@ from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
+from thunder.passes.expansion import expand
 from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
@@ -96,10 +99,14 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
-        again = recompute_in_backward(traces[-1], self.executors, self.remat)
-        if again is not traces[-1]:
-            traces.append(verify_if_asked(again))
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
+            if trace.info.get("backward"):
+                expanded = expand(traces[-1], self.executors)
+                if expanded is not traces[-1]:
+                    traces.append(verify_if_asked(expanded))
+                again = recompute_in_backward(traces[-1], self.executors, self.remat)
+                if again is not traces[-1]:
+                    traces.append(verify_if_asked(again))
             self.run(traces, "before_execution")
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
@@ -245,7 +252,7 @@ def _specialization(
     if prologues and differentiable is None and "gradients" in traces[-1].info:
         prologues.append(verify_if_asked(_without_unread_inputs(prologues[-1], traces[-1])))
     epilogues = passes.around(captured.epilogue, "epilogue")
-    return Specialization(
+    found = Specialization(
         prologues[-1].python_callable(decorators=False) if prologues else None,
         run,
         epilogues[-1].python_callable(decorators=False) if epilogues else None,
@@ -257,6 +264,10 @@ def _specialization(
         prologue_traces=prologues,
         epilogue_traces=epilogues,
     )
+    measurements = passes.compilation.measurements
+    if measurements is not None:
+        found.run = MeasuringRun(found.run, measurements, partial(setattr, found, "run"))
+    return found
 
 
 def _replaced_gradients(program: Trace, epilogues: Sequence[Trace]) -> list[int]:

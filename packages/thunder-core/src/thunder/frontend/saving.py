@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from thunder.capture.base import sources
 from thunder.capture.base.sources import Argument, Root, Source
@@ -27,6 +27,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import Symbol
 from thunder.core.trace import Trace
+from thunder import plugins
 from thunder.extend import Compilation, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.options import Options
@@ -35,6 +36,7 @@ from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
 from thunder.passes.split import Split
 from thunder.runtime.names import HELPERS
+from thunder.runtime.torch_private import at_end_of_backward
 from thunder.saved.constants import Decoder, Encoder, Path
 from thunder.saved.keys import call_text
 from thunder.saved.programs import SavedText, backward_folder, describe_layout, key_text
@@ -48,6 +50,15 @@ __all__ = ["MIN_SECONDS", "Saving", "rebuilt"]
 MIN_SECONDS = 1.0
 
 
+class _Facts(NamedTuple):
+    """What a capture says about its program. The capture itself would keep the inputs of the call alive."""
+
+    symbolic: bool
+    uses_hashes: bool
+    enables_grad: bool
+    switched: tuple[tuple[int, ...], tuple[int, ...]]
+
+
 class Saving:
     """Writes the programs of one jitted function to the store."""
 
@@ -55,15 +66,22 @@ class Saving:
         self._fn = fn
         self._saved = saved
         self._log = log
-        self._pending: tuple[Specialization, Captured, str, float] | None = None
+        self._pending: tuple[Specialization, _Facts, str, float] | None = None
 
     def compiled(self, specialization: Specialization, captured: Captured, args: Any, kwargs: Any, seconds: float) -> None:
         """Remember a program that has just been compiled, if saving it pays. `finish` then saves it."""
         if self._saved.is_on and (self._saved.always or seconds >= MIN_SECONDS):
-            self._pending = specialization, captured, call_text(args, kwargs), seconds
+            facts = _Facts(
+                "symbols" in captured.computation.info, captured.uses_hashes, captured.enables_grad, captured.switched
+            )
+            self._pending = specialization, facts, call_text(args, kwargs), seconds
+
+    def forget(self) -> None:
+        """Do not save the program, because its first call has failed."""
+        self._pending = None
 
     def finish(self) -> None:
-        """Save the program once the objects of the user are as they were before the trace."""
+        """Save the program after its first call. Plugins describe fusions that have run."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
@@ -78,17 +96,17 @@ class Saving:
                 raise
             self._saved.note(f"not saved: {type(error).__name__}: {error}")
 
-    def _save(self, specialization: Specialization, captured: Captured, call: str, seconds: float) -> None:
+    def _save(self, specialization: Specialization, facts: _Facts, call: str, seconds: float) -> None:
         store = self._saved.store
         assert store is not None
         writer = _Writer(self._fn, specialization)
-        name = store.write(self._saved.key(), writer.content(captured, call, seconds))
+        name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)
         self._saved.note(f"saved: {name[:12]}", name=name)
         differentiable = specialization.differentiable
         if isinstance(differentiable, DifferentiableProgram):
             save = self._backward_saver(name, writer)
-            for key, traces in differentiable._backward_traces.items():
+            for key, traces in differentiable._backward_traces.items():  # compiled for constraints of symbolic sizes
                 save(key, traces)
             differentiable.on_backward = save
 
@@ -98,15 +116,35 @@ class Saving:
         assert store is not None
 
         def save(key: Any, traces: Sequence[Trace]) -> None:
+            if _has_fusions(traces[-1]):  # a fusion is described once it has run
+                at_end_of_backward(lambda: write(key, traces))
+            else:
+                write(key, traces)
+
+        def write(key: Any, traces: Sequence[Trace]) -> None:
             try:
                 content = {"kind": "backward", "key": key_text(key), "program": writer.program(traces[-1])}
                 store.write(backward_folder(name), content)
             except Unsavable as error:
                 saved.note(f"backward not saved: the program refers to {error}")
-            except (Refused, OSError) as error:
+            except Exception as error:  # the backward pass itself must not fail
+                if os.environ.get("THUNDER_STRICT", "0") != "0" and not isinstance(error, (Refused, OSError)):
+                    raise
                 saved.note(f"backward not saved: {error}")
 
         return save
+
+
+def _saved_region(x: Any) -> Any:
+    """Return the module and the data with which a plugin describes a fusion, or None."""
+    try:
+        return plugins.manager().save_region(x)
+    except Exception as error:
+        raise Unsavable(f"a fusion that cannot be saved ({error})") from None
+
+
+def _has_fusions(trace: Trace) -> bool:
+    return any(op.sym.is_fusion for op in trace.bound_symbols)
 
 
 class _Writer:
@@ -115,11 +153,11 @@ class _Writer:
     def __init__(self, fn: Any, specialization: Specialization):
         self._specialization = specialization
         guarded: Any = specialization.guarded
-        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()))
+        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()), _saved_region)
 
-    def content(self, captured: Captured, call: str, seconds: float) -> dict[str, Any]:
+    def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
-        if captured.uses_hashes:
+        if facts.uses_hashes:
             raise Unsavable("hashes or the order of a set, which differ between processes")
         s, differentiable = self._specialization, self._specialization.differentiable
         last = differentiable.traces[-1] if isinstance(differentiable, DifferentiableProgram) else s.traces[-1]
@@ -135,7 +173,7 @@ class _Writer:
         return {
             "kind": "program",
             "call": call,
-            "symbolic": "symbols" in captured.computation.info,
+            "symbolic": facts.symbolic,
             "seconds": round(seconds, 3),
             "operations": event.details["operations"],
             "executors": event.details["executors"],
@@ -147,8 +185,8 @@ class _Writer:
             "flags": {
                 "no_grad": differentiable is None and needs_decorators(last),
                 "no_autocast": isinstance(differentiable, DifferentiableProgram) and differentiable.without_autocast,
-                "enables_grad": captured.enables_grad,
-                "switched": [list(x) for x in captured.switched],
+                "enables_grad": facts.enables_grad,
+                "switched": [list(x) for x in facts.switched],
             },
         }
 

@@ -65,6 +65,9 @@ def grad_rule(bsym: BoundSymbol, executors: Sequence[ExecutorLike] = ()) -> Grad
     sym = bsym.sym
     registered = _registered.get(sym.id)
     # Finding the claiming executor takes time, and is only necessary if one of the executors has a rule.
+    preferred = getattr(executors, "preferred", None)
+    if preferred is not None:
+        executors = preferred(bsym, differentiated=True) or executors
     named = getattr(executors, "named", True)  # same as `thunder.extend.are_named`, which is in a higher layer
     for executor in executors if _bringing(sym, executors) else ():
         if executor.is_fallback and registered is not None:

@@ -31,6 +31,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.passes.dce import dce, has_effect
+from thunder.passes.expansion import expand
 from thunder.passes.remat import choose_saved, small_parts
 
 __all__ = ["Split", "leading_to", "producers_of"]
@@ -52,6 +53,7 @@ class Split:
         self._every: JointTrace | None = None
         with construct(trace, "Forward") as forward:
             joint = self._joint = JointTrace(trace, wrt, executors)
+            _expand(joint.trace, executors)
             # An input that the program returns belongs to the caller. Its gradient does not pass through here.
             given = {p.name for p in trace.args}
             outputs = [p for p in differentiable_outputs(joint.output, joint.tracked) if p.name not in given]
@@ -229,6 +231,13 @@ class Split:
             program.bound_symbols[:] = operations
             self._every = JointTrace(program, self.wrt, self.executors)
         return self._every
+
+
+def _expand(trace: Trace, executors: Sequence[ExecutorLike]) -> None:
+    """Replace operations of `trace` by the parts that executors want to fuse. All values keep their names."""
+    expanded = expand(trace, executors)
+    trace.bound_symbols[:] = expanded.bound_symbols
+    trace.names, trace._counters = expanded.names, expanded._counters
 
 
 def _input(p: Proxy) -> BoundSymbol:

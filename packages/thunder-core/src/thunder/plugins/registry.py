@@ -108,6 +108,7 @@ class PluginRegistry:
         grad_transform: Callable[..., Any] | None = None,
         priority: int | None = None,
         profitable: Callable[..., Any] | None = None,
+        measured: bool | Callable[..., Any] | None = None,
     ) -> None:
         """Register how an executor runs an operation: directly by the operator `op`, or through `execution_transform`.
 
@@ -121,6 +122,7 @@ class PluginRegistry:
             "grad_transform": grad_transform,
             "priority": priority,
             "profitable": profitable,
+            "measured": measured,
         }
         keywords = {key: value for key, value in given.items() if value is not None}
         self._implementations.append(_Implementation(target, symbol_or_id, () if op is None else (op,), keywords))

@@ -23,6 +23,7 @@ from torch.autograd.graph import increment_version
 __all__ = [
     "SCRIPTED",
     "any_autocast",
+    "at_end_of_backward",
     "backward_pass",
     "clear_saved_tensors",
     "current_cuda_device",
@@ -41,6 +42,8 @@ __all__ = [
     "hidden_from_dynamo",
     "increment_versions",
     "jit_tracing_state",
+    "launch_cubin",
+    "load_cubin",
     "matmul_precision",
     "new_tensor",
     "no_device",
@@ -139,6 +142,13 @@ executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node",
 backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call a function at the end of the current backward pass, or never if torch cannot do that."""
+    engine: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is not None and backward_pass() != -1:
+        engine.queue_callback(call)
+
+
 def _public_stream(device: int) -> int:
     stream: int = torch.cuda.current_stream(device).cuda_stream
     return stream
@@ -168,6 +178,20 @@ def dispatch_keys(t: torch.Tensor) -> int | None:
         return torch._C._dispatch_keys(t).raw_repr()
     except (AttributeError, TypeError):
         return None
+
+
+_static_launcher: Any = getattr(torch._C, "_StaticCudaLauncher", None)
+
+
+def _load_cubin(path: str, name: str, shared: int, device: int) -> int:
+    # Newer versions also return the module, before the function. Both return two numbers behind it.
+    return _static_launcher._load_kernel(path, name, shared, device)[-3]  # type: ignore[no-any-return]
+
+
+# Loads a kernel from a file of CUDA's binary format, `(path, name, bytes of shared memory, device)`, and launches it,
+# `(kernel, three sizes of the grid, warps, bytes of shared memory, types, arguments, stream)`. None if torch cannot.
+load_cubin: Callable[[str, str, int, int], int] | None = None if _static_launcher is None else _load_cubin
+launch_cubin: Callable[..., None] | None = getattr(_static_launcher, "_launch_kernel", None)
 
 
 _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")

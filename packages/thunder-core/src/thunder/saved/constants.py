@@ -26,6 +26,7 @@ import torch
 from thunder.runtime.guards import class_attributes
 from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
+from thunder.saved.keys import plugin_packages
 from thunder.saved.tensor_checks import SavedTensorCheck
 
 __all__ = ["Decoder", "Encoder", "Path", "opaque_symbol"]
@@ -43,8 +44,9 @@ MAX_TENSOR_BYTES = 1 << 24
 class Encoder:
     """Encodes the constants of one entry. `paths` names objects by the id of the object, for those without a name."""
 
-    def __init__(self, root: Any, paths: Mapping[int, Path]):
+    def __init__(self, root: Any, paths: Mapping[int, Path], save_region: Callable[[Any], Any] = lambda x: None):
         self._root = root
+        self._save_region = save_region
         self._paths = paths
         self._prints: dict[int, str] = {}
         self.tensors: dict[str, torch.Tensor] = {}
@@ -87,6 +89,8 @@ class Encoder:
         if isinstance(x, torch.Generator):
             return self._generator(x)
         mark = fingerprint(x, self._prints)
+        if mark is None and (saved := self._save_region(x)) is not None:
+            return ["region", *saved]
         if mark is None:
             raise Unsavable(f"a {type(x).__module__}.{type(x).__qualname__}")
         named = named_path(x)
@@ -227,8 +231,9 @@ def _alive(ref: Any) -> Any:
 class Decoder:
     """Decodes the constants of one entry. Raises `Stale` if an object is missing or another one."""
 
-    def __init__(self, root: Any, tensors: Mapping[str, torch.Tensor] | None = None):
+    def __init__(self, root: Any, tensors: Mapping[str, torch.Tensor] | None = None, *, trusted: bool = True):
         self._root = root
+        self._trusted = trusted  # whether the entry comes from this user, or is signed
         self._tensors = tensors or {}
         self._prints: dict[int, str] = {}
         self._found: dict[str, Any] = {}
@@ -245,7 +250,8 @@ class Decoder:
             raise Stale(f"unknown constant {str(x)[:40]}") from None
         try:
             return read(self, *x[1:])
-        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RuntimeError, OverflowError,
+                ImportError) as error:  # fmt: skip
             raise Stale(f"damaged constant {str(x)[:40]} ({error})") from None
 
     def reference(self, root: Any, steps: list[Any], mark: str) -> Any:
@@ -277,6 +283,13 @@ class Decoder:
         """Return the default generator of a device."""
         kind, _, index = device.partition(":")
         return torch.default_generator if kind == "cpu" else torch.cuda.default_generators[int(index or 0)]
+
+    def region(self, module: str, data: Any) -> Any:
+        """Return the callable of a fusion, which a plugin has described."""
+        if not self._trusted or module.partition(".")[0] not in plugin_packages():
+            raise Stale(f"a fusion of {module}, which is no plugin here, or whose kernels nobody has signed")
+        # Imported by name at run time: it is a module of a plugin.
+        return importlib.import_module(module).load_region(data)
 
     def tensor(self, name: str, device: str, shape: list[int], stride: list[int]) -> torch.Tensor:
         """Return a constant tensor."""
@@ -391,6 +404,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tensor": Decoder.tensor,
     "tensors": Decoder.tensor_check,
     "generator": Decoder.generator,
+    "region": Decoder.region,
     "symbol": lambda d, x: opaque_symbol(d(x)),
     "derived": lambda d, what, function, more: _derived_symbol(what, d(function), d(more)).fn,
     "operator": lambda d, name: _operator(name),

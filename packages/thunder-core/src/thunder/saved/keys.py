@@ -22,7 +22,7 @@ import torch
 
 from thunder.saved.digests import class_digest, code_digest
 
-__all__ = ["call_text", "environment", "key_of", "sources_of"]
+__all__ = ["call_text", "environment", "key_of", "plugin_packages", "sources_of"]
 
 #: The version of the format. Entries of other versions are never found.
 FORMAT = 1
@@ -111,6 +111,12 @@ def _installed(path: Sequence[str]) -> tuple[str, list[str]]:
             for line in rest.partition("\n[")[0].splitlines() if group else ():
                 found.add(line.partition("=")[2].strip().partition(":")[0].partition(".")[0])
     return _hash(sorted(names)), sorted(found - {""})
+
+
+@functools.cache
+def plugin_packages() -> frozenset[str]:
+    """Return the packages of the installed plugins."""
+    return frozenset(_installed(tuple(sys.path))[1])
 
 
 def sources_of(package: str) -> str:

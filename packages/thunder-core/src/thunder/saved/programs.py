@@ -19,6 +19,7 @@ from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.names import HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.constants import Decoder, Encoder, opaque_symbol
+from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import ERRORS, Names, Refused, verify
 
@@ -143,13 +144,19 @@ def _is_foreign_function(constant: Any) -> bool:
 
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
+    if _is(constant, "region", 3):
+        return True
     if _is(constant, "symbol", 2):
         return _may_be_called(constant[1])
     if _is(constant, "derived", 4):
         return _may_be_called(constant[2])
     if _is(constant, "operator", 2):
         return type(constant[1]) is str and constant[1].split(".")[:2] not in _READING_FILES
-    if not _is(constant, "ref", 4) or type(constant[1]) is not str or constant[1] not in _OF_TORCH:
+    if not _is(constant, "ref", 4) or type(constant[1]) is not str:
+        return False
+    if constant[1].partition(".")[0] in plugin_packages():
+        return True  # a kernel of an executor
+    if constant[1] not in _OF_TORCH:
         return False
     names = [step[1] for step in constant[2] if step[:1] == ["member"]]
     if len(names) != len(constant[2]) or not names or names[:-1] not in ([], ["Tensor"], ["TensorBase"], ["_VariableFunctions"]):

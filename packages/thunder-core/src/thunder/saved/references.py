@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from thunder.saved.digests import class_digest, code_digest
+from thunder.saved.keys import plugin_packages
 
 __all__ = ["CALLABLE", "Stale", "Unsavable", "fingerprint", "follow", "named_path"]
 
@@ -152,7 +153,7 @@ def _checked(x: Any, module: str, names: list[str]) -> tuple[str, list[str]] | N
 def module_called(name: str) -> types.ModuleType:
     """Return a module that is imported already, or a module of thunder or torch."""
     found = sys.modules.get(name)
-    if found is None and name.partition(".")[0] in ("thunder", "torch"):
+    if found is None and (name.partition(".")[0] in ("thunder", "torch") or name.partition(".")[0] in plugin_packages()):
         try:
             found = importlib.import_module(name)
         except ImportError:

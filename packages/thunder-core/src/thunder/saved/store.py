@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from thunder.core.environment import CACHE_VARIABLE
 from thunder.saved.verify import Refused
 
-__all__ = ["DIRECTORY_VARIABLE", "KEY_VARIABLE", "SWITCH_VARIABLE", "Found", "Store", "default_directory"]
+__all__ = ["KEY_VARIABLE", "SWITCH_VARIABLE", "Found", "Store", "default_directory"]
 
-SWITCH_VARIABLE, DIRECTORY_VARIABLE, KEY_VARIABLE = "THUNDER_CACHE", "THUNDER_CACHE_DIR", "THUNDER_CACHE_KEY"
+SWITCH_VARIABLE, KEY_VARIABLE = "THUNDER_CACHE", "THUNDER_CACHE_KEY"
 MAGIC = b"thunder program 1"
 MAX_FILE_BYTES = 1 << 26
 MAX_BYTES = 1 << 30  # of all files of a directory
@@ -43,10 +44,10 @@ class Found(NamedTuple):
 
 
 def default_directory() -> str:
-    """Return the directory that `THUNDER_CACHE_DIR` names, or the user's cache directory."""
-    named = os.environ.get(DIRECTORY_VARIABLE)
+    """Return the folder of programs in the directory that `THUNDER_CACHE_DIR` names, or in the user's cache directory."""
+    named = os.environ.get(CACHE_VARIABLE)
     if named:
-        return os.path.abspath(os.path.expanduser(named))
+        return os.path.join(os.path.abspath(os.path.expanduser(named)), "programs")
     import platformdirs  # imported here, because a program that saves nothing does not need it
 
     return os.path.join(platformdirs.user_cache_dir("thunder", appauthor=False), "programs")

@@ -5,6 +5,7 @@
 - `thunder.toolkit.fusion`: regions of a trace for fusion executors, and random numbers inside of regions;
 - `thunder.toolkit.layouts`: strides of values, for passes that change the layout of values inside of a program;
 - `thunder.toolkit.launch`: torch's allocator, streams and devices with minimal overhead on the host;
+- `thunder.toolkit.measuring`: choices between kernels by measurement;
 - `thunder.toolkit.conformance`: samples of a plugin's operators for the conformance suite;
 - `thunder.toolkit.testing`: tests of a plugin and its probe without the library or the GPU that the plugin needs;
 - `thunder.toolkit.benchmarking`: timers, interleaved measurements of contenders, and tables.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["benchmarking", "claiming", "conformance", "fusion", "launch", "layouts", "testing"]
+__all__ = ["benchmarking", "claiming", "conformance", "fusion", "launch", "layouts", "measuring", "testing"]
 
 
 def __getattr__(name: str) -> Any:

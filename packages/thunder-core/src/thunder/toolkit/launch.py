@@ -7,9 +7,27 @@ tensors on a GPU.
 - `current_cuda_device()`: the index of the current device; `no_device()` replaces it if there is no GPU;
 - `current_stream(device)`: the address of a device's current stream;
 - `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device;
+- `load_cubin(path, name, shared, device)` and `launch_cubin(…)`: kernels from files of CUDA's binary format, as
+  `thunder.runtime.torch_private` describes; None if torch lacks this launcher;
 - `increment_versions(tensors)`: tell autograd that a kernel has written to tensors.
 """
 
-from thunder.runtime.torch_private import current_cuda_device, current_stream, increment_versions, new_tensor, no_device
+from thunder.runtime.torch_private import (
+    current_cuda_device,
+    current_stream,
+    increment_versions,
+    launch_cubin,
+    load_cubin,
+    new_tensor,
+    no_device,
+)
 
-__all__ = ["current_cuda_device", "current_stream", "increment_versions", "new_tensor", "no_device"]
+__all__ = [
+    "current_cuda_device",
+    "current_stream",
+    "increment_versions",
+    "launch_cubin",
+    "load_cubin",
+    "new_tensor",
+    "no_device",
+]

@@ -3,12 +3,15 @@
 
 `FakeEnv` is an environment for a probe that is defined by tables. `registered` uses a plugin even if its probe would
 reject it. In `fallbacks_raise`, no test passes because a program ran eagerly. `deterministic_algorithms` chooses them
-in the context, and `repeats` checks that results and gradients are equal to the bit then.
+in the context, and `repeats` checks that results and gradients are equal to the bit then. `measured_times` replaces the
+clock of measured choices.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +24,8 @@ import torch
 import thunder
 import thunder.extend
 from thunder import plugins
+from thunder.core.environment import CACHE_VARIABLE
+from thunder.extend import measuring
 from thunder.plugins import Env, GpuDevice, PluginRegistry
 from thunder.plugins.hookspecs import REGISTER_HOOKS
 
@@ -30,6 +35,8 @@ __all__ = [
     "fallbacks_raise",
     "gpu",
     "is_ready",
+    "measured_times",
+    "new_process",
     "registered",
     "repeats",
 ]
@@ -124,6 +131,30 @@ def deterministic_algorithms() -> Iterator[None]:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@contextmanager
+def measured_times(times: Mapping[str, float] | Callable[[str], float]) -> Iterator[list[str]]:
+    """Replace the clock of measured choices within the context: candidates take these milliseconds, by name.
+
+    Choices are stored in a temporary folder, as on a machine where nothing was measured yet. Candidates are prepared
+    and run, but not timed. Yields the list of the names whose time was asked for. Each name occurs once per turn.
+    """
+    timed: list[str] = []
+
+    def clock(name: str, run: Callable[[], Any], device: torch.device) -> float:
+        timed.append(name)
+        return times(name) if callable(times) else times[name]
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, {CACHE_VARIABLE: folder}))
+        stack.enter_context(mock.patch.object(measuring, "clock", clock))
+        yield timed
+
+
+def new_process() -> None:
+    """Forget what this process has decided by measurement (not what is stored), as a new process would."""
+    measuring.forget_decisions()
 
 
 def repeats(f: Callable[..., torch.Tensor], *inputs: torch.Tensor, times: int = 5) -> bool:

@@ -51,6 +51,10 @@ _ORDERED = frozenset(
 )  # fmt: skip
 # The fewest operations of a stretch that `cuda_graphs="auto"` considers.
 _AUTO = 8
+# A result of this size takes longer to copy out of a graph's memory than the host needs to launch the operations that
+# compute it, if they are the last ones and not more than these.
+_LARGE_RESULT = 1 << 24
+_LAST = 16
 
 
 class CUDAGraphTransform(Transform):
@@ -80,11 +84,11 @@ class CUDAGraphTransform(Transform):
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
-        lent = _lent(trace)
+        kept = _kept(trace)
         made = {name for op in trace.bound_symbols if _creates(op) for name in op.out_names}
         count = 0
         with construct(trace, "CUDA Graphs") as out:
-            for stretch in _stretches(trace, self.min_operations):
+            for stretch in _stretches(trace, self.min_operations, kept):
                 if isinstance(stretch, Region):
                     before, inner, after = without_views(stretch)
                     if len(inner) < self.min_operations:
@@ -96,7 +100,7 @@ class CUDAGraphTransform(Transform):
                         _program(name, inner),
                         self._memory,
                         written=_written(inner),
-                        lent=[k for k, p in enumerate(inner.outputs) if p.name in lent],
+                        lent=[k for k, p in enumerate(inner.outputs) if p.name not in kept],
                         moving=[k for k, p in enumerate(inner.inputs) if p.name in made],
                         tables=[n for op in inner.operations for n in getattr(op.sym.fn, "table_sizes", ())],
                         auto=self.auto,
@@ -206,10 +210,11 @@ def _why_nothing(trace: Trace, min_operations: int) -> str:
     return f"not captured, {next(iter(reasons))}"
 
 
-def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
+def _stretches(trace: Trace, min_operations: int, kept: set[str]) -> list[BoundSymbol | Region]:
     """Return the program as stretches that can be captured, and the operations between them.
 
-    An operation on the host does not end a stretch if it can be moved before or behind it.
+    An operation on the host does not end a stretch if it can be moved before or behind it. Last operations that compute
+    a large result are left out of a stretch: `kept` are the values that the caller keeps.
     """
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
@@ -222,8 +227,10 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
     made_behind: set[str] = set()
 
     def close() -> None:
-        if len(stretch) >= min_operations:
-            parts.append(Region(stretch, None, read))
+        end = _first_of_large_results(stretch, kept)
+        if end >= min_operations:
+            parts.append(Region(stretch[:end], None, read))
+            parts.extend(stretch[end:])
         else:
             parts.extend(stretch)
         parts.extend(behind)
@@ -247,6 +254,19 @@ def _stretches(trace: Trace, min_operations: int) -> list[BoundSymbol | Region]:
             parts.append(bsym)
     close()
     return parts
+
+
+def _first_of_large_results(stretch: list[BoundSymbol], kept: set[str]) -> int:
+    """Return the number of operations before the first of the last ones that computes a large result of the program."""
+    end, last = len(stretch), 0
+    for i in reversed(range(len(stretch))):
+        last += OpTags.VIEW_OP not in stretch[i].sym.tags
+        if last > _LAST:
+            break
+        made = [p for p in stretch[i].flat_outs if isinstance(p, TensorProxy) and p.name in kept]
+        if any(bytes_of(p) >= _LARGE_RESULT for p in made):
+            end = i
+    return end
 
 
 def _creates(bsym: BoundSymbol) -> bool:
@@ -316,8 +336,8 @@ def _written(region: Region) -> list[int]:
     return [i for i, p in enumerate(region.inputs) if p.name in names]
 
 
-def _lent(trace: Trace) -> set[str]:
-    """Return the values that the caller of the program does not read, or only as saved values or as `.grad`."""
+def _kept(trace: Trace) -> set[str]:
+    """Return the values that the caller of the program keeps, other than as saved values or as `.grad`."""
     kept: set[str] = set()
     output = trace.output
     if _saves(trace):
@@ -334,7 +354,7 @@ def _lent(trace: Trace) -> set[str]:
             kept.update(op.arg_names)
         elif not kept.isdisjoint(op.out_names):
             kept.update(shared)
-    return {name for op in trace.bound_symbols for name in op.out_names} - kept
+    return kept
 
 
 def _most_bytes(region: Region) -> int:

@@ -163,6 +163,7 @@ def register(registry: Any, executor: str) -> None:
         checker=takes,
         execution_transform=execution,
         grad_transform=gradient,
+        measured=True,
     )
 
     def plain_gradient(query: Any, key: Any, value: Any, bias: Any, causal: Causal, scale: float) -> Any:

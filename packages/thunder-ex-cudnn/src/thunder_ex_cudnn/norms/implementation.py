@@ -69,4 +69,4 @@ def register(registry: Any, executor: str) -> None:
     )
     for name, symbol, fn, takes in table:
         op = registry.register_operator(f"cudnn_{name}", executor=executor, like=symbol, fn=fn)
-        registry.register_implementation(symbol, op, executor=executor, checker=takes, priority=PRIORITY)
+        registry.register_implementation(symbol, op, executor=executor, checker=takes, priority=PRIORITY, measured=True)

@@ -20,14 +20,14 @@ from thunder.extend import (
     TensorProxy,
     Trace,
     bytes_of,
-    compilation,
     construct,
     dtypes,
     to_torch_device,
 )
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
 from thunder.toolkit.layouts import eager_strides
-from thunder_ex_triton.fusion.autotune import OPTION
+from thunder_ex_triton import channels_last
+from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
@@ -68,12 +68,13 @@ class TritonFusion(FusionExecutor):
     def why_not_fusible(self, bsym: BoundSymbol) -> str | None:
         return _unfit(with_numbers(bsym))  # groups of updates have data-dependent numbers, regions do not
 
+    def expansion(self, trace: Trace) -> Callable[[BoundSymbol], Any] | None:
+        return channels_last.expansion(trace)
+
     def fusion_pass(self, trace: Trace) -> Trace:
         count = 0
         sizes = Sizes()
-        # Which tiling is the fastest may differ between runs, and the last bit of a sum between tilings.
-        timed = bool(compilation().options.get(OPTION, False)) and not torch.are_deterministic_algorithms_enabled()
-
+        measurements = autotune.measurements()
         of_device = by_device(self)
 
         def key(bsym: BoundSymbol) -> Any:
@@ -91,7 +92,7 @@ class TritonFusion(FusionExecutor):
                     fn: FusedRegion = SymbolicRegion(name, operations, inner, sizes, self)
                 else:
                     given = inner.inputs, inner.outputs, packed(inner.operations)
-                    fn = FusedRegion(name, operations, *given, timed=timed)
+                    fn = FusedRegion(name, operations, *given, measurements=measurements)
             except Unfit:
                 return in_halves(region)
             count += 1

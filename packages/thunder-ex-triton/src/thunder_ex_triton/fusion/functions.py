@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from thunder_ex_triton.probe import interpreting
+from thunder_ex_triton.environment import interpreting
 
 __all__ = ["float_of_byte", "logistic", "rounded_to_bfloat16", "row_number", "tanh"]
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder_ex_triton.launch import current_device, current_stream, direct, hooks, new_tensor
+from thunder.toolkit.launch import current_cuda_device, current_stream, launch_cubin, new_tensor
+from thunder_ex_triton.binaries import Binary
 
 __all__ = ["Step", "warm_call"]
 
@@ -54,8 +55,8 @@ def warm_call(
     """
     inputs = [f"i{n}" for n in range(count)]
     results = [f"o{n}" for n in range(len(outputs))]
-    names: dict[str, Any] = {"new": new_tensor, "device": current_device, "stream_of": current_stream}
-    names.update(otherwise=otherwise, hooks=hooks, enter=hooks.launch_enter_hook, leave=hooks.launch_exit_hook)
+    names: dict[str, Any] = {"new": new_tensor, "device": current_cuda_device, "stream_of": current_stream}
+    names["otherwise"] = otherwise
     conditions = [f"device() == {device}"]
     for x, layout in zip(inputs, layouts or ()):
         conditions.append(f"{x}.is_contiguous()" if layout is None else f"{x}.stride() == {layout}")
@@ -66,12 +67,14 @@ def warm_call(
     lines += [f"a{n} = {address}" for n, address in enumerate(addresses)]
     known = [*(f"a{n}" for n in range(len(addresses))), *at]
     used = [f"a{n}" for n in range(len(inputs))]
-    unaligned = f"({' | '.join(used)}) & 15 or " if used else ""
+    unusual = [f"({' | '.join(used)}) & 15"] if used else []
+    if not all(isinstance(step.compiled, Binary) for step in steps):
+        unusual.append(_watched(names))
     launches = [_launch(i, step, known, names) for i, step in enumerate(steps)]
     body = [
         f"if {' and '.join(conditions)}:",
         *(f"    {line}" for line in lines),
-        f"    if not ({unaligned}{_WATCHED}):",
+        f"    if not ({' or '.join(unusual) or False}):",
         f"        stream = stream_of({device})",
         *(f"        {line}" for line in launches),
         f"        return ({''.join(f'{[*inputs, *results][i]}, ' for i in returned)})",
@@ -85,10 +88,16 @@ def warm_call(
     return function
 
 
-_WATCHED = "hooks.launch_enter_hook is not enter or hooks.launch_exit_hook is not leave or " + " or ".join(
-    f"getattr({hook}, 'calls', {hook})" if not hasattr(getattr(hooks, attribute), "calls") else f"{hook}.calls"
-    for hook, attribute in (("enter", "launch_enter_hook"), ("leave", "launch_exit_hook"))
-)
+def _watched(names: dict[str, Any]) -> str:
+    """Return the condition that a profiler has set launch hooks, which only Triton's launcher calls."""
+    # The import is local: kernels that are launched without Triton do not load it.
+    from thunder_ex_triton.launch import hooks
+
+    names.update(hooks=hooks, enter=hooks.launch_enter_hook, leave=hooks.launch_exit_hook)
+    set_now = [
+        f"{x}.calls" if hasattr(names[x], "calls") else f"getattr({x}, 'calls', {x})" for x in ("enter", "leave")
+    ]
+    return " or ".join(["hooks.launch_enter_hook is not enter", "hooks.launch_exit_hook is not leave", *set_now])
 
 
 def _allocation(made: Made, names: dict[str, Any]) -> str:
@@ -111,7 +120,13 @@ def _scratch(scratch: Sequence[Made], names: dict[str, Any]) -> tuple[list[str],
 
 def _launch(i: int, step: Step, known: Sequence[str], names: dict[str, Any]) -> str:
     """Return the line of a launch."""
-    names[f"launch{i}"], fixed = direct(step.compiled)
+    given = [known[place] for place in step.places] + [repr(n) for n in step.numbers]
+    if isinstance(step.compiled, Binary):
+        return _launch_of_binary(i, step, given, names)
+    # The import is local, for the same reason.
+    from thunder_ex_triton import launch
+
+    names[f"launch{i}"], fixed = launch.direct(step.compiled)
     arguments = [str(n) for n in (*step.grid, 1)] + ["stream"]
     for j, x in enumerate(fixed):
         if x is None or x is False:
@@ -119,8 +134,15 @@ def _launch(i: int, step: Step, known: Sequence[str], names: dict[str, Any]) -> 
         else:
             names[f"x{i}_{j}"] = x
             arguments.append(f"x{i}_{j}")
-    arguments += [known[place] for place in step.places] + [repr(n) for n in step.numbers]
-    return f"launch{i}({', '.join(arguments)})"
+    return f"launch{i}({', '.join(arguments + given)})"
+
+
+def _launch_of_binary(i: int, step: Step, given: Sequence[str], names: dict[str, Any]) -> str:
+    binary: Binary = step.compiled
+    names["launch"], names[f"function{i}"] = launch_cubin, binary.function
+    passed = [given[k] for k in binary.passed] + ["None"] * binary.unused
+    sizes = ", ".join(str(n) for n in (*step.grid, 1, binary.warps, binary.shared))
+    return f"launch(function{i}, {sizes}, {binary.types!r}, ({''.join(f'{x}, ' for x in passed)}), stream)"
 
 
 @functools.lru_cache(maxsize=4096)

@@ -59,8 +59,7 @@ class FusionMemory(ResultMemory):
                 return None
             fn: Any = region.writing(results, len(op.args))
         else:
-            # Autotuning runs kernels several times.
-            if type(region) is not FusedRegion or region.timed or region.template != "elements":
+            if type(region) is not FusedRegion or region.template != "elements":
                 return None
             if not _is_elementwise_in(region, frozenset().union(*[names for _, names in targets.values()])):
                 return None

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
-import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,18 +19,21 @@ from typing import Any, NamedTuple
 import torch
 
 from thunder.extend import BoundSymbol, TensorProxy, ThunderError, to_torch_device, to_torch_dtype
-from thunder_ex_triton.disk_cache import kept, remember_triton
+from thunder.toolkit.measuring import Candidate, Measurements, example_tensor, measured_choice
+from thunder_ex_triton.disk_cache import remember_triton
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.dump import program
 from thunder_ex_triton.fusion.iteration_space import Space, is_long, space_of
-from thunder_ex_triton.fusion.launcher_codegen import Made, Step, warm_call
+from thunder_ex_triton.fusion.kernel_modules import load
+from thunder_ex_triton.fusion.launcher_codegen import Made
 from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
+from thunder_ex_triton.fusion.program import KernelStep, Program
 from thunder_ex_triton.fusion.templates import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.tiles import tilings
 from thunder_ex_triton.launch import Kernel, increment_versions
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["FusedRegion", "Launch", "Program", "launches_of", "load", "processors"]
+__all__ = ["FusedRegion", "Launch", "Program", "launches_of", "processors", "program_of"]
 
 
 class Launch(NamedTuple):
@@ -56,10 +57,10 @@ class FusedRegion:
         outputs: Sequence[Any],
         packed: frozenset[str] = frozenset(),
         *,
-        timed: bool = False,
+        measurements: Measurements | None = None,
     ):
         self.name = self.__name__ = name
-        self.timed = timed  # whether the first call autotunes the tiling
+        self.measurements = measurements  # what decides the tiling; None: the rules
         self.packed = packed  # the values that are contiguous for any layout of their operands
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
@@ -86,8 +87,8 @@ class FusedRegion:
         if program is None:
             self._check_targets(key)
             program = self._compile(key)
-            if self.timed:
-                program = self._fastest(key, program, inputs)
+            if self.measurements is not None:
+                program = self._measured(key, program)
             self._programs[key] = program
         elif program.compiled and self._run == self._general:
             usual = [None if s == c else s for c, s in zip(self._usual, key)]
@@ -178,135 +179,104 @@ class FusedRegion:
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
         count = processors(self.outputs[0].device)
-        ways = len(tilings(sources[0], self.space, count, 0)) if self.timed else 1
+        ways = len(tilings(sources[0], self.space, count, 0)) if self.measurements is not None else 1
         return [launches_of(module, sources, self.space, given, count, way) for way in range(ways)]
 
     def _compiled_for(self, key: Any) -> Program:
-        candidates = self._candidates(key)
-        choice = autotune.known(self._digest(candidates), len(candidates)) if self.timed else None
-        return self._program_of(key, candidates[choice or 0])
+        tilings = self._candidates(key)
+        if self.measurements is None:
+            return self._program_of(key, tilings)
+        candidates = self._measurable(key, tilings)
+        expected = self.measurements.expect(*self._question, candidates, self.outputs[0].device)
+        return self._program_of(key, tilings, _index(expected, candidates))
 
-    def _program_of(self, key: Any, launches: tuple[list[Launch], int]) -> Program:
+    def _program_of(self, key: Any, tilings: Sequence[tuple[list[Launch], int]], i: int = 0) -> Program:
         device = to_torch_device(self.outputs[0].device)
-        return Program(self, device, *launches, self.output_strides(key))
+        return program_of(self, device, *tilings[i], self.output_strides(key), tiling=i)
 
-    def _digest(self, candidates: list[tuple[list[Launch], int]]) -> str:
-        """Return a hash of everything that the choice of a candidate depends on: sources, launches and the device."""
-        device = to_torch_device(self.outputs[0].device)
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-        ways = [(k.source.text, k.grid, k.numbers, k.warps) for launches, _ in candidates for k in launches]
-        return autotune.digest(name, ways)
+    @property
+    def _question(self) -> tuple[str, str]:
+        """The operation and the shape class of the choice of a tiling. Candidates contain the kernels' text."""
+        return f"tiles of fusions ({self.template})", self.space.text
 
-    def _fastest(self, key: Any, program: Program, inputs: Sequence[torch.Tensor]) -> Program:
-        """Return the fastest candidate: stored by an earlier call (in any process), or timed now."""
-        candidates = self._candidates(key)
-        if len(candidates) == 1:
-            return program
+    def _measured(self, key: Any, program: Program) -> Program:
+        """Return the program of the tiling that was measured, or is measured now. `program` has the expected one."""
+        tilings = self._candidates(key)
+        candidates = self._measurable(key, tilings)
+        chosen = measured_choice(*self._question, candidates, self.outputs[0].device, measurements=self.measurements)
+        i = _index(chosen, candidates)
+        return program if program.tiling == i else self._program_of(key, tilings, i)
 
-        def find() -> int:
-            if not autotune.can_time(program.device):
-                return 0
-            others = [self._program_of(key, launches) for launches in candidates[1:]]
-            dtypes = [x.dtype for x in inputs]
-            begun = [_compilers().submit(other.compiled_ahead, dtypes) for other in others]
-            for future in begun:
-                future.exception()  # only wait here; the call raises any compilation error again
-            return autotune.fastest([program, *others], inputs, program.device)
+    def _measurable(self, key: Any, tilings: Sequence[tuple[list[Launch], int]]) -> list[Candidate]:
+        """Return the tilings as candidates, which run on inputs of their own with the strides of a call."""
+        # A region that writes to memory that exists gets this memory after its inputs.
+        targets = {i: self.outputs[k] for k, i in self.into.items()}
+        proxies = [*self.inputs, *[targets[i] for i in sorted(targets)]]
 
-        autotune.chosen(self._digest(candidates), len(candidates), find)
-        return self._compiled_for(key)
+        @functools.cache
+        def inputs() -> list[torch.Tensor]:
+            return [example_tensor(p, strides=strides) for p, strides in zip(proxies, key)]
+
+        @functools.cache
+        def programs() -> list[tuple[Program, Future[Program] | None]]:
+            made = [self._program_of(key, tilings, i) for i in range(len(tilings))]
+            dtypes = [to_torch_dtype(p.dtype) for p in proxies]
+            if interpreting():
+                return [(program, None) for program in made]
+            return [(program, _compilers().submit(program.compiled_ahead, dtypes)) for program in made]
+
+        def prepare(i: int) -> Callable[[], Any]:
+            program, begun = programs()[i]
+            if begun is not None:
+                begun.exception()  # only wait here; the call raises any compilation error again
+            return lambda: program(*inputs())
+
+        return autotune.candidates_of([launches for launches, _ in tilings], prepare)
 
 
-class Program:
-    """The kernels of a region for one layout of the inputs."""
-
-    def __init__(
-        self,
-        region: FusedRegion,
-        device: torch.device,
-        launches: list[Launch],
-        partial: int,
-        strides: Sequence[tuple[int, ...]],
-    ):
-        self.name = region.name
-        into: dict[int, int] = getattr(region, "into", {})
-        self.inputs = len(region.inputs) + len(into)
-        new = [(k, p, s) for k, (p, s) in enumerate(zip(region.outputs, strides)) if k not in into]
-        self.outputs = [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for _, p, s in new]
-        places = {**into, **{k: i for i, (k, _, _) in enumerate(new, self.inputs)}}
-        self.results = [places[k] for k in range(len(region.outputs))]  # among the inputs and new outputs
-        self.scratch: list[Made] = []
-        self.device = device
-        order = [p.name for p in (*region.inputs, *region.outputs)]
-        by_name: dict[str, Any] = {p.name: p for op in region.operations for p in op.flat_outs}
-        scratch = sorted({n for launch in launches for n in launch.source.writes}.difference(order))
-        for name in scratch:
-            wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
-            shape = (partial, region.space.all_columns)
-            self.scratch.append((shape, contiguous(shape), wide))
-        place = {p.name: i for i, p in enumerate(region.inputs)}
-        place.update({p.name: places[k] for k, p in enumerate(region.outputs)})
-        place.update({n: i for i, n in enumerate(scratch, self.inputs + len(new))})
-        self.compiled: list[Any] = []  # the kernels compiled for addresses that are multiples of 16
-        self.run: Callable[..., Any] = self._first
-        self.steps = [
-            (k.kernel, k.grid, tuple(place[n] for n in (*k.source.reads, *k.source.writes)), k.numbers, k.warps)
+def program_of(
+    region: Any,
+    device: torch.device,
+    launches: Sequence[Launch],
+    partial: int,
+    strides: Sequence[tuple[int, ...]],
+    tiling: int = 0,
+) -> Program:
+    """Return the program of these launches. `strides` are those of the outputs."""
+    into: dict[int, int] = getattr(region, "into", {})
+    count = len(region.inputs) + len(into)
+    new = [(k, p, s) for k, (p, s) in enumerate(zip(region.outputs, strides)) if k not in into]
+    places = {**into, **{k: i for i, (k, _, _) in enumerate(new, count)}}
+    order = [p.name for p in (*region.inputs, *region.outputs)]
+    by_name: dict[str, Any] = {p.name: p for op in region.operations for p in op.flat_outs}
+    names = sorted({n for launch in launches for n in launch.source.writes}.difference(order))
+    scratch: list[Made] = []
+    for name in names:
+        wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
+        shape = (partial, region.space.all_columns)
+        scratch.append((shape, contiguous(shape), wide))
+    place = {p.name: i for i, p in enumerate(region.inputs)}
+    place.update({p.name: places[k] for k, p in enumerate(region.outputs)})
+    place.update({n: i for i, n in enumerate(names, count + len(new))})
+    return Program(
+        region.name,
+        count,
+        [(tuple(p.shape), s, to_torch_dtype(p.dtype)) for _, p, s in new],
+        scratch,
+        [places[k] for k in range(len(region.outputs))],
+        [
+            KernelStep(
+                k.kernel, k.grid, tuple(place[n] for n in (*k.source.reads, *k.source.writes)), k.numbers, k.warps
+            )
             for k in launches
-        ]
+        ],
+        device,
+        tiling,
+    )
 
-    def __call__(self, *inputs: torch.Tensor) -> Any:
-        return self.run(*inputs)
 
-    def warm(
-        self, layouts: Sequence[tuple[int, ...] | None] | None, otherwise: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """Return the function for warm calls.
-
-        If `layouts` is given, the function checks the strides of its inputs against it.
-        """
-        steps = [Step(c, grid, places, n) for c, (_, grid, places, n, _) in zip(self.compiled, self.steps)]
-        made = self.outputs, self.scratch
-        return warm_call(self.name, self.inputs, layouts, *made, self.results, steps, self.device.index, otherwise)
-
-    def _first(self, *inputs: torch.Tensor) -> Any:
-        """Launch through Triton until all kernels are compiled for aligned addresses."""
-        made = self._launch(*inputs)
-        if self.compiled:
-            self.run = self._second
-        return made
-
-    def _second(self, *inputs: torch.Tensor) -> Any:
-        """Generate the function for warm calls.
-
-        This happens at the second call, because many programs run only once.
-        """
-        self.run = self.warm(None, self._launch)
-        return self.run(*inputs)
-
-    def _launch(self, *inputs: torch.Tensor) -> Any:
-        """Launch the kernels one by one through Triton."""
-        if self.device.type != "cuda":
-            return self._launch_there(inputs)
-        with torch.cuda.device(self.device):
-            return self._launch_there(inputs)
-
-    def _launch_there(self, inputs: Sequence[torch.Tensor]) -> Any:
-        made = [torch.empty_strided(*x[:2], dtype=x[2], device=self.device) for x in (*self.outputs, *self.scratch)]
-        tensors = [*inputs, *made]
-        compiled = []
-        for kernel, grid, places, numbers, warps in self.steps:
-            compiled.append(kernel.compiled(grid, tuple([tensors[i] for i in places]), numbers, warps))
-        if not interpreting() and not any(x.data_ptr() & 15 for x in tensors):
-            self.compiled = compiled
-        return tuple([tensors[i] for i in self.results])
-
-    def compiled_ahead(self, inputs: Sequence[torch.dtype]) -> Program:
-        """Compile the kernels for aligned addresses without launching them. Return the program itself."""
-        dtypes = [*inputs, *(dtype for _, _, dtype in (*self.outputs, *self.scratch))]
-        with torch.cuda.device(self.device):
-            for kernel, grid, places, numbers, warps in self.steps:
-                kernel.compile_ahead(grid, tuple([dtypes[i] for i in places]), numbers, warps)
-        return self
+def _index(name: str, candidates: Sequence[Candidate]) -> int:
+    return [candidate.name for candidate in candidates].index(name)
 
 
 def processors(device: Any) -> int:
@@ -344,15 +314,3 @@ def _compilers() -> ThreadPoolExecutor:
     """Return the thread pool that compiles kernels. Triton's compiler and ptxas can run in parallel."""
     remember_triton()
     return ThreadPoolExecutor(min(os.cpu_count() or 1, 16), thread_name_prefix="thunder-triton")
-
-
-@functools.lru_cache(maxsize=4096)
-def load(text: str) -> ModuleType:
-    """Import the source as a module, from a file whose name is a hash of its contents."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:24]
-    path = kept(f"fused_{digest}.py", lambda: text)
-    spec = importlib.util.spec_from_file_location(f"thunder_triton_{digest}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

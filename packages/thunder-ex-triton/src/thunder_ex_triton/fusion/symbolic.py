@@ -19,8 +19,9 @@ from thunder.extend import BoundSymbol, Executor, NumberProxy, TensorProxy, know
 from thunder.toolkit.fusion import Region, torch_program
 from thunder_ex_triton.fusion.dump import program
 from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_long
+from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.layout import contiguous, packed
-from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, load, processors
+from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, processors, program_of
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
 from thunder_ex_triton.fusion.templates import KernelSource, module_text
 from thunder_ex_triton.probe import interpreting
@@ -121,7 +122,7 @@ class SymbolicRegion(FusedRegion):
             operations=self.operations,
             space=self._concrete_space(value),
         )
-        return Program(there, to_torch_device(self.outputs[0].device), launches, partial, strides)
+        return program_of(there, to_torch_device(self.outputs[0].device), launches, partial, strides)
 
     def _launched(self, key: Sequence[Any]) -> tuple[list[Launch], int, Any, list[tuple[int, ...]]]:
         """Return the launches for inputs of these sizes and strides.

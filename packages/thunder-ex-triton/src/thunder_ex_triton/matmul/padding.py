@@ -14,7 +14,7 @@ on the strides of operands. Values that leave the program (results, values saved
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +24,9 @@ from torch.nn import functional as F
 import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import BoundSymbol, Executor, OpTags, TensorProxy, Trace, are_named, rewrite, to_torch_dtype
+from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
 from thunder_ex_triton.launch import blocks, kernel
-from thunder_ex_triton.matmul.rule import Sizes, padded_sizes
+from thunder_ex_triton.matmul.rule import Sizes, aligned_sizes, pays
 
 __all__ = ["LINEAR", "MATMULS", "PaddedMatmul", "register", "transposes"]
 
@@ -129,6 +130,42 @@ def register(registry: Any, executor: str) -> None:
     registry.register_transform("triton_padded_matmul", pad, phase="before_execution")
 
 
+def chooses_padding(product: _Product, sizes: tuple[int, int, int], *, rule: bool) -> bool:
+    """Check whether a matrix multiplication is padded: by measurement if the user asks for it, else by the rule.
+
+    All copies are measured, although a program may share them. `sizes` are those of its last two dimensions.
+    """
+    m, n, k = sizes
+    sources = [operand.source for operand in product[:2]]
+
+    def prepare(pad: bool) -> Callable[[], Any]:
+        tensors = [example_tensor(p) for p in sources]
+        bias = None if product.bias is None else example_tensor(product.bias)
+        if pad and bias is not None:
+            bias = F.pad(bias, (0, product.columns - n))
+
+        def run() -> torch.Tensor:
+            given = [_with_zeros(x, operand.padded) if pad else x for x, operand in zip(tensors, product[:2])]
+            a, b = [x.mT if operand.transposed else x for x, operand in zip(given, product[:2])]
+            if pad and (m, n) != (product.rows, product.columns):
+                return PaddedMatmul.run(a, b, bias, m, n, False)
+            return torch.matmul(a, b) if bias is None else F.linear(a, b.mT, bias)
+
+        return run
+
+    candidates = [Candidate("torch", lambda: prepare(False)), Candidate("padded", lambda: prepare(True))]
+    batches = [math.prod(p.shape[:-2]) for p in sources]
+    layout = [operand.transposed for operand in product[:2]]
+    shape_class = [*map(size_class, (m, n, k)), batches, layout, product.bias is not None, str(sources[0].dtype)]
+    order = candidates[::-1] if rule else candidates
+    return measured_choice("padding of a matmul", shape_class, order, sources[0].device) == "padded"
+
+
+def _with_zeros(x: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
+    (rows, columns), (r, c) = x.shape[-2:], sizes
+    return F.pad(x, (0, c - columns, 0, r - rows)) if (rows, columns) != sizes else x
+
+
 class _Padder:
     """The replacements of the operations of one trace."""
 
@@ -170,17 +207,20 @@ class _Padder:
         batch = math.prod(a.shape[:-2])
         rows, batch = (m * batch, 1) if b.ndim == 2 else (m, batch)  # with one matrix b, torch multiplies all rows
         how: Any = {"batch": batch, "a_columns": a_columns, "b_columns": b_columns}
-        sizes = padded_sizes(Sizes(rows, n, k), to_torch_dtype(a.dtype), a.device.type, **how)
+        unpadded = Sizes(rows, n, k)
+        sizes = aligned_sizes(unpadded, to_torch_dtype(a.dtype), a.device.type, **how)
         if sizes is None or any(ex.takes(op, named=self.named) for ex in self.others):
             return None
         rows = sizes.m if a_columns else m
-        return _Product(
+        product = _Product(
             _Operand(a, a_columns, (sizes.k, rows) if a_columns else (rows, sizes.k)),
             _Operand(b, b_columns, (sizes.n, sizes.k) if b_columns else (sizes.k, sizes.n)),
             bias,
             rows,
             sizes.n,
         )
+        rule = pays(unpadded, sizes, batch, a.dtype.bytes)
+        return product if chooses_padding(product, (m, n, k), rule=rule) else None
 
     def stored(self, p: TensorProxy) -> tuple[TensorProxy, bool]:
         """Return the tensor that `p` is the transpose of, and True. If `p` is no transpose, return `p` and False."""

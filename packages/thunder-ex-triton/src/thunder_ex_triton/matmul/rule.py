@@ -11,11 +11,11 @@ and disables at run time, and the slow kernels lose little without it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Sizes", "aligned", "padded_sizes"]
+__all__ = ["Sizes", "aligned", "aligned_sizes", "padded_sizes", "pays"]
 
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICES: tuple[str, ...] = ("cuda",)
@@ -52,19 +52,29 @@ def padded_sizes(
 
     `a_columns` and `b_columns` are true if the columns of an operand are contiguous, because it is a transposed view.
     """
+    how: Any = {"batch": batch, "a_columns": a_columns, "b_columns": b_columns}
+    padded = aligned_sizes(sizes, dtype, device_type, **how)
+    return padded if padded is not None and pays(sizes, padded, batch, dtype.itemsize) else None
+
+
+def aligned_sizes(
+    sizes: Sizes, dtype: torch.dtype, device_type: str, *, batch: int = 1, a_columns: bool = False,
+    b_columns: bool = False,
+) -> Sizes | None:  # fmt: skip
+    """Return the sizes of the padded matrix multiplication; None if padding is not needed."""
     m, n, k = sizes
     if dtype not in DTYPES or device_type not in DEVICES or 0 in (batch, m, n, k):
         return None
     contiguous = {"m" if a_columns else "k", "k" if b_columns else "n", "n"}  # the sizes of rows in memory
     padded = Sizes(*[aligned(x) if name in contiguous else x for name, x in zip("mnk", sizes)])
-    return padded if padded != sizes and _saved(sizes, padded, batch, dtype.itemsize) > 0 else None
+    return padded if padded != sizes else None
 
 
-def _saved(sizes: Sizes, padded: Sizes, batch: int, itemsize: int) -> float:
-    """Estimate the seconds that padding saves. Each padded operand, and a result that is cut, cost a copy."""
+def pays(sizes: Sizes, padded: Sizes, batch: int, itemsize: int) -> bool:
+    """Estimate whether padding saves time. Each padded operand, and a result that is cut, cost a copy."""
     (m, n, k), (pm, pn, pk) = sizes, padded
     faster = 2 * batch * (m * n * k * SLOWDOWN - pm * pn * pk) / FLOPS
     cut = n != pn or (batch > 1 and m != pm)
     copies = [(pm, pk)] * ((m, k) != (pm, pk)) + [(pk, pn)] * ((k, n) != (pk, pn)) + [(pm, pn)] * cut
     moved = sum(2 * batch * rows * columns * itemsize for rows, columns in copies)
-    return faster - moved / COPIED - LAUNCH * len(copies)
+    return faster - moved / COPIED - LAUNCH * len(copies) > 0

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import thunder.torch as ltorch
 from thunder.core import prims
+from thunder.core.symbol import Symbol
 from thunder.executors.torchex.base import torch_impl
 from thunder.runtime import decisions
 from thunder.runtime.kernels import (
@@ -25,7 +29,7 @@ from thunder.runtime.kernels.table import kernels
 
 __all__: list[str] = []
 
-for _sym, _kernel in (
+_IMPLEMENTATIONS: tuple[tuple[Symbol, Callable[..., Any]], ...] = (
     (prims.decide, decisions.decide),
     # -- creation
     (prims.full, creation.full),
@@ -101,5 +105,7 @@ for _sym, _kernel in (
     (ltorch.batch_norm_backward, normalization.batch_norm_backward),
     (ltorch.nll_loss_forward, losses.nll_loss_forward),
     (ltorch.nll_loss_backward, losses.nll_loss_backward),
-):
+)
+
+for _sym, _kernel in _IMPLEMENTATIONS:
     torch_impl(_sym)(_kernel)

@@ -24,7 +24,7 @@ class NodeLayout(NamedTuple):
     flat: str  # the outputs: an expression of the program's output `o` and the saved values `s`
     flat_natively: str  # the same for a program of torch's own operations, whose results are not detached
     hidden: list[int]  # the saved values that are outputs; `hidden(s)` in `flat` if they are several
-    count: int
+    count: int  # type: ignore[assignment]  # and no method of tuples
     returned: int
     tensors: list[int]  # the saved values that are tensors
     numbers: list[int]  # the saved values that are numbers, such as symbolic sizes

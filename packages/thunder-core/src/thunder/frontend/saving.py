@@ -44,7 +44,7 @@ from thunder.saved.references import Unsavable
 from thunder.saved.verify import Refused
 from thunder.transforms.captured_region import CapturedRegion
 
-__all__ = ["MIN_SECONDS", "Saving", "rebuilt"]
+__all__ = ["MIN_SECONDS", "Saving", "describe_program", "rebuilt"]
 
 # A program is saved by default if compiling it took at least so many seconds.
 MIN_SECONDS = 1.0
@@ -213,21 +213,27 @@ class _Writer:
 
     def program(self, trace: Trace, kind: str = "program") -> dict[str, Any]:
         """Return the text of a trace and its constants."""
-        if any(isinstance(op.sym.fn, CapturedRegion) for op in trace.bound_symbols):
-            raise Unsavable("a CUDA graph")
-        context = PrintContext(symbols=kind == "source")
-        text = _text_of(trace, context)  # collects the objects
-        constants = {name: self._constant(x) for name, x in context.objects.items() if HELPERS.get(name) is not x}
-        program = {"name": trace.name, "text": text, "constants": constants}
-        SavedText(program).check(kind)
-        return program
+        return describe_program(trace, self._encode, kind)
 
-    def _constant(self, x: Any) -> Any:
-        if isinstance(x, Symbol):
-            if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
-                return ["symbol", self._encode(x.fn)]
-            raise Unsavable(f"the operation {x.name}")
-        return self._encode(x)
+
+def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> dict[str, Any]:
+    """Return the name of a trace, its text and its constants."""
+    if any(isinstance(op.sym.fn, CapturedRegion) for op in trace.bound_symbols):
+        raise Unsavable("a CUDA graph")
+    context = PrintContext(symbols=kind == "source")
+    text = _text_of(trace, context)  # collects the objects
+    constants = {name: _constant(x, encode) for name, x in context.objects.items() if HELPERS.get(name) is not x}
+    program = {"name": trace.name, "text": text, "constants": constants}
+    SavedText(program).check(kind)
+    return program
+
+
+def _constant(x: Any, encode: Encoder) -> Any:
+    if not isinstance(x, Symbol):
+        return encode(x)
+    if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
+        return ["symbol", encode(x.fn)]
+    raise Unsavable(f"the operation {x.name}")
 
 
 def _text_of(trace: Trace, context: PrintContext) -> str:

@@ -26,6 +26,7 @@ import torch
 from thunder.runtime.guards import class_attributes
 from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
+from thunder.saved.digests import is_of_library
 from thunder.saved.keys import plugin_packages
 from thunder.saved.tensor_checks import SavedTensorCheck
 
@@ -44,8 +45,16 @@ MAX_TENSOR_BYTES = 1 << 24
 class Encoder:
     """Encodes the constants of one entry. `paths` names objects by the id of the object, for those without a name."""
 
-    def __init__(self, root: Any, paths: Mapping[int, Path], save_region: Callable[[Any], Any] = lambda x: None):
+    def __init__(
+        self,
+        root: Any,
+        paths: Mapping[int, Path],
+        save_region: Callable[[Any], Any] = lambda x: None,
+        *,
+        libraries_only: bool = False,
+    ):
         self._root = root
+        self._libraries_only = libraries_only  # whether only objects of Python and torch may be referred to
         self._save_region = save_region
         self._paths = paths
         self._prints: dict[int, str] = {}
@@ -68,7 +77,7 @@ class Encoder:
             return ["operator", str(x)]
         if kind.__name__ == "PyTreeSpec" and kind.__module__.startswith("optree"):
             return self.structure(x)
-        if x is self._root:
+        if x is self._root and x is not None:
             return [CALLABLE]
         if isinstance(x, torch.Tensor):
             return self._tensor(x)
@@ -96,6 +105,8 @@ class Encoder:
         named = named_path(x)
         if named is not None:
             module, names = named
+            if self._libraries_only and not is_of_library(module):
+                raise Unsavable(f"{_described(x)} of {module}, which is neither Python's nor torch's")
             return ["ref", module, [["member", name] for name in names], mark]
         return self._by_path(x, mark)
 

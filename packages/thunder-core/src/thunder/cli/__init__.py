@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from thunder.cli import conformance, doctor, explain, ops, plugins
+from thunder.cli import cache, conformance, doctor, explain, ops, plugins
 from thunder.core.errors import PluginLoadError
 from thunder.plugins.discovery import core_version
 
@@ -40,6 +40,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (plugins, doctor, ops, conformance, explain):
+    for command in (plugins, doctor, ops, conformance, explain, cache):
         command.add_parser(subparsers)
     return parser

@@ -27,6 +27,7 @@ from thunder.runtime.autograd.node import Key
 from thunder.runtime.autograd.program import AutogradProgram
 from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.decisions import Decision, same_answer
+from thunder.runtime.lock import collection_paused
 from thunder.saved.constants import Decoder
 from thunder.saved.keys import call_text, key_of
 from thunder.saved.programs import SavedText, backward_folder, key_text, read_layout
@@ -94,6 +95,7 @@ class SavedPrograms:
         return self._log.add("saved", reason, seconds=seconds, details=details)
 
     # -- reading ------------------------------------------------------------------------------------------------------
+    @collection_paused()
     def find(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], observed: Sequence[Any]
     ) -> tuple[Specialization, Any] | None:
@@ -280,6 +282,7 @@ class SavedAutograd(AutogradProgram):
                 return known
         return super().key(present, wanted)
 
+    @collection_paused()
     def make_backward(self, key: Key) -> Callable[..., Any]:
         """Read the backward program of a key, or compile it."""
         saved = self.texts.get(key_text(key))

@@ -35,6 +35,7 @@ from thunder.frontend.pipeline import Passes, needs_decorators
 from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
 from thunder.passes.split import Split
+from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
 from thunder.runtime.torch_private import at_end_of_backward
 from thunder.saved.constants import Decoder, Encoder, Path
@@ -80,6 +81,7 @@ class Saving:
         """Do not save the program, because its first call has failed."""
         self._pending = None
 
+    @collection_paused()
     def finish(self) -> None:
         """Save the program after its first call. Plugins describe fusions that have run."""
         pending, self._pending = self._pending, None
@@ -151,6 +153,7 @@ class _Writer:
     """Describes a specialization and its backward programs as JSON."""
 
     def __init__(self, fn: Any, specialization: Specialization):
+        self._fn = fn
         self._specialization = specialization
         guarded: Any = specialization.guarded
         self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()), _saved_region)
@@ -172,6 +175,7 @@ class _Writer:
         event: Any = s.event
         return {
             "kind": "program",
+            "title": getattr(self._fn, "__qualname__", type(self._fn).__qualname__),
             "call": call,
             "symbolic": facts.symbolic,
             "seconds": round(seconds, 3),

@@ -24,6 +24,7 @@ __all__ = [
     "SCRIPTED",
     "any_autocast",
     "at_end_of_backward",
+    "attention_order",
     "backward_pass",
     "clear_saved_tensors",
     "current_cuda_device",
@@ -41,6 +42,7 @@ __all__ = [
     "fx_is_tracing",
     "hidden_from_dynamo",
     "increment_versions",
+    "kernels_enabled",
     "jit_tracing_state",
     "launch_cubin",
     "load_cubin",
@@ -192,6 +194,16 @@ def _load_cubin(path: str, name: str, shared: int, device: int) -> int:
 # `(kernel, three sizes of the grid, warps, bytes of shared memory, types, arguments, stream)`. None if torch cannot.
 load_cubin: Callable[[str, str, int, int], int] | None = None if _static_launcher is None else _load_cubin
 launch_cubin: Callable[..., None] | None = getattr(_static_launcher, "_launch_kernel", None)
+
+
+# Whether each kernel of attention is enabled, as in `torch.backends.cuda`.
+kernels_enabled: tuple[Callable[[], bool], ...] = tuple(
+    getattr(torch._C, f"_get_{kernel}_sdp_enabled", getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"))
+    for kernel in ("flash", "mem_efficient", "math", "cudnn")
+)
+
+# The order in which torch tries attention's kernels. It is empty if torch does not provide the order.
+attention_order: Callable[[], Sequence[int]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 
 
 _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")

@@ -62,7 +62,7 @@ _DUNDER = frozenset({
 # Functions without arguments that return a setting, which prologues call through the constant of a module.
 _SETTINGS = frozenset({
     ("sys", "getrecursionlimit"), ("torch.distributed", "is_initialized"), ("builtins", "issubclass"),
-    ("thunder.capture.base.modes", "attention_kernels"), ("thunder.capture.base.modes", "decimal_settings"),
+    ("thunder.runtime.settings", "attention_kernels"), ("thunder.runtime.settings", "decimal_settings"),
 })  # fmt: skip
 _CALLED = _METHODS | {name for _, name in _SETTINGS}
 # Attributes through which code outside of the program could be reached.
@@ -70,28 +70,55 @@ _DENIED = frozenset({"gi_frame", "gi_code", "cr_frame", "tb_frame", "f_globals",
                      "func_globals", "mro"})  # fmt: skip
 
 _HEADER = re.compile(r"def [A-Za-z_]\w*\((?:\*args, \*\*kwargs|(?:[A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)?)\):")
-_STRING = re.compile(r"""(?<!\w)b?(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")""")
-_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?)j?(?![\w.])")
-_KEYWORDS = "|".join(keyword.kwlist)
-_VARIABLE = re.compile(rf"(?<![\w.])(?!(?:{_KEYWORDS})\b)[A-Za-z_]\w*(?![\w.(=])")
-_READ = re.compile(r"(?<![\w.])[a-z]\w*_?\d+(?=\.)")  # a variable of which an attribute is read: `v0.shape`
-_WEAK = re.compile(r"\b(_ReferenceType_\d+)\(\)")
-_SETTING = re.compile(rf"\b(\w+)\.({'|'.join(name for _, name in _SETTINGS)})\(")
-_CONSTANT = re.compile(r"(?<![\w.])_\w+_\d+(?=\.)")
-
+# Strings, names with attributes (and the parenthesis or the = behind them), attributes, numbers, single characters.
+_TOKEN = re.compile(
+    r"""b?'(?:[^'\\\n]|\\.)*'|b?"(?:[^"\\\n]|\\.)*"|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\(|=(?!=))?|\.[A-Za-z_]\w*\(?"""
+    r"""|\d+(?:\.\d*)?(?:e[+-]?\d+)?j?(?![\w.])|[\s\S]"""
+)
 _ROOTS = frozenset({"torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
                     "devices"})  # fmt: skip
-_BARE_ROOT = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(_ROOTS))})(?![\w.=])")
-_DUNDER_NAME = re.compile(r"(?<![\w.])__")
 _NAME = re.compile(r"\w+")
-_TARGETS = re.compile(r"(?m)^  ([\w, \[\]()]+?) = ")
 _ASSIGNMENT = re.compile(r"  [\w, \[\]()]+ = \S.*")
+_NO_ASSIGNMENT = ("  if ", "  return", "  del ", "  yield ", "  raise ")
+_SETTING_NAMES = tuple(f".{name}(" for _, name in _SETTINGS)
+_WEAK = "_ReferenceType_"
 # Names that programs never assign to.
-_FIXED = frozenset({*_BUILTINS, "torch", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
-                    "dtypes", "devices", "dict", "list", "deque", "OrderedDict", "bytes", "__builtins__"})  # fmt: skip
+_FIXED = frozenset({*_BUILTINS, *_ROOTS, "dict", "list", "deque", "OrderedDict", "bytes", "__builtins__"})
+_MAX_MEMO = 1 << 16
 
-_shapes: dict[tuple[str, str], frozenset[str]] = {}
-_MAX_SHAPES = 1 << 14
+
+class _Shapes(dict[str, str]):
+    """Each token with what stands for it in the shape of a line."""
+
+    def __missing__(self, token: str) -> str:
+        if len(self) >= _MAX_MEMO:
+            self.clear()
+        found = self[token] = self._shape_of(token)
+        return found
+
+    def _shape_of(self, token: str) -> str:
+        first = token[0]
+        if first.isdigit():
+            return "0" if len(token) > 1 or token.isdigit() else token
+        if len(token) > 1 and (first in "'\"" or token[:2] in ("b'", 'b"')):
+            return "''"
+        if first in "'\"":
+            return "\0"  # a string without an end
+        if not (first.isalpha() or first == "_"):
+            return token
+        root, dot, rest = token.partition(".")
+        if dot:
+            keeps = root in _ROOTS or root in _OWNERS or token.endswith(_SETTING_NAMES)
+            return token if keeps else f"x.{rest}"
+        if token.startswith(_WEAK) and token[-1] == "(":
+            return f"{_WEAK}0("
+        return token if token[-1] in "(=" or keyword.iskeyword(token) else "x"
+
+
+_OWNERS = frozenset({"dict", "list", "tuple", "deque", "OrderedDict"})  # of functions in `_STATE`
+_tokens = _Shapes()
+_lines: dict[tuple[str, str], frozenset[str]] = {}
+_MAX_LINES = 1 << 14
 
 
 class Names(NamedTuple):
@@ -109,38 +136,49 @@ def verify(text: str, names: Names, kind: str = "program") -> None:
     The kind "prologue" may read attributes of values and raise failed guards, and the kind "source" calls thunder's own
     operations. No program may assign to names of constants, of modules and of functions.
     """
-    if not text.isascii() or "'''" in text or '"""' in text or "\r" in text or "\0" in text or "\f" in text:
+    if not text.isascii() or "'''" in text or '"""' in text:
         raise Refused("the text has characters that no program has")
-    reduced, strings = _STRING.subn("''", text)
-    if reduced.count("'") != 2 * strings or any(c in reduced for c in "\"#;\\\t`@"):
-        raise Refused("the text has a comment, a decorator, a continued line or an unknown literal")
-    if _DUNDER_NAME.search(reduced) or _BARE_ROOT.search(reduced):
-        raise Refused("a name with two underscores, or a module as a value")
-    head, *body = reduced.split("\n")
+    tokens = _TOKEN.findall(text)
+    for token in {*tokens}:
+        _check_token(token, names, kind)
+    head, _, _ = text.partition("\n")
     if _HEADER.fullmatch(head) is None:
         raise Refused(f"not a header of a program: {head[:80]}")
-    assigned = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(_TARGETS.findall(reduced)))}
-    if not _FIXED.isdisjoint(assigned) or not assigned.isdisjoint((*names.all, *names.calls)):
+    assigned = [line[: line.find(" = ")] for line in text.split("\n") if not line.startswith(_NO_ASSIGNMENT)]
+    targets = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(assigned[1:]))}
+    if not _FIXED.isdisjoint(targets) or not targets.isdisjoint((*names.all, *names.calls)):
         raise Refused("an assignment to a name that has another meaning")
-    if not {*_WEAK.findall(reduced)} <= {*names.weak}:
-        raise Refused("a call of a constant that is no weak reference")
-    for owner, name in {*_SETTING.findall(reduced)}:
-        if (names.modules.get(owner), name) not in _SETTINGS or kind != "prologue":
-            raise Refused(f"a call of {owner}.{name}")
-    lines = _VARIABLE.sub("x", _NUMBER.sub("0", _WEAK.sub("x", "\n".join(body))))
-    lines = _CONSTANT.sub("x", _READ.sub("x", lines))
-    known = {*names.calls, *_BUILTINS}
-    for line in {*lines.split("\n")}:
-        if not line:
-            continue
-        used = _shapes.get((line, kind))
+    known = {*names.calls, *_BUILTINS, f"{_WEAK}0"}
+    _, _, body = "".join(map(_tokens.__getitem__, tokens)).partition("\n")
+    for line in {*body.split("\n")}:
+        used = _lines.get((line, kind))
         if used is None:
-            used = _calls_of(line, kind)
-            if len(_shapes) >= _MAX_SHAPES:
-                _shapes.clear()
-            _shapes[line, kind] = used
+            used = _calls_of(line, kind) if line else frozenset()
+            if len(_lines) >= _MAX_LINES:
+                _lines.clear()
+            _lines[line, kind] = used
         if not used <= known:
             raise Refused(f"a call of {sorted(used - known)[0]}")
+
+
+_NOT_IN_PROGRAMS = frozenset("\"'#;\\\t\r\f\v\0`@$?!&|^~")
+
+
+def _check_token(token: str, names: Names, kind: str) -> None:
+    """Refuse tokens that no program has, and calls of constants that are not what their names say."""
+    if token in _NOT_IN_PROGRAMS and token != "!":
+        raise Refused("a comment, a decorator, a continued line or an unknown literal")
+    if token[0] == "_":
+        if token[:2] == "__":
+            raise Refused("a name that begins with two underscores")
+        if token.startswith(_WEAK) and token[-1] == "(" and token[:-1] not in names.weak:
+            raise Refused("a call of a constant that is no weak reference")
+    if token in _ROOTS:
+        raise Refused("a module as a value")
+    if token.endswith(_SETTING_NAMES):
+        owner, _, name = token[:-1].rpartition(".")
+        if (names.modules.get(owner), name) not in _SETTINGS or kind != "prologue":
+            raise Refused(f"a call of {token[:-1]}")
 
 
 def _calls_of(line: str, kind: str) -> frozenset[str]:

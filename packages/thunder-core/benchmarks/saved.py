@@ -75,9 +75,11 @@ def child(how: str, layers: int, device: str) -> None:
 
 def measured(how: str, args: argparse.Namespace, folder: str, **variables: str) -> dict[str, Any]:
     """Run a process, and return its times."""
-    environment = os.environ | {"THUNDER_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"} | variables
+    environment = (
+        os.environ | {"THUNDER_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"} | variables
+    )
     command = [sys.executable, __file__, "--child", how, "--layers", str(args.layers), "--device", args.device]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout.rpartition("FOUND")[2])  # type: ignore[no-any-return]
@@ -142,7 +144,8 @@ def main() -> None:
     off, on = (statistics.median(x["compile"] for x in rows[r]) for r in list(rows)[:2])
     totals = [statistics.median(x["first"] for x in rows[r]) for r in list(rows)[:2]]
     assert all(x["hits"] == 1 for x in rows["thunder, saved by another process"])
-    print(f"\nsaving adds {100 * (totals[1] / totals[0] - 1):.1f} % to the first call (compilation {1e3 * off:.0f} and {1e3 * on:.0f} ms)")
+    print(f"\nsaving adds {100 * (totals[1] / totals[0] - 1):.1f} % to the first call")
+    print(f"compilation took {1e3 * off:.0f} ms without and {1e3 * on:.0f} ms with saving")
     print(f"entries are checked at {speed:.0f} MB/s ({size / 1e3:.0f} kB of text)")
 
 

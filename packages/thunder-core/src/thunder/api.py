@@ -239,8 +239,8 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 
 OPTIONS = (
-    "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time", "save",
-    "measured",
+    "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
+    "save", "measured",
 )  # fmt: skip
 
 

@@ -34,7 +34,9 @@ def start(folder: Path, source: str, **variables: str) -> subprocess.Popen[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("THUNDER_")}
     environment |= {"THUNDER_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1", **variables}
     command = [sys.executable, str(file)]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def run(folder: Path, source: str, **variables: str) -> dict[str, Any]:

@@ -197,7 +197,11 @@ CONSTANTS: dict[str, Any] = {
     "unknown step": ["ref", "os", [["call", "getcwd"]], "x"],
     "no list": {"a": 1},
     "enum of no class": ["enum", ["ref", "os", [], "module os"], "name", "x"],
-    "path of no path class": ["text", ["ref", "builtins", [["member", "print"]], "builtin_function_or_method print"], "x"],
+    "path of no path class": [
+        "text",
+        ["ref", "builtins", [["member", "print"]], "builtin_function_or_method print"],
+        "x",
+    ],
     "dtype": ["torch", "load"],
     "operator": ["operator", "aten.nothing_like_this"],
     "deep": None,
@@ -220,16 +224,16 @@ def test_constants_are_not_read(entry: Any, what: str) -> None:
     assert_refused()
 
 
-FILES: dict[str, Callable[[Path], None]] = {
+FILES: dict[str, Callable[[Path], Any]] = {
     "truncated": lambda p: p.write_bytes(p.read_bytes()[:-10]),
     "empty": lambda p: p.write_bytes(b""),
     "zeros": lambda p: os.truncate(p, 1 << 30),
     "bit flip": lambda p: p.write_bytes(p.read_bytes().replace(b"torch.sin", b"torch.cos")),
     "other version": lambda p: p.write_bytes(p.read_bytes().replace(b"thunder program 1", b"thunder program 2")),
     "not JSON": lambda p: p.write_bytes(p.read_bytes().partition(b"\n")[0] + b"\nx"),
-    "symbolic link": lambda p: (p.rename(p.parent.parent.parent / "entry"), p.symlink_to(p.parent.parent.parent / "entry")) and None,
-    "folder": lambda p: (p.unlink(), p.mkdir()) and None,
-    "pipe": lambda p: (p.unlink(), os.mkfifo(p)) and None,
+    "symbolic link": lambda p: p.symlink_to(p.rename(p.parent.parent.parent / "entry")),
+    "folder": lambda p: p.with_name("moved").mkdir() or p.unlink() or os.rename(p.with_name("moved"), p),
+    "pipe": lambda p: p.unlink() or os.mkfifo(p),
     "writable by others": lambda p: p.chmod(0o666),
     "open directory": lambda p: p.parent.parent.chmod(0o755),
     "open folder": lambda p: p.parent.chmod(0o777),

@@ -18,7 +18,7 @@ import torch
 import thunder
 from thunder.saved import keys
 
-SOURCE = '''
+SOURCE = """
 import dataclasses, enum, functools, os
 import torch
 from torch import nn
@@ -110,7 +110,7 @@ class Model(Base):
 def make():
     torch.manual_seed(0)
     return Model(Config())
-'''
+"""
 
 
 @pytest.fixture
@@ -185,7 +185,10 @@ MUTATIONS = [
     ("x = x / 2", "x = x / 4"),
     ("range(2)", "range(3)"),
     ("        x = self.pre(x)\n", ""),
-    ("nn.Linear(config.width, config.width, bias", "torch.nn.modules.linear.NonDynamicallyQuantizableLinear(4, 4, bias"),
+    (
+        "nn.Linear(config.width, config.width, bias",
+        "torch.nn.modules.linear.NonDynamicallyQuantizableLinear(4, 4, bias",
+    ),
     ("torch.manual_seed(0)\n", "torch.manual_seed(1)\n"),
 ]
 

@@ -95,7 +95,14 @@ with torch.no_grad():
 report(jitted, y, z, model.total, model.count, model.last["x"])
 """
 
-PROGRAMS = {"mlp": MLP, "conv": CONV, "function": FUNCTION, "branch": BRANCH, "keywords": KEYWORDS, "in place": IN_PLACE}
+PROGRAMS = {
+    "mlp": MLP,
+    "conv": CONV,
+    "function": FUNCTION,
+    "branch": BRANCH,
+    "keywords": KEYWORDS,
+    "in place": IN_PLACE,
+}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m thunder cache ls|show|verify|prune`: the programs that are saved on this machine.
 
-`ls` lists them, `show NAME` prints the texts of one of them, `verify` checks every file as a process does that reads it,
-and `prune` removes those that were not used for the longest time, or all.
+`ls` lists them, `show NAME` prints the texts of one of them, `verify` checks every file as a process does that reads
+it, and `prune` removes those that were not used for the longest time, or all.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def _list(store: Any, args: argparse.Namespace) -> int:
         if isinstance(content, Exception) or content.get("kind") != "program":
             continue
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.used))
-        rows.append((file.name[:12], content.get("title"), content.get("operations"), content.get("seconds"), file.size, used))
+        rows.append(
+            (file.name[:12], content.get("title"), content.get("operations"), content.get("seconds"), file.size, used)
+        )
     header = ("program", "function", "operations", "seconds to compile", "bytes", "last used")
     if args.json:
         print(json.dumps([dict(zip(header, row)) for row in rows], indent=2))
@@ -82,7 +84,10 @@ def _list(store: Any, args: argparse.Namespace) -> int:
 def _show(store: Any, args: argparse.Namespace) -> int:
     for file, content in _entries(store):
         if file.name.startswith(args.name) and not isinstance(content, Exception):
-            for program in (*content.get("programs", {}).values(), *([content["program"]] if "program" in content else ())):
+            for program in (
+                *content.get("programs", {}).values(),
+                *([content["program"]] if "program" in content else ()),
+            ):
                 print(f"{program['text']}\n")
             return 0
     print(f"thunder cache: no program begins with {args.name!r}", file=sys.stderr)
@@ -111,7 +116,9 @@ def _verify(store: Any, args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"checked": checked, "refused": dict(refused)}, indent=2))
     else:
-        print(format_table(("file", "refused because"), refused) if refused else f"{checked} files are as they should be.")
+        print(
+            format_table(("file", "refused because"), refused) if refused else f"{checked} files are as they should be."
+        )
     return 1 if refused else 0
 
 

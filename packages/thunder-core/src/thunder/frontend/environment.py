@@ -8,7 +8,7 @@
 | `THUNDER_TRACEBACK=full` | tracebacks keep thunder's frames (`core/tracebacks.py`) |
 | `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
-| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) and saved programs (`saved/store.py`) |
+| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) and programs (`saved/store.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
 | `THUNDER_CACHE=0` | no program is saved or read (`frontend/saved_programs.py`) |

@@ -106,7 +106,7 @@ class Exported:
             }
         )
         metadata = {"format": EXPORT_FORMAT, "programs": programs, "signature": signature_of(programs)}
-        parameters = {name: x.detach().contiguous() for name, x in self._tensors.items()}
+        parameters = _without_shared_memory(self._tensors)
         if weights is not None:
             beside = os.path.join(os.path.dirname(path), os.path.basename(os.fspath(weights)))
             save_file(parameters, beside)
@@ -143,8 +143,20 @@ class Exported:
         return name
 
 
+def _without_shared_memory(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return contiguous tensors, and copies of those that share memory with an earlier one."""
+    found: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, x in tensors.items():
+        x = x.detach().contiguous()
+        shares = x.untyped_storage().data_ptr() in seen
+        seen.add(x.untyped_storage().data_ptr())
+        found[name] = x.clone() if shares else x
+    return found
+
+
 def _prologue_of_arguments(trace: Trace, args: Any, kwargs: Any, given: set[int]) -> tuple[Trace, list[int | None]]:
-    """Return the part of a prologue that reads the arguments, and of each input the index among its results, or None."""
+    """Return the part of a prologue that reads the arguments, and each input's index among its results, or None."""
     from_arguments = {p.name for p in trace.args}
     operations: list[BoundSymbol] = []
     result: Any = None

@@ -83,7 +83,14 @@ class SavedPrograms:
             self._fn,
             {
                 "executors": None if options.executors is None else [getattr(x, "name", x) for x in options.executors],
-                "options": [options.cache, options.remat, str(options.measured), options.cuda_graphs, options.exact, options.own_name],
+                "options": [
+                    options.cache,
+                    options.remat,
+                    str(options.measured),
+                    options.cuda_graphs,
+                    options.exact,
+                    options.own_name,
+                ],
                 "extra": {name: repr(value) for name, value in options.extra.items()},
                 "transforms": [[type(t).__module__, type(t).__qualname__, t.saved_key()] for t in self._transforms],
                 "autograd": self._autograd,

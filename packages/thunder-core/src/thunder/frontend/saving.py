@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving: which compiled programs are written to the store, and how they are described (`saved_programs.py` reads them).
+"""Saving: which compiled programs are written to the store, and how they are described.
+
+`saved_programs.py` reads them.
 
 A program is saved if all that it refers to has a name in another process, and if compiling it took long enough.
 Backward programs are saved when they are compiled. The source of a differentiated program is saved, too: a later
@@ -13,13 +15,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from thunder import plugins
 from thunder.capture.base import sources
 from thunder.capture.base.sources import Argument, Root, Source
 from thunder.capture.capture import Captured
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
 from thunder.core import prims
-from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.devices import to_device, to_torch_device
+from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.events import EventLog
 from thunder.core.printer import PrintContext, trace_text
@@ -27,7 +30,6 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import Symbol
 from thunder.core.trace import Trace
-from thunder import plugins
 from thunder.extend import Compilation, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.options import Options
@@ -69,7 +71,9 @@ class Saving:
         self._log = log
         self._pending: tuple[Specialization, _Facts, str, float] | None = None
 
-    def compiled(self, specialization: Specialization, captured: Captured, args: Any, kwargs: Any, seconds: float) -> None:
+    def compiled(
+        self, specialization: Specialization, captured: Captured, args: Any, kwargs: Any, seconds: float
+    ) -> None:
         """Remember a program that has just been compiled, if saving it pays. `finish` then saves it."""
         if self._saved.is_on and (self._saved.always or seconds >= MIN_SECONDS):
             facts = _Facts(
@@ -197,7 +201,9 @@ class _Writer:
     def _path(self, path: Any) -> dict[str, Any]:
         encode = self._encode
         return {
-            "decisions": [{"answer": encode(d.answer), "question": d.question, "random": d.random} for d in path.decisions],
+            "decisions": [
+                {"answer": encode(d.answer), "question": d.question, "random": d.random} for d in path.decisions
+            ],
             "sources": [[encode(x) for x in source] for source in path.sources],
         }
 
@@ -288,7 +294,9 @@ def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
     """Return the trace of a saved source."""
     function = SavedText(source["program"]).function(decode, kind="source")
     arguments = [
-        TensorProxy(name=name, shape=tuple(shape), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad)
+        TensorProxy(
+            name=name, shape=tuple(shape), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad
+        )
         for name, shape, dtype, device, grad in source["arguments"]
     ]
     trace = Trace(source["program"]["name"], args=arguments)

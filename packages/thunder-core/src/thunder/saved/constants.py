@@ -25,9 +25,9 @@ import torch
 
 from thunder.runtime.guards import class_attributes
 from thunder.runtime.tensor_check import TensorCheck
-from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
 from thunder.saved.digests import is_of_library
 from thunder.saved.keys import plugin_packages
+from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
 from thunder.saved.tensor_checks import SavedTensorCheck
 
 __all__ = ["Decoder", "Encoder", "Path", "opaque_symbol"]
@@ -190,7 +190,9 @@ class Encoder:
 
 def _described(x: Any) -> str:
     name = getattr(x, "__qualname__", None)
-    return f"the {type(x).__name__} {name}" if isinstance(name, str) else f"a {type(x).__module__}.{type(x).__qualname__}"
+    return (
+        f"the {type(x).__name__} {name}" if isinstance(name, str) else f"a {type(x).__module__}.{type(x).__qualname__}"
+    )
 
 
 def _class_with(x: Mapping[Any, Any]) -> type | None:

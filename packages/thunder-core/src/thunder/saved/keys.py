@@ -85,7 +85,10 @@ def devices() -> list[Any]:
         return []
     return [
         torch.version.cuda,
-        [[torch.cuda.get_device_name(i), *torch.cuda.get_device_capability(i)] for i in range(torch.cuda.device_count())],
+        [
+            [torch.cuda.get_device_name(i), *torch.cuda.get_device_capability(i)]
+            for i in range(torch.cuda.device_count())
+        ],
     ]
 
 

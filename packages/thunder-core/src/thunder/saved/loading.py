@@ -72,7 +72,7 @@ def _read(path: str) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
         if size > MAX_METADATA_BYTES:
             raise ThunderError(f"{path} is damaged: its header has {size} bytes")
         with safe_open(path, framework="pt") as found:
-            return dict(found.metadata() or {}), {name: found.get_tensor(name) for name in found.keys()}
+            return dict(found.metadata() or {}), {name: found.get_tensor(name) for name in found.keys()}  # noqa: SIM118  (no dict)
     except SafetensorError as error:
         raise ThunderError(f"{path} is damaged ({error})") from None
 
@@ -107,7 +107,9 @@ class LoadedProgram:
         device: str | torch.device | None,
     ):
         self.name: str = str(content["name"])
-        self.parameters = {name: _placed(tensors[name], *where, device) for name, where in content["parameters"].items()}
+        self.parameters = {
+            name: _placed(tensors[name], *where, device) for name, where in content["parameters"].items()
+        }
         decode = Decoder(None, tensors, trusted=trusted)
         self._programs = [_Exported(x, decode, self.parameters) for x in content["entries"]]
         self._run: Callable[..., Any] = torch.no_grad()(no_autocast(self._call))

@@ -33,8 +33,10 @@ _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.l
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
 _PREFIXES = ("special_", "linalg_", "fft_")
 _READING_FILES = (["aten", "from_file"], ["aten", "_from_blob"])
-_RESERVED = frozenset({*_BUILTINS, *ERRORS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
-                       "devices", "prims", "ltorch", "clang", "lnp"})  # fmt: skip
+_RESERVED = frozenset({
+    *_BUILTINS, *ERRORS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
+    "devices", "prims", "ltorch", "clang", "lnp",
+})  # fmt: skip
 _LANGUAGES = {"ltorch": "thunder.torch", "prims": "thunder.core.prims", "clang": "thunder.clang",
               "lnp": "thunder.numpy", "dtypes": "thunder.core.dtypes", "devices": "thunder.core.devices"}  # fmt: skip
 _kernels = Kernels()
@@ -159,7 +161,11 @@ def _may_be_called(constant: Any) -> bool:
     if constant[1] not in _OF_TORCH:
         return False
     names = [step[1] for step in constant[2] if step[:1] == ["member"]]
-    if len(names) != len(constant[2]) or not names or names[:-1] not in ([], ["Tensor"], ["TensorBase"], ["_VariableFunctions"]):
+    if (
+        len(names) != len(constant[2])
+        or not names
+        or names[:-1] not in ([], ["Tensor"], ["TensorBase"], ["_VariableFunctions"])
+    ):
         return False
     name = names[-1]
     for prefix in _PREFIXES:

@@ -44,7 +44,12 @@ _BY_TEXT = (types.GenericAlias, types.UnionType, datetime.date, datetime.time, d
             decimal.Decimal, fractions.Fraction, inspect.Signature, inspect.Parameter, operator.attrgetter,
             operator.itemgetter, operator.methodcaller)  # fmt: skip
 # Objects whose state does not matter: locks, sentinels.
-_BY_TYPE = (object, type(threading.Lock()), type(threading.RLock()), type(vars(typing.NamedTuple("_", [("a", int)]))["a"]))
+_BY_TYPE = (
+    object,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    type(vars(typing.NamedTuple("_", [("a", int)]))["a"]),
+)
 
 
 class Unsavable(Exception):
@@ -97,10 +102,13 @@ def _fingerprint(x: Any) -> str | None:
     return _fingerprint_of_torch(x, f"{kind.__module__}.{kind.__qualname__}")
 
 
+_BY_TEXT_IN = ("torch.utils._pytree.", "torch.distributed.tensor.placement_types.", "optree.", "thunder.core.dtypes.",
+               "thunder.core.devices.")  # fmt: skip
+
+
 def _fingerprint_of_torch(x: Any, name: str) -> str | None:
     """Return the fingerprint of an object of a trusted class of torch, or of thunder's leaf types."""
-    if name.startswith(("torch.utils._pytree.", "torch.distributed.tensor.placement_types.", "optree.", "thunder.core.dtypes.",
-                        "thunder.core.devices.")):  # fmt: skip
+    if name.startswith(_BY_TEXT_IN):
         return f"{name} {x!r}"
     if name.startswith("torch._ops."):
         return f"{name} {x!s}"
@@ -153,7 +161,9 @@ def _checked(x: Any, module: str, names: list[str]) -> tuple[str, list[str]] | N
 def module_called(name: str) -> types.ModuleType:
     """Return a module that is imported already, or a module of thunder or torch."""
     found = sys.modules.get(name)
-    if found is None and (name.partition(".")[0] in ("thunder", "torch") or name.partition(".")[0] in plugin_packages()):
+    if found is None and (
+        name.partition(".")[0] in ("thunder", "torch") or name.partition(".")[0] in plugin_packages()
+    ):
         try:
             found = importlib.import_module(name)
         except ImportError:

@@ -9,6 +9,7 @@ without a good signature is refused; then the directory may be shared between us
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -44,7 +45,7 @@ class Found(NamedTuple):
 
 
 def default_directory() -> str:
-    """Return the folder of programs in the directory that `THUNDER_CACHE_DIR` names, or in the user's cache directory."""
+    """Return the folder of programs in the directory of `THUNDER_CACHE_DIR`, or in the user's cache directory."""
     named = os.environ.get(CACHE_VARIABLE)
     if named:
         return os.path.join(os.path.abspath(os.path.expanduser(named)), "programs")
@@ -84,10 +85,8 @@ class Store:
                 yield top
                 return
             if make:
-                try:
+                with contextlib.suppress(FileExistsError):
                     os.mkdir(key, 0o700, dir_fd=top)
-                except FileExistsError:
-                    pass
             try:
                 inner = os.open(key, flags, dir_fd=top)
             except OSError as error:
@@ -173,10 +172,8 @@ class Store:
 
     def used(self, key: str, name: str) -> None:
         """Record that a file was used, for pruning."""
-        try:
+        with contextlib.suppress(OSError, NotImplementedError):
             os.utime(os.path.join(self.directory, key, name), follow_symlinks=False)
-        except (OSError, NotImplementedError):
-            pass
 
     # -- writing ------------------------------------------------------------------------------------------------------
     def write(self, key: str, content: Any) -> str:
@@ -193,10 +190,8 @@ class Store:
                     out.write(data)
                 os.replace(temporary, name, dst_dir_fd=folder)
             except BaseException:
-                try:
+                with contextlib.suppress(OSError):
                     os.unlink(temporary)
-                except OSError:
-                    pass
                 raise
         self._grown(len(data))
         return name
@@ -205,10 +200,8 @@ class Store:
         """Remove a file, and the folder of its key if it is empty."""
         folder = os.path.join(self.directory, key)
         for remove, path in ((os.unlink, os.path.join(folder, name)), (os.rmdir, folder)):
-            try:
+            with contextlib.suppress(OSError):
                 remove(path)
-            except OSError:
-                pass
 
     # -- size ---------------------------------------------------------------------------------------------------------
     def files(self) -> list[Found]:

@@ -10,6 +10,7 @@ names of variables and in values only, and a program has few shapes. The reducti
 does: a text in which it could not (e.g. with comments, triple quotes or continued lines) is refused.
 """
 
+# ruff: noqa: SIM905  (a text is shorter than a list)
 from __future__ import annotations
 
 import ast
@@ -37,28 +38,33 @@ ERRORS = frozenset({"RuntimeError", "IndexError", "ValueError", "TypeError", "As
 # Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
 _STATE = frozenset({
     "torch.is_grad_enabled", "torch.is_inference_mode_enabled", "torch.get_default_dtype", "torch.is_autocast_enabled",
-    "torch.get_autocast_dtype", "torch.device", "devices.Device", "math.floor", "math.ceil", "math.trunc", "math.sqrt", "math.isqrt",
+    "torch.get_autocast_dtype", "torch.device", "devices.Device",
+    "math.floor", "math.ceil", "math.trunc", "math.sqrt", "math.isqrt",
     "math.pow", "math.log", "math.log2", "math.exp", "math.gcd", "math.isnan", "math.isinf", "math.isfinite",
     "math.copysign", "math.fmod", "dict.keys", "dict.values", "dict.__getitem__", "list.__getitem__",
     "tuple.__getitem__", "deque.__getitem__", "OrderedDict.__getitem__",
 })  # fmt: skip
 # Methods that guards call on the values that they check, and methods of lists of saved values.
-_METHODS = frozenset({"keys", "values", "isdisjoint", "intersection", "accepts", "get", "storage_offset", "clear",
-                      "item", "tolist", "is_conj", "isEnabledFor", "is_neg", "is_contiguous", "is_shared", "is_pinned", "is_inference", "size",
-                      "dim"})  # fmt: skip
+_METHODS = frozenset(
+    """
+    keys values isdisjoint intersection accepts get storage_offset clear item tolist is_conj isEnabledFor is_neg
+    is_contiguous is_shared is_pinned is_inference size dim
+""".split()
+)
 # Attributes with two underscores that guards read.
-_DUNDER = frozenset({
-    f"__{name}__" for name in (
-        "code dict globals closure defaults kwdefaults self func mro wrapped call name qualname module annotations "
-        "class bases doc slots init new post_init init_subclass set_name get set delete getattr getattribute setattr "
-        "delattr getitem setitem delitem missing contains len length_hint iter next reversed enter exit bool int float "
-        "complex index str repr format bytes hash eq ne lt le gt ge add sub mul matmul truediv floordiv mod divmod pow "
-        "lshift rshift and xor or radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand "
-        "rxor ror iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior neg pos abs invert "
-        "round trunc floor ceil torch_function array array_function array_ufunc dataclass_fields dataclass_params "
-        "match_args constants instancecheck subclasscheck class_getitem copy deepcopy dir file package"
-    ).split()
-})  # fmt: skip
+_DUNDER = frozenset(
+    f"__{name}__"
+    for name in """
+    code dict globals closure defaults kwdefaults self func mro wrapped call name qualname module annotations
+    class bases doc slots init new post_init init_subclass set_name get set delete getattr getattribute setattr
+    delattr getitem setitem delitem missing contains len length_hint iter next reversed enter exit bool int float
+    complex index str repr format bytes hash eq ne lt le gt ge add sub mul matmul truediv floordiv mod divmod pow
+    lshift rshift and xor or radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand rxor
+    ror iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior neg pos abs invert round
+    trunc floor ceil torch_function array array_function array_ufunc dataclass_fields dataclass_params match_args
+    constants instancecheck subclasscheck class_getitem copy deepcopy dir file package
+    """.split()
+)
 # Functions without arguments that return a setting, which prologues call through the constant of a module.
 _SETTINGS = frozenset({
     ("sys", "getrecursionlimit"), ("torch.distributed", "is_initialized"), ("builtins", "issubclass"),
@@ -278,7 +284,6 @@ def _dotted(x: ast.expr) -> str | None:
         owner = _dotted(x.value)
         return None if owner is None else f"{owner}.{x.attr}"
     return None
-
 
 
 def _attribute(x: ast.Attribute, kind: str, calls: set[str]) -> None:

@@ -12,7 +12,7 @@ from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import Snapshot, VariableSnapshot
 from thunder.capture.base.sources import ContextValue, Referent, Source
 from thunder.capture.reads.guard_kinds import Equals, HasType, IsObject
-from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 
 __all__ = ["ClassKind", "ContextVariable", "WeakReference"]
 
@@ -43,9 +43,6 @@ class ClassKind(Kind):
         """Write the class itself."""
         return epilogue.kept(value)
 
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name the class by its path, unless a function defines it."""
-        return None if "<" in value.__qualname__ else SavedName("class", f"{value.__module__}.{value.__qualname__}")
 
 
 class ContextVariable(Kind):

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import saved_operators
 import torch
 
+import saved_operators
 from thunder.saved.operators import OPERATORS, SYMBOLS
 
 NEVER = ("torch.load", "torch.save", "torch.from_file", "torch.ops.load_library", "torch.compile", "torch.hub.load",

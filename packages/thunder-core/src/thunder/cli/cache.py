@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Run one of the subcommands."""
-    # The imports are local because they import torch, and other commands work without torch.
+    # The imports are local: they load torch, and other commands work without torch.
     from thunder.saved.store import Store, default_directory
     from thunder.saved.verify import Refused
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _entries(store: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the files of the store with their contents, or with the reason why they are refused."""
-    from thunder.saved.verify import Refused
+    from thunder.saved.verify import Refused  # imports torch
 
     for file in store.files():
         if not file.name.startswith("."):
@@ -96,8 +96,8 @@ def _show(store: Any, args: argparse.Namespace) -> int:
 
 def _verify(store: Any, args: argparse.Namespace) -> int:
     """Check names, owners and texts of all files, without resolving what they refer to."""
-    from thunder.saved.programs import SavedText
-    from thunder.saved.verify import Refused
+    from thunder.saved.programs import SavedText  # imports torch
+    from thunder.saved.verify import Refused  # imports torch
 
     refused, checked = [], 0
     for file, content in _entries(store):

@@ -31,6 +31,7 @@ from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.constants import Encoder
 from thunder.saved.loading import EXPORT_FORMAT, signature_of
 from thunder.saved.references import Unsavable
+from thunder.saved.tensor_checks import SavedTensorCheck
 
 __all__ = ["ExportError", "Exported", "export", "save"]
 
@@ -201,8 +202,6 @@ def _names_in(x: Any) -> set[str]:
 
 def _part_of(check: TensorCheck, kept: Sequence[int]) -> Any:
     """Return the check of some of the tensors. Dispatch keys are left out: they differ between versions of torch."""
-    from thunder.saved.tensor_checks import SavedTensorCheck
-
     def some(values: Any) -> list[Any]:
         return [values[i] for i in kept]
 

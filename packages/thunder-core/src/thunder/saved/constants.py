@@ -379,6 +379,7 @@ def _derived_symbol(what: str, function: Any, more: Any) -> Any:
     # Imported by name at run time: only operations that thunder does not look into need them. Handlers of functions
     # register formulas of gradients.
     importlib.import_module("thunder.capture.handlers")
+    # Imported by name at run time, for the same reason.
     return importlib.import_module("thunder.capture.dispatch.opaque_operations").derived_symbol(what, function, more)
 
 

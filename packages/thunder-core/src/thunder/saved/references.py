@@ -161,10 +161,10 @@ def _checked(x: Any, module: str, names: list[str]) -> tuple[str, list[str]] | N
 def module_called(name: str) -> types.ModuleType:
     """Return a module that is imported already, or a module of thunder or torch."""
     found = sys.modules.get(name)
-    if found is None and (
-        name.partition(".")[0] in ("thunder", "torch") or name.partition(".")[0] in plugin_packages()
-    ):
+    package = name.partition(".")[0]
+    if found is None and (package in ("thunder", "torch") or package in plugin_packages()):
         try:
+            # Imported by name at run time: the program decides which modules it needs.
             found = importlib.import_module(name)
         except ImportError:
             found = None

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from thunder.runtime.arrays import array_tensor
-from thunder.runtime.autograd.leaf_hooks import has_leaf_hooks
 from thunder.runtime.guards import referent
 
 __all__ = [
@@ -30,8 +29,6 @@ __all__ = [
     "DictKeys",
     "DictValues",
     "Global",
-    "HasGradientHooks",
-    "HasLeafHooks",
     "Item",
     "Length",
     "ModuleVariable",
@@ -578,36 +575,3 @@ class ArrayTensor(Source):
     def helpers(self) -> dict[str, Any]:
         """The function that checks the array."""
         return {"array_tensor": array_tensor}
-
-
-class HasGradientHooks(Source):
-    """Whether a tensor has gradient hooks or retains its gradient."""
-
-    __slots__ = ()
-
-    def read(self, start: Any, *operands: Any) -> Any:
-        """Return whether the tensor has hooks or retains its gradient."""
-        return bool(start._backward_hooks) or start.retains_grad
-
-    def code(self, start: str, *operands: str) -> str:
-        """Return the condition."""
-        return f"(bool({start}._backward_hooks) or {start}.retains_grad)"
-
-
-class HasLeafHooks(Source):
-    """Whether autograd runs hooks when it accumulates the gradient of a leaf."""
-
-    __slots__ = ()
-
-    def read(self, start: Any, *operands: Any) -> Any:
-        """Return whether the leaf or its node has hooks."""
-        return has_leaf_hooks(start)
-
-    def code(self, start: str, *operands: str) -> str:
-        """Return a call of a function that searches for hooks."""
-        return f"has_leaf_hooks({start})"
-
-    @property
-    def helpers(self) -> dict[str, Any]:
-        """The function that searches for hooks."""
-        return {"has_leaf_hooks": has_leaf_hooks}

@@ -202,6 +202,7 @@ def _names_in(x: Any) -> set[str]:
 
 def _part_of(check: TensorCheck, kept: Sequence[int]) -> Any:
     """Return the check of some of the tensors. Dispatch keys are left out: they differ between versions of torch."""
+
     def some(values: Any) -> list[Any]:
         return [values[i] for i in kept]
 

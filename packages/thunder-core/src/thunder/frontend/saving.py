@@ -279,7 +279,12 @@ def rebuilt(
     passes = Passes(executors, compilation, transforms, source["remat"])
     with log.active(), compiling(compilation):
         trace = _traced(source, decode)
-        split = Split(trace, executors, [p for p in trace.args if p.requires_grad], remat=source["remat"])
+        split = Split(
+            trace,
+            executors,
+            [p for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad],
+            remat=source["remat"],
+        )
         program = DifferentiableProgram(split, passes.to_execution, remat=source["remat"])
     found, saved = _text_of(program.traces[-1], PrintContext()), content["programs"]["computation"]["text"]
     if _with_common_names(found) != _with_common_names(saved):

@@ -93,10 +93,14 @@ _METADATA = ("class", "shape", "stride", "dtype", "device", "requires_grad")
 class _Expectation(Protocol):
     """What a check expects of its tensors."""
 
-    names: Sequence[Any]
-    dims: Sequence[frozenset[int]]
-    expected: list[tuple[Any, ...]]
-    same: tuple[int, ...] | None
+    @property
+    def names(self) -> Sequence[Any]: ...
+    @property
+    def dims(self) -> Sequence[frozenset[int]]: ...
+    @property
+    def expected(self) -> Sequence[tuple[Any, ...]]: ...
+    @property
+    def same(self) -> tuple[int, ...] | None: ...
 
 
 def explain_difference(check: _Expectation, tensors: Sequence[Any]) -> str:

@@ -210,6 +210,11 @@ def _class_with(x: Mapping[Any, Any]) -> type | None:
     return None
 
 
+def _container(encode: Encoder, x: Any) -> list[Any]:
+    tag = _CONTAINERS[type(x)]
+    return [tag, [encode(i) for i in (sorted(x, key=repr) if tag.endswith("set") else x)]]
+
+
 _WRITERS: dict[type, Callable[[Encoder, Any], Any]] = {
     float: lambda e, x: ["float", x.hex()],
     complex: lambda e, x: ["complex", x.real.hex(), x.imag.hex()],
@@ -226,10 +231,7 @@ _WRITERS: dict[type, Callable[[Encoder, Any], Any]] = {
     TensorCheck: Encoder.tensor_check,
     SavedTensorCheck: Encoder.tensor_check,
     **dict.fromkeys(_OF_TORCH, lambda e, x: ["torch", str(x).removeprefix("torch.")]),
-    **{
-        kind: (lambda e, x, tag=tag: [tag, [e(i) for i in (sorted(x, key=repr) if tag.endswith("set") else x)]])
-        for kind, tag in _CONTAINERS.items()
-    },
+    **dict.fromkeys(_CONTAINERS, _container),
 }
 
 

@@ -108,7 +108,8 @@ class LoadedProgram:
     ):
         self.name: str = str(content["name"])
         self.parameters = {
-            name: _placed(tensors[name], *where, device) for name, where in content["parameters"].items()
+            name: _placed(tensors[name], place, stride, device)
+            for name, (place, stride) in content["parameters"].items()
         }
         decode = Decoder(None, tensors, trusted=trusted)
         self._programs = [_Exported(x, decode, self.parameters) for x in content["entries"]]

@@ -124,21 +124,27 @@ def named_path(x: Any) -> tuple[str, list[str]] | None:
     """Return the module and the names by which an object can be found again, or None."""
     if isinstance(x, types.ModuleType):
         return (x.__name__, []) if sys.modules.get(x.__name__) is x else None
-    if type(x) in _OF_C:
-        for module in _OF_OPERATORS:
-            found = _checked(x, module, [x.__name__]) or _checked(x, module, [_bare(x.__name__)])
-            if found is not None:
-                return found
-        if getattr(torch._C._VariableFunctions, x.__name__, None) is x:  # type: ignore[attr-defined]
-            return "torch._C", ["_VariableFunctions", x.__name__]
-    if type(x) in _OF_C and not isinstance(getattr(x, "__module__", None), str):
-        owner = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
-        found = named_path(owner) if isinstance(owner, (type, types.ModuleType)) else None
-        return None if found is None else _checked(x, found[0], [*found[1], x.__name__])
+    if type(x) in _OF_C and (found := _path_of_c_function(x)) is not None:
+        return found
     module, name = getattr(x, "__module__", None), getattr(x, "__qualname__", getattr(x, "__name__", None))
     if not isinstance(module, str) or not isinstance(name, str) or "<" in name:
         return None
     return _checked(x, module, name.split("."))
+
+
+def _path_of_c_function(x: Any) -> tuple[str, list[str]] | None:
+    """Return the path of a function written in C, first of all as an operator of torch."""
+    for module in _OF_OPERATORS:
+        found = _checked(x, module, [x.__name__]) or _checked(x, module, [_bare(x.__name__)])
+        if found is not None:
+            return found
+    if getattr(torch._C._VariableFunctions, x.__name__, None) is x:
+        return "torch._C", ["_VariableFunctions", x.__name__]
+    owner = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
+    if isinstance(getattr(x, "__module__", None), str) or not isinstance(owner, (type, types.ModuleType)):
+        return None
+    path = named_path(owner)
+    return None if path is None else _checked(x, path[0], [*path[1], x.__name__])
 
 
 _OF_OPERATORS = ("torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
@@ -179,7 +185,7 @@ def member(owner: Any, name: str) -> Any:
         found = vars(owner).get(name, _MISSING)
         if found is _MISSING and owner.__name__.partition(".")[0] in ("thunder", "torch"):
             found = getattr(owner, name, _MISSING)
-    elif owner is torch._C._VariableFunctions:  # type: ignore[attr-defined]
+    elif owner is torch._C._VariableFunctions:
         found = getattr(owner, name, _MISSING)
     elif isinstance(owner, type):
         found = next((vars(c)[name] for c in owner.__mro__ if name in vars(c)), _MISSING)

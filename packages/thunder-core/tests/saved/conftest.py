@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from thunder.frontend import saved_programs
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -14,4 +16,5 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("THUNDER_VERIFY", "0")
     monkeypatch.setenv("THUNDER_CACHE", "1")
     monkeypatch.setenv("THUNDER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(saved_programs, "registrants", set())  # of other tests
     return tmp_path / "cache"

@@ -16,6 +16,8 @@ import pytest
 import torch
 
 import thunder
+from thunder.core import state
+from thunder.frontend import saved_programs
 from thunder.saved import keys
 
 SOURCE = """
@@ -278,3 +280,22 @@ def test_programs_that_depend_on_hashes_are_not_saved(cache: Path) -> None:
     jitted(torch.ones(2))
     notes = [e.reason for e in thunder.compile_stats(jitted).events.of("saved")]
     assert any("hashes" in note for note in notes), notes
+
+
+def test_registered_rules_are_not_those_of_another_process(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What user code registers changes compilations, and no key contains it."""
+    call(module(SOURCE))
+    monkeypatch.setattr(saved_programs, "registrants", {"user"})
+    _, hit, notes = call(module(SOURCE))
+    assert not hit and all("user has registered" in note for note in notes), notes
+
+
+def test_registrations_name_who_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """thunder itself and its plugins are left out."""
+    from thunder.extend import OperatorExecutor, deregister_executor, register_executor  # loads the executors
+
+    here = __name__.partition(".")[0]
+    state.registrants.discard(here)
+    register_executor(OperatorExecutor("registers_itself", version="1"))
+    deregister_executor("registers_itself")
+    assert here in state.registrants

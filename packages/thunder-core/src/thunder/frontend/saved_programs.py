@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from thunder.core.events import Event, EventLog
+from thunder.core.state import registrants
 from thunder.frontend.cache import NOT_FOR_THIS_CALL
 from thunder.frontend.options import Options
 from thunder.frontend.paths import Path
@@ -29,7 +30,7 @@ from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.decisions import Decision, same_answer
 from thunder.runtime.lock import collection_paused
 from thunder.saved.constants import Decoder
-from thunder.saved.keys import call_text, key_of
+from thunder.saved.keys import call_text, key_of, plugin_packages
 from thunder.saved.programs import SavedText, backward_folder, key_text, read_layout
 from thunder.saved.references import Stale
 from thunder.saved.store import SWITCH_VARIABLE, Store, default_directory
@@ -97,6 +98,11 @@ class SavedPrograms:
             },
         )
 
+    def foreign(self) -> str | None:
+        """Return why programs depend on what only this process has registered, or None."""
+        others = registrants - plugin_packages()
+        return f"{min(others)} has registered executors or rules, which are no plugin" if others else None
+
     def note(self, reason: str, seconds: float | None = None, **details: Any) -> Event:
         """Record what became of a lookup or of a program that may be saved."""
         return self._log.add("saved", reason, seconds=seconds, details=details)
@@ -112,7 +118,10 @@ class SavedPrograms:
         """
         if self.store is None or not os.path.isdir(self.store.directory):
             return None
-        start = time.perf_counter()
+        start, foreign = time.perf_counter(), self.foreign()
+        if foreign is not None:
+            self.note(f"miss: {foreign}")
+            return None
         try:
             key = self.key()
             names = [name for name in self.store.names(key) if name not in self.known]

@@ -103,8 +103,10 @@ class Saving:
             self._saved.note(f"not saved: {type(error).__name__}: {error}")
 
     def _save(self, specialization: Specialization, facts: _Facts, call: str, seconds: float) -> None:
-        store = self._saved.store
+        store, foreign = self._saved.store, self._saved.foreign()
         assert store is not None
+        if foreign is not None:
+            raise Refused(foreign)
         writer = _Writer(self._fn, specialization)
         name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)

@@ -306,3 +306,10 @@ def test_hostile_constant_of_a_guard_is_not_called() -> None:
     """Reading a reference through a module runs no code of the module."""
     assert constants.Decoder(f)(["ref", __name__, [["member", "canary"]], references.fingerprint(canary, {})]) is canary
     assert ran == []
+
+
+def test_texts_that_are_programs() -> None:
+    """Calls without a result, and strings with what looks like an assignment."""
+    lines = ["set_item(x, 'same_value = x', torch.sin(y))", "set_item(x, 0, y)", "(a, _) = torch.sort(x)", "return a"]
+    text = "\n  ".join(["def computation(x, y):", *lines])
+    verify(text, Names(calls=("set_item", "same_value")))

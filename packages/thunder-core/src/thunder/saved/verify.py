@@ -150,8 +150,10 @@ def verify(text: str, names: Names, kind: str = "program") -> None:
     head, _, _ = text.partition("\n")
     if _HEADER.fullmatch(head) is None:
         raise Refused(f"not a header of a program: {head[:80]}")
-    assigned = [line[: line.find(" = ")] for line in text.split("\n") if not line.startswith(_NO_ASSIGNMENT)]
-    targets = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(assigned[1:]))}
+    # Targets of assignments are names, without quotes; other lines may have a string with an equals sign.
+    lines = [line.partition(" = ") for line in text.split("\n")[1:] if not line.startswith(_NO_ASSIGNMENT)]
+    assigned = [left for left, equals, _ in lines if equals and "'" not in left and '"' not in left]
+    targets = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(assigned))}
     if not _FIXED.isdisjoint(targets) or not targets.isdisjoint((*names.all, *names.calls)):
         raise Refused("an assignment to a name that has another meaning")
     known = {*names.calls, *_BUILTINS, f"{_WEAK}0"}

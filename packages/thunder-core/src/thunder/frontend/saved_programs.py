@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from thunder.core.events import Event, EventLog
-from thunder.core.state import registrants
+from thunder.core.state import registrants, registrations
 from thunder.frontend.cache import NOT_FOR_THIS_CALL
 from thunder.frontend.options import Options
 from thunder.frontend.paths import Path
@@ -51,6 +51,7 @@ class SavedPrograms:
         self._autograd = autograd
         self._log = log
         self.known: set[str] = set()  # the names of entries that are in the cache, or that this process cannot use
+        self._epoch = registrations[0]
         self.off = self._reason_for_off()
         self.store = None if self.off is not None else Store(_directory(options))  # type: ignore[arg-type]
 
@@ -118,6 +119,9 @@ class SavedPrograms:
         """
         if self.store is None or not os.path.isdir(self.store.directory):
             return None
+        if registrations[0] != self._epoch:  # the cache drops what was read before, e.g. when the compiler is loaded
+            self._epoch = registrations[0]
+            self.known.clear()
         start, foreign = time.perf_counter(), self.foreign()
         if foreign is not None:
             self.note(f"miss: {foreign}")

@@ -154,9 +154,7 @@ def main() -> None:
         compiled = run("first")
         loaded = {way: run(way) for way in ("binaries", "Triton")}
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; first process: {compiled['seconds']:.1f} s\n")
-    print(
-        "| process | imports, ms | loads and first calls, ms | kernels compiled | imports triton.compiler | same |"
-    )
+    print("| process | imports, ms | loads and first calls, ms | kernels compiled | imports triton.compiler | same |")
     print("|---|---|---|---|---|---|")
     for way, found in loaded.items():
         rows = [x for x in found.values() if isinstance(x, dict)]

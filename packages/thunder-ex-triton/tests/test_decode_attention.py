@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import thunder
+from thunder.toolkit.testing import measured_times, new_process
+from thunder_ex_triton import decode_attention
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EXECUTORS = ["triton", "torch"]  # executors for attention come first where they are installed
@@ -105,6 +107,22 @@ def test_gradients() -> None:
     found = torch.autograd.grad(thunder.jit(attention, executors=EXECUTORS)(*tensors).sum(), tensors)
     for mine, expected in zip(found, torch.autograd.grad(attention(*tensors).sum(), tensors)):
         torch.testing.assert_close(mine, expected, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("most_keys, default", [(100, "triton"), (50, "torch")])
+def test_measurements_decide(most_keys: int, default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule of the most keys is the default."""
+    monkeypatch.setattr(decode_attention, "_MOST_KEYS", most_keys)
+    q, k, v = random(1, 2, 1, 16), random(1, 2, 64, 16), random(1, 2, 64, 16)
+    for faster in ("torch", "triton"):
+        with measured_times({"torch": 2.0, "triton": 2.0, faster: 1.0}), torch.no_grad():
+            jitted = thunder.jit(attention, measured="first call")
+            torch.testing.assert_close(jitted(q, k, v), attention(q, k, v), rtol=1e-2, atol=1e-3)
+            (choice,) = thunder.examine.choices(jitted)
+            names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+            assert ("triton_decode_attention" in names) == (faster == "triton") == (choice.chosen == "triton")
+            assert choice.default == default
+        new_process()
 
 
 class Decoder(nn.Module):

@@ -48,7 +48,7 @@ def test_dynamic_programs_serve_all_sizes() -> None:
     ("given", "message"),
     [
         ({"mode": "reduce-overhead"}, r"no mode 'reduce-overhead': cuda_graphs=.always."),
-        ({"mode": "max-autotune"}, "no mode 'max-autotune': executors"),
+        ({"mode": "max-autotune"}, "no mode 'max-autotune': measured=.first call."),
         ({"options": {"max_autotune": True}}, "they are options of Inductor"),
         ({"disable": True}, "THUNDER_DISABLE=1"),
         ({"backend": "inductor"}, r"no backend 'inductor': executors=\[\"torch_compile\"\]"),

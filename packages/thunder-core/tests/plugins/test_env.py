@@ -43,7 +43,7 @@ assert env.python and env.platform and env.has_module("torch") and not env.has_m
 assert env.version_of("pluggy") and env.version_of("no-such-distribution") is None
 assert "torch" not in sys.modules, "torch was imported"
 floors = ("thunder.core.", "thunder.extend", "thunder.clang", "thunder.torch", "thunder.transforms")
-light = ("thunder.core.errors", "thunder.core.executor", "thunder.core.state")
+light = ("thunder.core.environment", "thunder.core.errors", "thunder.core.executor", "thunder.core.state")
 light += ("thunder.transforms", "thunder.transforms.base")
 print([name for name in sys.modules if name.startswith(floors) and name not in light])
 """

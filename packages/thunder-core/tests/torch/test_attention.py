@@ -86,6 +86,14 @@ def test_a_mask_with_a_gradient(as_eager: Any, randn: Any) -> None:
         assert ("attention_forward" in operations(thunder.last_traces(jitted)[-1])) is not requires_grad
 
 
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 5, 7), (3, 1, 7)])
+def test_a_mask_without_a_batch_reaches_the_kernel(as_eager: Any, randn: Any, shape: tuple[int, ...]) -> None:
+    """E.g. the biases of ALiBi, for which torch materializes the scores."""
+    mask = randn(*shape).detach()
+    jitted = as_eager(lambda q, k, v: attention(q, k, v, mask), *qkv(randn, 2, 3))
+    assert "attention_forward" in operations(thunder.last_traces(jitted)[-1])
+
+
 def test_a_mask_with_a_gradient_and_dropout(randn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels' backward with dropout has no gradient of a mask, so attention is computed step by step."""
     monkeypatch.setattr(attention_module, "_chosen_kernel", lambda *args: attention_module._EFFICIENT)

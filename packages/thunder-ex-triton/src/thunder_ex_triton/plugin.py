@@ -54,19 +54,22 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (cross-entropy, layouts, matrix products, sums of rows, random numbers), and autotuning."""
+    """Register the passes (cross-entropy, layouts, products, sums of rows, random numbers, routing), and autotuning."""
     from thunder_ex_triton import channels_last, indexed_rows
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
-    from thunder_ex_triton.matmul import matvec, padding
+    from thunder_ex_triton.matmul import matvec, padding, skinny
+    from thunder_ex_triton.routing import passes as routing
 
     linear_passes.register(registry, CROSS_ENTROPY)
     casts.register(registry, CROSS_ENTROPY)
     channels_last.register(registry, FUSION)
     matvec.register(registry, FUSION)
+    skinny.register(registry, FUSION)
     padding.register(registry, FUSION)
     indexed_rows.register(registry, FUSION)
     random.register(registry, FUSION)
+    routing.register(registry, FUSION)
     autotune.register(registry)
 
 

@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 
+from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
 from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
-from thunder_ex_triton.matmul import matvec
+from thunder_ex_triton.matmul import matvec, skinny
+from thunder_ex_triton.matmul.skinny_kernels import TILES
+from thunder_ex_triton.routing import counting_sort
 
 __all__ = ["fusion_opinfos", "loss_opinfos"]
 
@@ -186,10 +189,25 @@ def _indexed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make((*where.shape, *tail)), where, rows
 
 
+# -- routing -----------------------------------------------------------------------------------------------------------
+def _routed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield ids and the number of experts: experts without tokens, a single token, none, and several blocks."""
+    for ids, experts in (([2, 0, 2, 5, 0], 7), ([1], 2), ([], 3), ([i * i % 11 for i in range(1100)], 64)):
+        yield torch.tensor(ids, dtype=torch.int64, device=make.device), experts
+
+
 # -- single rows and few queries ---------------------------------------------------------------------------------------
 def _matvec(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for rows, columns, shape in ((5, 272, (1,)), (1, 256, (1, 1)), (64, 300, ())):
         yield make((rows, columns), low=-1, high=1), make((*shape, columns), low=-1, high=1)
+
+
+def _skinny(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, columns, inner in (((2,), 5, 70), ((16,), 40, 300), ((2, 3), 1, 64)):
+        x, weight = make((*shape, inner), low=-1, high=1), make((columns, inner), low=-1, high=1)
+        bias, residual = make((columns,)), make((*shape, columns))
+        for terms in ((None, None, None), (None, bias, None), (None, bias, residual)):
+            yield x, weight, *terms, next(iter(TILES))
 
 
 # (batch, heads, heads of the cache, queries, keys, size, shape of the mask)
@@ -223,10 +241,14 @@ def fusion_opinfos() -> list[Any]:
     }
     rows = {
         "triton_matvec": OperatorSamples(_matvec, matvec.like, matvec.DTYPES),
+        "triton_skinny_linear": OperatorSamples(_skinny, skinny.like, skinny.DTYPES),
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),
     }
-    indexed = {"triton_add_rows": OperatorSamples(_indexed, indexed_rows.like, embedding.TAKEN)}
+    indexed = {
+        "triton_add_rows": OperatorSamples(_indexed, indexed_rows.like, embedding.TAKEN),
+        "triton_route": OperatorSamples(_routed, counting_sort.like, (dtypes.float32,)),
+    }
     return [
         *seeded_opinfos("triton", _uniform, drawn_seeds, ((123456789012, -7), (-1, 1 << 40))),
         *operator_opinfos("triton", images, family="images"),

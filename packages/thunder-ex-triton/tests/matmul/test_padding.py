@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import thunder
 import thunder.torch as ltorch
 from thunder.extend import OperatorExecutor, deregister_executor, register_executor
+from thunder.toolkit.testing import measured_times, new_process
 from thunder_ex_triton.matmul import rule
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -335,3 +336,40 @@ def test_layers_with_a_bias_share_a_padded_input() -> None:
         return F.linear(h, w, b), h @ w[:16].mT
 
     check(f, random(4, 6, 21, grad=True), random(24, 21, grad=True), random(24, grad=True))
+
+
+def paddings(jitted: Any) -> list[Any]:
+    """The choices of padding."""
+    return [choice for choice in thunder.examine.choices(jitted) if choice.operation == "padding of a matmul"]
+
+
+@pytest.mark.parametrize("faster", ["torch", "padded"])
+@pytest.mark.parametrize("pays", [True, False])
+def test_measurements_decide(pays: bool, faster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the rule says, which is the default."""
+    if not pays:
+        monkeypatch.setattr(rule, "SLOWDOWN", 0)
+    x, w, bias = random(8, HIDDEN), random(CLASSES, HIDDEN), random(CLASSES)
+    times = {"torch": 2.0, "padded": 2.0, faster: 1.0}
+    with measured_times(lambda name: times.get(name, 3.0)):
+        jitted = check(F.linear, x, w, bias, measured="first call")
+        (choice,) = paddings(jitted)
+        assert (choice.default, choice.chosen) == ("padded" if pays else "torch", faster)
+        assert ("triton_padded_matmul" in programs(jitted)[0]) == (faster == "padded")
+        new_process()
+        assert programs(check(F.linear, x, w, bias, measured=True)) == programs(jitted)
+
+
+@pytest.mark.parametrize(
+    "f, shapes",
+    [
+        (torch.matmul, ((3, 8, HIDDEN), (HIDDEN, CLASSES))),
+        (torch.matmul, ((2, 5, CLASSES), (2, CLASSES, HIDDEN))),
+        (lambda a, b: a.mT @ b, ((HIDDEN, CLASSES), (HIDDEN, 8))),
+    ],
+)
+def test_candidates_of_all_layouts_run(f: Any, shapes: Any) -> None:
+    with measured_times(lambda name: 1.0 if name == "padded" else 2.0):
+        jitted = check(f, *[random(*shape) for shape in shapes], measured="first call")
+        (choice,) = paddings(jitted)
+        assert choice.chosen == "padded" and not choice.failures

@@ -19,6 +19,7 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.substitutions import Substitutions
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.collectives import replaced_collectives
 from thunder.capture.dispatch.initializers import truncated_normal
@@ -30,7 +31,9 @@ from thunder.capture.higher_order import function_transforms
 from thunder.capture.higher_order.branching import cond_traced, refuse_control_flow
 from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
+from thunder.capture.higher_order.flex_attention import flex_attention_traced, kernel_options
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
+from thunder.capture.higher_order.scanning import scan_traced
 from thunder.capture.numbers.overrides import BUILTINS
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber
@@ -218,7 +221,16 @@ def _control_flow() -> list[tuple[Any, str, Any]]:
     ]
     if hasattr(utils, "_hop_compile_and_call"):
         found.append((utils, "_hop_compile_and_call", refuse_control_flow(utils._hop_compile_and_call)))
+    scans: Any = sys.modules.get("torch._higher_order_ops.associative_scan")
+    if hasattr(scans, "generic_associative_scan"):
+        found.append((scans, "generic_associative_scan", _here(_scan, scans.generic_associative_scan)))
     return found
+
+
+def _scan(combine: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
+    """Replace `generic_associative_scan`, which `associative_scan` calls with the dimension moved to the front."""
+    with TracingMode():
+        return list(scan_traced(_tracer(), combine, leaves, additional_inputs))
 
 
 def _mask_detectors() -> list[tuple[Any, str, Any]]:
@@ -234,16 +246,20 @@ def _mask_detectors() -> list[tuple[Any, str, Any]]:
 
 
 def _flex_attention() -> list[tuple[Any, str, Any]]:
-    """Return replacements that run flex attention as plain operations, so the user's score functions are traced."""
-    found = private.flex_attention()
-    if found is None:
+    """Return replacements that make flex attention an operation with the traced functions of scores and masks."""
+    module = private.flex_attention()
+    if module is None:
         return []
-    module, name, mathematics = found
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        return flex_attention_traced(_tracer(), *args, **kwargs)
 
     # torch's vmap needs another operation if a batched index selects from a tensor; thunder's vmap does not.
     modes = private.modes_that_replace_indexing()
-    replaced = [(module, name, _here(mathematics, getattr(module, name)))]
+    replaced = [(module, "flex_attention_hop", _here(traced, module.flex_attention_hop))]
     replaced += [(owner, mode, _here(nullcontext, getattr(owner, mode))) for owner, mode in modes]
+    options = module._apply_kernel_options
+    replaced.append((module, "_apply_kernel_options", _here(kernel_options(options), options)))
     if hasattr(module, "_validate_device"):  # it checks for devices whose kernels support gradients
         replaced.append((module, "_validate_device", _here(lambda *tensors: None, module._validate_device)))
     return replaced

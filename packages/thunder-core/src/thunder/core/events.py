@@ -2,7 +2,7 @@
 """The record of what thunder does: an event for each compilation, failed guard, fallback and similar step.
 
 `thunder.explain`, the loggers (`frontend/logs.py`) and the command line's `--json` are rendered from this record. Warm
-calls append nothing. Each jitted function has an `EventLog`, and `recent_events` returns the last events of all of
+calls append nothing, except for choices that are measured before a third call. Each jitted function has an `EventLog`, and `recent_events` returns the last events of all of
 them. Events contain texts and numbers and no objects of the user's program. `details` contains JSON types:
 
 | kind | recorded | `reason` | `details` |
@@ -12,6 +12,7 @@ them. Events contain texts and numbers and no objects of the user's program. `de
 | decision | before the compilation of a path, for each of its branches on values | the question | `answer`, `random` |
 | fallback | when a call runs eagerly, as a whole or in part | why thunder cannot compile it | `scope` ("call", "function", "modules") |
 | graph | when a CUDA graph is captured, or cannot be | what happened | `captures` |
+| kernel | when no executor has a kernel for an operation that should have one, so that its parts run | which executor rejects it, and why | |
 | cache | when compiled programs are dropped | why | `dropped` |
 | saved | when a program is read from the store of saved programs or written to it, or why not | "hit", "miss", "saved" or "not saved", and what | `name` |
 | collective | when a collective is traced | its name | |
@@ -32,7 +33,9 @@ from thunder.core.state import SourceLine
 
 __all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "listeners", "recent_events"]
 
-Kind = Literal["compile", "guard", "decision", "fallback", "graph", "cache", "saved", "collective", "choice"]
+Kind = Literal[
+    "compile", "guard", "decision", "fallback", "graph", "kernel", "cache", "saved", "collective", "choice"
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_EVENTS = 256  # of one jitted function

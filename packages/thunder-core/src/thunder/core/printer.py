@@ -239,6 +239,19 @@ def call_line(bsym: PrintedCall, context: PrintContext) -> str:
     return f"{line}  {type_comment(out)}" if isinstance(out, TensorProxy) else line
 
 
+def call_with_programs(bsym: PrintedCall, context: PrintContext) -> list[str]:
+    """Return the line of an operation, and the traces of programs in its arguments as comments below it."""
+    lines = [call_line(bsym, context)]
+    aside = context.for_comments()
+    for program in bsym.args:
+        trace = None if isinstance(program, Proxy) else getattr(program, "trace", None)
+        if trace is not None:
+            lines.append(f"  # {program.__name__}({', '.join(p.name for p in trace.args)}):")
+            for op in trace.bound_symbols:
+                lines += [f"    # {line}" for line in bound_symbol_lines(op, depth=0, context=aside)]
+    return lines
+
+
 def bound_symbol_lines(
     bsym: PrintedCall, *, depth: int | None = None, kernels: bool = False, context: PrintContext | None = None
 ) -> list[str]:

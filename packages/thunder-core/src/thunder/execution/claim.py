@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from thunder.core.errors import check, mark_as_of_extension, name_source
+from thunder.core.events import current_log
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.pytree import flat_items
@@ -115,19 +116,32 @@ class _Claimer:
             error = RuntimeError(self.unclaimed(bsym))
             mark_as_of_extension(error)  # eager mode has no better way to run an operator without an implementation
             raise error
+        if sym.is_kernel and bsym.subsymbols:
+            self.note_missing_kernel(bsym, choice.rejections)
         for sub in bsym.subsymbols:
             self.take(sub, excluded)
+
+    def note_missing_kernel(self, bsym: BoundSymbol, rejections: dict[str, str]) -> None:
+        """Record why the executors that have a kernel for `bsym` do not run it."""
+        having = [ex.name for ex in self.executors if bsym.sym.id in ex.implmap]
+        why = "; ".join(f"{name}: {rejections[name]}" for name in having if name in rejections)
+        reason = why or "none of the executors has one"
+        current_log().add("kernel", f"{bsym.sym.name} ({reason})", where=bsym.source)
 
     def unconditional_choice(self, sym: Symbol) -> tuple[Executor, Implementation] | None:
         """Return the executor that claims every call of an operation: the first executor, if it accepts all calls."""
         preferred = getattr(self.executors, "preferred", None)
         if preferred is not None and preferred.concerns(sym):
             return None
-        first = ordered(sym, self.executors)[0] if self.executors else None
-        if first is None or (self.fusing and isinstance(first, FusionExecutor)):
-            return None
-        implementation = first.unconditional(sym)
-        return None if implementation is None else (first, implementation)
+        for executor in ordered(sym, self.executors):
+            if self.fusing and isinstance(executor, FusionExecutor):
+                return None
+            implementation = executor.unconditional(sym)
+            if implementation is not None:
+                return executor, implementation
+            if not executor.ignores(sym):
+                return None
+        return None
 
     def unclaimed(self, bsym: BoundSymbol) -> str:
         """Return the error message for `bsym`, which no executor claims, and for the operation that contains it."""

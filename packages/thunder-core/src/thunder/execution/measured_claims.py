@@ -62,16 +62,18 @@ class MeasuredClaims:
         """
         if not self.concerns(bsym.sym) or bsym.has_effect or any(tag in bsym.sym.tags for tag in _UNREPEATABLE):
             return None
+        tensors = [p for p in bsym.flat_args if isinstance(p, TensorProxy)]
         contenders = {ex.name: ex for ex in self.executors if supports(ex, bsym)}
         shape_class = self._class_of(bsym, contenders.values())
         default = self._default(bsym, differentiated)
-        if len(contenders) < 2 or shape_class is None or default is None or default.name not in contenders:
+        if len(contenders) < 2 or not tensors or shape_class is None or default is None:
+            return None
+        if default.name not in contenders:
             return None
         kind = digest(str(bsym.sym.id), shape_class)
         if not differentiated and kind in self._with_gradient:
             return self._with_gradient[kind]
         order = [default, *[ex for ex in contenders.values() if ex is not default]]
-        tensors = [p for p in bsym.flat_args if isinstance(p, TensorProxy)]
         wrt = _differentiable(tensors) if differentiated else []
         candidates = [Candidate(ex.name, self._prepare(bsym, ex, wrt), _version(ex)) for ex in order]
         operation = f"{bsym.sym.id} and its gradient" if differentiated else str(bsym.sym.id)

@@ -11,9 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thunder.executors.built_in import PYTHON, TORCH, TORCH_COMPILE, add_operator_executor
+    from thunder.executors.built_in import FLEX_ATTENTION, PYTHON, TORCH, TORCH_COMPILE, add_operator_executor
 
-__all__ = ["PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
+__all__ = ["FLEX_ATTENTION", "PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,13 @@
 # written, and its documented signature contains exactly these.
 
 from thunder.core.symbol import Symbol
+from thunder.executors.flex_attention import ex as FLEX_ATTENTION
 from thunder.executors.pythonex import ex as PYTHON
 from thunder.executors.torch_compile import ex as TORCH_COMPILE
 from thunder.executors.torchex.families import ex as TORCH
 from thunder.extend import OperatorExecutor, add_always_executor, register_executor, symbol_of_id
 
-__all__ = ["PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
+__all__ = ["FLEX_ATTENTION", "PYTHON", "TORCH", "TORCH_COMPILE", "add_operator_executor"]
 
 add_always_executor(TORCH)
 add_always_executor(PYTHON)

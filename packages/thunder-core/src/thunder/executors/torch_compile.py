@@ -32,7 +32,15 @@ from thunder.executors.torchex.base import ex as torch_executor
 from thunder.extend import Executor, FusionExecutor, register_executor
 from thunder.transforms.folding import is_literal
 
-__all__ = ["CompiledRegion", "TorchCompileExecutor", "ex", "program_of"]
+__all__ = [
+    "CompiledRegion",
+    "TorchCompileExecutor",
+    "compiled_by_inductor",
+    "ex",
+    "fx_graph",
+    "program_of",
+    "warn_not_compiled",
+]
 
 _LEFT_OUT = {
     OpTags.RANDOM_OP: "draws random numbers",
@@ -130,39 +138,47 @@ class CompiledRegion:
 
     def compile(self, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
         """Return a function for inputs with these strides: Inductor's, or torch's if Inductor fails."""
-        import torch._inductor
-
         try:
-            with torch.no_grad():
-                return torch._inductor.compile(self.graph(), [x.detach() for x in inputs])
+            return compiled_by_inductor(fx_graph(self.trace), inputs)
         except Exception as error:
-            warnings.warn(
-                f"torch_compile: Inductor does not compile {self.name} "
-                f"({type(error).__name__}: {str(error).strip().partition(chr(10))[0]}); torch runs it",
-                stacklevel=3,
-            )
+            warn_not_compiled(self.name, error)
             return self.trace.python_callable()
-
-    def graph(self) -> torch.fx.GraphModule:
-        """Return the region as an FX graph that calls torch's functions."""
-        graph = torch.fx.Graph()
-        nodes: dict[str, Any] = {p.name: graph.placeholder(f"in_{i}") for i, p in enumerate(self.trace.args)}
-
-        def written(p: Proxy) -> Any:
-            return nodes[p.name]
-
-        for op in self.trace.bound_symbols:
-            if op.sym is prims.python_return:
-                graph.output(map_proxies(op.args[0], written))
-            elif op.out_names:
-                node = graph.call_function(
-                    op.sym.fn, map_proxies(op.args, written), map_proxies(op.kwargs, written) if op.kwargs else {}
-                )
-                _bind(graph, node, op.output, nodes)
-        return torch.fx.GraphModule(torch.nn.Module(), graph)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
+
+
+def compiled_by_inductor(graph: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """Compile a graph for inputs with these sizes and strides, without gradients."""
+    import torch._inductor
+
+    with torch.no_grad():
+        return torch._inductor.compile(graph, [x.detach() for x in inputs], options={"triton.cudagraphs": False})
+
+
+def warn_not_compiled(name: str, error: Exception) -> None:
+    """Warn that Inductor does not compile a program."""
+    reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    warnings.warn(f"torch_compile: Inductor does not compile {name} ({reason}); torch runs it", stacklevel=4)
+
+
+def fx_graph(trace: Trace) -> torch.fx.GraphModule:
+    """Return a claimed trace as an FX graph that calls torch's functions."""
+    graph = torch.fx.Graph()
+    nodes: dict[str, Any] = {p.name: graph.placeholder(f"in_{i}") for i, p in enumerate(trace.args)}
+
+    def written(p: Proxy) -> Any:
+        return nodes[p.name]
+
+    for op in trace.bound_symbols:
+        if op.sym is prims.python_return:
+            graph.output(map_proxies(op.args[0], written))
+        elif op.out_names:
+            node = graph.call_function(
+                op.sym.fn, map_proxies(op.args, written), map_proxies(op.kwargs, written) if op.kwargs else {}
+            )
+            _bind(graph, node, op.output, nodes)
+    return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
 def _bind(graph: torch.fx.Graph, node: Any, output: Any, nodes: dict[str, Any]) -> None:

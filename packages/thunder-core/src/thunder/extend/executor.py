@@ -204,6 +204,13 @@ class Executor:
             return found if found.checker is None and found.profitable is None else None
         return Implementation(op=sym) if sym.executor is self and sym.fn is not None else None
 
+    def ignores(self, sym: Symbol) -> bool:
+        """Check whether the executor runs no call of an operation, neither whole nor by all of its parts.
+
+        The default answer is always right. Programs compile faster if executors of few operations know better.
+        """
+        return False
+
     def rejection(self, bsym: BoundSymbol, *, named: bool = True) -> str | None:
         """Return why the executor does not run an operation; None if it does. `named`: the user named this executor."""
         found = self.implementation(bsym)

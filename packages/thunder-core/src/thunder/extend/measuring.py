@@ -45,6 +45,7 @@ When = Literal["later", "first call"]
 
 _GAIN = 0.97  # another candidate must take less than this fraction of the default's time
 _TURNS, _CALLS, _WARM = 5, 4, 3
+_CLOCKS = ("cpu", "cuda")  # the types of devices on which candidates can be timed
 
 
 class Candidate(NamedTuple):
@@ -127,7 +128,7 @@ class Measurements:
         decided = _decided.get(question.path)
         if decided is None:
             decided = _decided.setdefault(question.path, self._found(question))
-        if not decided.times and self.when == "later":
+        if not decided.times and self.when == "later" and question.device.type in _CLOCKS:
             self.pending.setdefault(question.path, question)
         if question.path not in self._reported:
             self._reported.add(question.path)
@@ -251,7 +252,7 @@ def can_measure(device: torch.device) -> bool:
 
     if device.type == "cuda":
         return not (torch.cuda.is_current_stream_capturing() or is_capturing_graph())
-    return bool(device.type == "cpu")
+    return device.type in _CLOCKS
 
 
 def times_of(candidates: Sequence[Candidate], device: torch.device) -> tuple[dict[str, float], dict[str, str]]:

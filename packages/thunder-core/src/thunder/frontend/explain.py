@@ -18,7 +18,7 @@ _CHOICE = ("operation", "shape_class", "device", "default")  # what identifies a
 
 def explained(stats: Any) -> str:
     """Return the report of a `CompileStats`. Each function below returns the lines of one section."""
-    sections = (_programs, _saved, _choices, _decisions, _recompilations, _eager, _modules, _advice)
+    sections = (_programs, _saved, _choices, _decisions, _recompilations, _eager, _kernels, _modules, _advice)
     return "\n".join([first_line(stats), *(line for section in sections for line in section(stats))])
 
 
@@ -101,6 +101,13 @@ def _eager(stats: Any) -> Iterator[str]:
         yield "calls that ran eagerly"
         for (reason, where), count in fallbacks.most_common(_MAX_FALLBACKS):
             yield f"  {reason}{_at(where)}{_times(count)}"
+
+
+def _kernels(stats: Any) -> Iterator[str]:
+    """List the operations that run in parts because no executor has a kernel for them."""
+    missing = Counter((e.reason, e.where) for e in stats.events.of("kernel"))
+    for (reason, where), count in missing.items():
+        yield f"without a kernel: {reason}{_at(where)}{_times(count)}"
 
 
 def _modules(stats: Any) -> Iterator[str]:

@@ -20,14 +20,14 @@ LOGS = {
     "recompiles": "a line for each compilation, with its reason and duration, and for dropped programs",
     "fallbacks": "a line for each call that runs eagerly, with the reason and the line of user code",
     "guards": "the guards that failed, decisions on values, and the prologue of each new program",
-    "executors": "which executors run the operations of each program, graphs, collectives, and measured choices",
+    "executors": "which executors run operations, missing kernels, graphs, collectives, and measured choices",
     "timing": "the duration of each pass",
     "saved": "a line for each program that is read from the store of saved programs or written to it, or why not",
     "traces": "the text of each compiled program",
 }
 _OF_KIND = {
     "compile": "recompiles", "cache": "recompiles", "fallback": "fallbacks", "guard": "guards", "decision": "guards",
-    "graph": "executors", "collective": "executors", "choice": "executors", "saved": "saved",
+    "graph": "executors", "kernel": "executors", "collective": "executors", "choice": "executors", "saved": "saved",
 }  # fmt: skip
 _loggers = {name: logging.getLogger(f"thunder.{name}") for name in LOGS}
 

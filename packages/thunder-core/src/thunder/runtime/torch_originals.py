@@ -147,22 +147,30 @@ namespaces = _copies()
 original_torch: Any = namespaces["torch"]
 
 
-# Functions of torch in C++ that are no operations: they read files, or run a function that they get.
-_UNSAFE = frozenset({"from_file", "apply_", "map_", "map2_", "register_hook", "module_load", "share_memory_", "set_"})
+# Functions and methods of torch that do more than compute: they read files, change state, or run functions.
+_UNSAFE = frozenset({
+    "_clear_non_serializable_cached_data", "_cufft_set_plan_cache_max_size", "_reduce_ex_internal", "_typed_storage",
+    "apply_", "backward", "from_file", "map2_", "map_", "module_load", "register_hook",
+    "register_post_accumulate_grad_hook", "reinforce", "set_", "share_memory_", "storage", "storage_type",
+})  # fmt: skip
 
 
 @functools.cache
 def operations(namespace: str) -> dict[str, Any]:
     """Return the functions on tensors of a namespace, e.g. "torch.nn.functional", as they were; {} for other names."""
     known = _BEFORE.get(namespace, {})
-    return {
-        name: function
-        for name, function in known.items()
-        if name not in _UNSAFE and (namespace != "torch" or _is_tensor_function(name, function))
-    }
+    return {name: function for name, function in known.items() if _only_computes(namespace, name, function)}
 
 
-def _is_tensor_function(name: str, function: Any) -> bool:
+def _only_computes(namespace: str, name: str, function: Any) -> bool:
+    if name in _UNSAFE or not callable(function):
+        return False
+    if name.startswith("__"):
+        return name in _OPERATORS
+    if namespace == "torch.nn.functional":
+        return not name.startswith("_")  # helpers that are written in Python
+    if namespace != "torch":
+        return True
     return isinstance(function, types.FunctionType) or hasattr(torch._C._VariableFunctions, name)  # type: ignore[attr-defined]
 
 

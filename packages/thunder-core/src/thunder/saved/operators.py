@@ -361,11 +361,11 @@ torchex.foreach_trunc_ torchex.full torchex.gcd torchex.gelu_backward torchex.ge
 torchex.group_norm_backward torchex.group_norm_forward torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad
 torchex.hardsigmoid_backward torchex.hardswish_backward torchex.huber_loss_backward torchex.hypot torchex.igamma
 torchex.igammac torchex.index torchex.index_put torchex.index_put_ torchex.iota torchex.isclose
-torchex.layer_norm_backward torchex.layer_norm_forward torchex.log_normal torchex.log_softmax_backward
-torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward torchex.maximum torchex.minimum
-torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward torchex.native_dropout torchex.nextafter
-torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal torchex.normal_of torchex.pad torchex.prod
-torchex.prod_backward torchex.randint torchex.relu_backward torchex.resize torchex.resize_backward
+torchex.layer_norm_backward torchex.layer_norm_forward torchex.linear_recurrence torchex.log_normal
+torchex.log_softmax_backward torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward torchex.maximum
+torchex.minimum torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward torchex.native_dropout
+torchex.nextafter torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal torchex.normal_of torchex.pad
+torchex.prod torchex.prod_backward torchex.randint torchex.relu_backward torchex.resize torchex.resize_backward
 torchex.rms_norm_backward torchex.rms_norm_forward torchex.rng_state torchex.rrelu_noise torchex.selu_backward
 torchex.setitem torchex.setitem_ torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scatter
 torchex.slice_scatter_ torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort
@@ -410,40 +410,41 @@ ltorch.dropout ltorch.dropout1d ltorch.dropout2d ltorch.dropout3d ltorch.dropout
 ltorch.dsplit ltorch.dstack ltorch.einsum ltorch.elu ltorch.embedding ltorch.empty ltorch.empty_like
 ltorch.empty_strided ltorch.entr ltorch.eq ltorch.erf ltorch.erfc ltorch.erfcx ltorch.erfinv ltorch.exp ltorch.exp2
 ltorch.expand ltorch.expand_as ltorch.expm1 ltorch.exponential ltorch.eye ltorch.feature_alpha_dropout
-ltorch.feature_dropout ltorch.fill ltorch.fill_diagonal ltorch.flatten ltorch.flip ltorch.fliplr ltorch.flipud
-ltorch.float ltorch.float_power ltorch.floor ltorch.floor_divide ltorch.fmax ltorch.fmin ltorch.fmod ltorch.frac
-ltorch.frexp ltorch.full ltorch.full_like ltorch.gather ltorch.gaussian_nll_loss ltorch.gcd ltorch.ge ltorch.gelu
-ltorch.geometric ltorch.getitem ltorch.glu ltorch.group_norm ltorch.group_norm_backward ltorch.group_norm_forward
-ltorch.grouped_mm ltorch.grouped_mm_left_grad ltorch.grouped_mm_right_grad ltorch.gt ltorch.half ltorch.hardshrink
-ltorch.hardsigmoid ltorch.hardswish ltorch.hardtanh ltorch.heaviside ltorch.hinge_embedding_loss ltorch.hsplit
-ltorch.hstack ltorch.huber_loss ltorch.huber_loss_backward ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e
-ltorch.i1 ltorch.i1e ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy
-ltorch.index_fill ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm
-ltorch.instance_norm_train ltorch.int ltorch.interpolate ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf
-ltorch.isnan ltorch.isneginf ltorch.isposinf ltorch.isreal ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss
-ltorch.l1_loss_kernel ltorch.layer_norm ltorch.layer_norm_backward ltorch.layer_norm_forward ltorch.lcm ltorch.ldexp
-ltorch.le ltorch.leaky_relu ltorch.lerp ltorch.lgamma ltorch.linalg_cross ltorch.linalg_diagonal ltorch.linear
-ltorch.linspace ltorch.local_response_norm ltorch.log ltorch.log10 ltorch.log1p ltorch.log2 ltorch.log_ndtr
-ltorch.log_normal ltorch.log_softmax ltorch.log_softmax_backward ltorch.logaddexp ltorch.logaddexp2
-ltorch.logcumsumexp ltorch.logical_and ltorch.logical_not ltorch.logical_or ltorch.logical_xor ltorch.logit
-ltorch.logsigmoid ltorch.logspace ltorch.logsumexp ltorch.long ltorch.lp_pool1d ltorch.lp_pool2d ltorch.lp_pool3d
-ltorch.lt ltorch.mH ltorch.mT ltorch.margin_ranking_loss ltorch.masked_fill ltorch.masked_scatter ltorch.masked_select
-ltorch.matmul ltorch.max ltorch.max_pool1d ltorch.max_pool1d_with_indices ltorch.max_pool2d
-ltorch.max_pool2d_with_indices ltorch.max_pool3d ltorch.max_pool3d_with_indices ltorch.maximum ltorch.mean
-ltorch.median ltorch.meshgrid ltorch.min ltorch.minimum ltorch.mish ltorch.mm ltorch.moveaxis ltorch.movedim
-ltorch.mse_loss ltorch.mse_loss_backward ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot
-ltorch.multi_margin_loss ltorch.multilabel_soft_margin_loss ltorch.multinomial ltorch.mv ltorch.mvlgamma
-ltorch.nan_to_num ltorch.nanmean ltorch.nansum ltorch.narrow ltorch.narrow_copy ltorch.native_dropout ltorch.ndtr
-ltorch.ndtri ltorch.ne ltorch.neg ltorch.new_empty ltorch.new_full ltorch.new_ones ltorch.new_tensor ltorch.new_zeros
-ltorch.nextafter ltorch.nll_loss ltorch.nll_loss_backward ltorch.nll_loss_forward ltorch.nonzero ltorch.nonzero_static
-ltorch.norm ltorch.normal ltorch.normal_values ltorch.normalize ltorch.one_hot ltorch.ones ltorch.ones_like
-ltorch.outer ltorch.pad ltorch.pairwise_distance ltorch.permute ltorch.pixel_shuffle ltorch.pixel_unshuffle
-ltorch.poisson ltorch.poisson_nll_loss ltorch.polar ltorch.polygamma ltorch.positive ltorch.pow ltorch.prelu
-ltorch.prod ltorch.put ltorch.rad2deg ltorch.rand ltorch.rand_like ltorch.randint ltorch.randint_like ltorch.randn
-ltorch.randn_like ltorch.random_values ltorch.randperm ltorch.ravel ltorch.real ltorch.reciprocal
-ltorch.reflection_pad1d ltorch.reflection_pad2d ltorch.reflection_pad3d ltorch.relu ltorch.relu6 ltorch.remainder
-ltorch.repeat ltorch.repeat_interleave ltorch.replication_pad1d ltorch.replication_pad2d ltorch.replication_pad3d
-ltorch.reshape ltorch.reshape_as ltorch.resolve_conj ltorch.resolve_neg ltorch.rms_norm ltorch.rms_norm_backward
+ltorch.feature_dropout ltorch.fill ltorch.fill_diagonal ltorch.flatten ltorch.flex_attention
+ltorch.flex_attention_backward ltorch.flip ltorch.fliplr ltorch.flipud ltorch.float ltorch.float_power ltorch.floor
+ltorch.floor_divide ltorch.fmax ltorch.fmin ltorch.fmod ltorch.frac ltorch.frexp ltorch.full ltorch.full_like
+ltorch.gather ltorch.gaussian_nll_loss ltorch.gcd ltorch.ge ltorch.gelu ltorch.geometric ltorch.getitem ltorch.glu
+ltorch.group_norm ltorch.group_norm_backward ltorch.group_norm_forward ltorch.grouped_mm ltorch.grouped_mm_left_grad
+ltorch.grouped_mm_right_grad ltorch.gt ltorch.half ltorch.hardshrink ltorch.hardsigmoid ltorch.hardswish
+ltorch.hardtanh ltorch.heaviside ltorch.hinge_embedding_loss ltorch.hsplit ltorch.hstack ltorch.huber_loss
+ltorch.huber_loss_backward ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e ltorch.i1 ltorch.i1e
+ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy ltorch.index_fill
+ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm ltorch.instance_norm_train
+ltorch.int ltorch.interpolate ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf ltorch.isnan ltorch.isneginf
+ltorch.isposinf ltorch.isreal ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss ltorch.l1_loss_kernel
+ltorch.layer_norm ltorch.layer_norm_backward ltorch.layer_norm_forward ltorch.lcm ltorch.ldexp ltorch.le
+ltorch.leaky_relu ltorch.lerp ltorch.lgamma ltorch.linalg_cross ltorch.linalg_diagonal ltorch.linear ltorch.linspace
+ltorch.local_response_norm ltorch.log ltorch.log10 ltorch.log1p ltorch.log2 ltorch.log_ndtr ltorch.log_normal
+ltorch.log_softmax ltorch.log_softmax_backward ltorch.logaddexp ltorch.logaddexp2 ltorch.logcumsumexp
+ltorch.logical_and ltorch.logical_not ltorch.logical_or ltorch.logical_xor ltorch.logit ltorch.logsigmoid
+ltorch.logspace ltorch.logsumexp ltorch.long ltorch.lp_pool1d ltorch.lp_pool2d ltorch.lp_pool3d ltorch.lt ltorch.mH
+ltorch.mT ltorch.margin_ranking_loss ltorch.masked_fill ltorch.masked_scatter ltorch.masked_select ltorch.matmul
+ltorch.max ltorch.max_pool1d ltorch.max_pool1d_with_indices ltorch.max_pool2d ltorch.max_pool2d_with_indices
+ltorch.max_pool3d ltorch.max_pool3d_with_indices ltorch.maximum ltorch.mean ltorch.median ltorch.meshgrid ltorch.min
+ltorch.minimum ltorch.mish ltorch.mm ltorch.moveaxis ltorch.movedim ltorch.mse_loss ltorch.mse_loss_backward
+ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot ltorch.multi_margin_loss
+ltorch.multilabel_soft_margin_loss ltorch.multinomial ltorch.mv ltorch.mvlgamma ltorch.nan_to_num ltorch.nanmean
+ltorch.nansum ltorch.narrow ltorch.narrow_copy ltorch.native_dropout ltorch.ndtr ltorch.ndtri ltorch.ne ltorch.neg
+ltorch.new_empty ltorch.new_full ltorch.new_ones ltorch.new_tensor ltorch.new_zeros ltorch.nextafter ltorch.nll_loss
+ltorch.nll_loss_backward ltorch.nll_loss_forward ltorch.nonzero ltorch.nonzero_static ltorch.norm ltorch.normal
+ltorch.normal_values ltorch.normalize ltorch.one_hot ltorch.ones ltorch.ones_like ltorch.outer ltorch.pad
+ltorch.pairwise_distance ltorch.permute ltorch.pixel_shuffle ltorch.pixel_unshuffle ltorch.poisson
+ltorch.poisson_nll_loss ltorch.polar ltorch.polygamma ltorch.positive ltorch.pow ltorch.prelu ltorch.prod ltorch.put
+ltorch.rad2deg ltorch.rand ltorch.rand_like ltorch.randint ltorch.randint_like ltorch.randn ltorch.randn_like
+ltorch.random_values ltorch.randperm ltorch.ravel ltorch.real ltorch.reciprocal ltorch.reflection_pad1d
+ltorch.reflection_pad2d ltorch.reflection_pad3d ltorch.relu ltorch.relu6 ltorch.remainder ltorch.repeat
+ltorch.repeat_interleave ltorch.replication_pad1d ltorch.replication_pad2d ltorch.replication_pad3d ltorch.reshape
+ltorch.reshape_as ltorch.resolve_conj ltorch.resolve_neg ltorch.rms_norm ltorch.rms_norm_backward
 ltorch.rms_norm_forward ltorch.roll ltorch.rot90 ltorch.round ltorch.row_stack ltorch.rrelu ltorch.rsqrt ltorch.rsub
 ltorch.scalar_tensor ltorch.scaled_dot_product_attention ltorch.scatter ltorch.scatter_add ltorch.scatter_reduce
 ltorch.searchsorted ltorch.select ltorch.select_scatter ltorch.selu ltorch.setitem ltorch.sgn ltorch.short
@@ -472,16 +473,17 @@ prims.embedding_backward prims.empty prims.eq prims.erf prims.erfc prims.erfcx p
 prims.exp prims.exp2 prims.expm1 prims.exponential prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp
 prims.full prims.gather prims.gcd prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over
 prims.hypot prims.i0 prims.i0e prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add
-prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear prims.log
-prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal prims.logcumsumexp prims.lt prims.matmul
-prims.max_pool prims.max_pool_backward prims.maximum prims.minimum prims.missing_gradient prims.mul prims.multinomial
-prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter prims.normal prims.number prims.pad prims.poisson
-prims.polar prims.polygamma prims.pow prims.prod prims.put_grad prims.python_del prims.python_return prims.randint
-prims.randperm prims.real prims.reciprocal prims.remainder prims.reshape prims.resize prims.resize_backward
-prims.rng_state prims.round prims.rrelu_noise prims.rsqrt prims.scatter prims.scatter_add prims.scatter_reduce
-prims.searchsorted prims.sgn prims.sign prims.signbit prims.sin prims.sinh prims.size prims.slice prims.slice_scatter
-prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub prims.sum prims.take prims.tan prims.tanh
-prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved
-prims.unpack_trivial prims.var prims.var_mean prims.view prims.where prims.zeta
+prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear
+prims.linear_recurrence prims.log prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal
+prims.logcumsumexp prims.lt prims.matmul prims.max_pool prims.max_pool_backward prims.maximum prims.minimum
+prims.missing_gradient prims.mul prims.multinomial prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter
+prims.normal prims.number prims.pad prims.poisson prims.polar prims.polygamma prims.pow prims.prod prims.put_grad
+prims.python_del prims.python_return prims.randint prims.randperm prims.real prims.reciprocal prims.remainder
+prims.reshape prims.resize prims.resize_backward prims.rng_state prims.round prims.rrelu_noise prims.rsqrt
+prims.scatter prims.scatter_add prims.scatter_reduce prims.searchsorted prims.sgn prims.sign prims.signbit prims.sin
+prims.sinh prims.size prims.slice prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub
+prims.sum prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk prims.transpose prims.trunc
+prims.unfold prims.uniform prims.unpack_saved prims.unpack_trivial prims.var prims.var_mean prims.view prims.where
+prims.zeta
 """.split()
 )

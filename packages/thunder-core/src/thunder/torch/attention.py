@@ -394,6 +394,9 @@ def _(
         return result, ltorch.reshape(g, out.shape) if lacks_batch else g
 
     tensors = _with_batch(*given) if lacks_batch else given
+    if not lacks_batch and not dropout_p and attn_mask is not None and attn_mask.ndim == 3 and query.ndim == 4:
+        # E.g. the biases of ALiBi. For such a mask torch materializes the scores; with a batch, its kernels accept it.
+        tensors = (query, key, value, ltorch.unsqueeze(attn_mask, 0))
     number = _chosen_kernel(*tensors, dropout_p, is_causal, {"scale": scale, "enable_gqa": enable_gqa})
     factor = _scale(query, scale)
     if number not in _NAMES or (dropout_p and _has_gradient(attn_mask)):
@@ -402,7 +405,7 @@ def _(
         result, grads = _dropout_rule(flow, *tensors, dropout_p, is_causal, factor, _NAMES[number])
     else:
         result, grads = _fused_rule(flow, *tensors, is_causal, factor, _NAMES[number])
-    if lacks_batch:
+    if tensors is not given:
         grads = [g if g is None else ltorch.reshape(g, x.shape) for x, g in zip(given, grads)]
     put_grads(given, grads)
     return result

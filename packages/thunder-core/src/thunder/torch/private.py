@@ -12,6 +12,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import importlib
 import os
 import sys
 import threading
@@ -207,13 +208,53 @@ def function_transforms() -> list[tuple[Any, str, str]]:
     return [place for place in places if hasattr(place[0], place[1])]
 
 
-def flex_attention() -> tuple[Any, str, Any] | None:
-    """Return the module and name of flex attention's kernel, and the Python function that computes the same."""
+def flex_attention() -> Any | None:
+    """Return the module of flex attention if it is imported and has the parts that are replaced while tracing."""
     module: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    mathematics: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
-    if not hasattr(module, "flex_attention_hop") or not hasattr(mathematics, "math_attention"):
-        return None  # not imported
-    return module, "flex_attention_hop", mathematics.math_attention
+    return module if hasattr(module, "flex_attention_hop") and hasattr(module, "_apply_kernel_options") else None
+
+
+def masks_nothing(block_mask: tuple[Any, ...]) -> bool:
+    """Check whether the entries of a block mask are those that flex attention uses without a mask."""
+    module: Any = flex_attention()
+    *_, rows, columns, mask_mod = block_mask
+    large = getattr(module, "_LARGE_SPARSE_BLOCK_SIZE", None)
+    return mask_mod is getattr(module, "noop_mask", None) and rows == large and columns == large
+
+
+def flex_attention_autocasts(device: str) -> bool:
+    """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
+    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
+    operators: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
+    return key in getattr(getattr(operators, "flex_attention", None), "py_kernels", {})
+
+
+class FlexAttentionOperators:
+    """The higher-order operators behind flex attention, which Inductor compiles to one kernel each."""
+
+    def __init__(self) -> None:
+        # Imported here, for programs that run it: this takes a second.
+        self._functions: Any = importlib.import_module("torch.nn.attention.flex_attention")
+        # Imported here, for the same reason.
+        self._operators: Any = importlib.import_module("torch._higher_order_ops.flex_attention")
+        self.forward: Any = self._operators.flex_attention
+        self.backward: Any = self._operators.flex_attention_backward
+
+    def empty_block_mask(self, query: torch.Tensor, key: torch.Tensor) -> tuple[Any, ...]:
+        """Return the entries of the block mask that masks nothing."""
+        return tuple(self._functions._create_empty_block_mask(query, key).as_tuple())
+
+    def joint_graph(self, score_mod: Any, query: torch.Tensor, captured: tuple[torch.Tensor, ...]) -> Any:
+        """Return the graph of the gradients of `score_mod`: of the score, and of captured tensors that require grad."""
+        element = query.new_zeros((), requires_grad=True)
+        indices = [query.new_zeros((), dtype=torch.int) for _ in range(4)]
+        with torch.enable_grad(), self.indexing():
+            return self._operators.create_fw_bw_graph(score_mod, (element, *indices), captured)[1]
+
+    def indexing(self) -> Any:
+        """Return the mode in which a tensor can be indexed by elements of a batch."""
+        (owner, name), *_ = modes_that_replace_indexing()
+        return getattr(owner, name)()
 
 
 def modes_that_replace_indexing() -> list[tuple[Any, str]]:

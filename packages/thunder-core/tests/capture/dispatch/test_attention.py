@@ -156,3 +156,14 @@ def test_wrong_calls_are_refused_as_torch_refuses_them():
     jf = thunder.jit(lambda q, k, mask: F.scaled_dot_product_attention(q, k, k, mask, is_causal=True))
     with pytest.raises(ValueError, match="should not be used with causal=True"):
         jf(q, k, causal_lower_right(3, 7))
+
+
+def test_packed_sequences_are_one_operation_of_torch() -> None:
+    """Without a plugin, `varlen_attn` runs torch's kernel. On the CPU torch has none, and raises its own error."""
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    x, ends = torch.randn(10, 2, 16, requires_grad=True), torch.tensor([0, 4, 10], dtype=torch.int32)
+    jf = thunder.jit(lambda x: varlen.varlen_attn(x, x, x, ends, ends, 6, 6))
+    with pytest.raises(NotImplementedError, match="_flash_attention_forward"):
+        jf(x)
+    operations = [op.sym.name for op in thunder.last_traces(jf)[0].bound_symbols]
+    assert "_varlen_attn" in operations

@@ -23,10 +23,14 @@ OPTION = "triton_timed"
 class LaunchLike(Protocol):
     """A kernel and its launch parameters, as far as a candidate depends on them."""
 
-    source: Any
-    grid: tuple[int, int]
-    numbers: tuple[Any, ...]
-    warps: int
+    @property
+    def source(self) -> Any: ...
+    @property
+    def grid(self) -> tuple[int, int]: ...
+    @property
+    def numbers(self) -> tuple[Any, ...]: ...
+    @property
+    def warps(self) -> int: ...
 
 
 def register(registry: Any) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 
 from thunder import prims
 from thunder.extend import BoundSymbol, Proxy, TensorProxy, dtypes
-from thunder_ex_triton.fusion.index import Group, Index, address
-from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_reduction, reduces
+from thunder_ex_triton.fusion.errors import Unfit
+from thunder_ex_triton.fusion.index import Group, Index, address, flipped
+from thunder_ex_triton.fusion.iteration_space import Space, is_reduction, reduces
 from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.lines import CHECK, DRAW, VALUE, Access, Line, Loop
 from thunder_ex_triton.fusion.op_table import (
@@ -29,10 +30,11 @@ from thunder_ex_triton.fusion.op_table import (
     operands_of,
     storage_type,
 )
+from thunder_ex_triton.fusion.scans import is_scan, scan_index, scan_of
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["GATHERS", "UNIFORM", "Writer", "in_chunks", "mentions", "pointer"]
+__all__ = ["GATHERS", "UNIFORM", "Writer", "in_blocks", "in_chunks", "mentions", "pointer"]
 
 UNIFORM = "triton.triton_uniform"  # the id of the operator that draws random numbers
 GATHERS = {prims.embedding, prims.take}  # the rows of tables, by index
@@ -65,6 +67,10 @@ class Writer:
         self.rounded: dict[str, str] = {}  # the unrounded value of each rounded value
         self.titles: dict[str, str] = {}
         self.places: dict[str, Index] = {}  # where whole values are computed, one element per program and lane
+        self.functions: dict[
+            tuple[int, tuple[str, ...]], str
+        ] = {}  # the names of functions that combine elements of scans
+        self.carries: list[Line] = []  # the lines at the end of a block of a scan
         self.count = 0
 
     # -- values -------------------------------------------------------------------------------------------------------
@@ -105,6 +111,8 @@ class Writer:
             return self.drawn(op, index)
         if is_reduction(op):
             return self.reduction(op, position, index, guard)
+        if is_scan(op):
+            return self.scan(op, position, index, guard)
         write = POINTWISE.get(sym.id)
         if write is not None:
             exponent = self._of_logistic(op)
@@ -178,7 +186,7 @@ class Writer:
             return self.named(f"({_block(place)}.to(tl.int64) * {step} + {start}).to({compute_type(x.dtype)})")
         if sym is prims.flip:
             turned = [d % x.ndim for d in args[1]]
-            moved = index.mapped(lambda i, e: f"({x.shape[i] - 1} - {e})" if i in turned else e, args[0].shape)
+            moved = index.mapped(lambda i, e: flipped(e, x.shape[i]) if i in turned else e, args[0].shape)
             return self.value(args[0], moved, guard)
         if sym is prims.cat:
             return self.cat(args[0], args[1], index, guard)
@@ -354,6 +362,39 @@ class Writer:
             self.known[p.name, index.key, ""] = name
         return (variance, mean)[position]
 
+    def scan(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
+        """Return the result of a scan. The lines scan a block, and combine it with what the blocks before amount to."""
+        if guard or index.key != scan_index(op).key:
+            raise Unfit("uses the scan of another row")
+        scan = scan_of(op)
+        kinds = [compute_type(dtypes.int64 if x is None else x.dtype) for x in scan.operands]
+        tiles = ["r" if x is None else self.value(x, index) for x in scan.operands]
+        tiles = [f"tl.broadcast_to({tile}, (XB, RB)).to({kind})" for tile, kind in zip(tiles, kinds)]
+        combine = self.functions.setdefault((len(tiles), scan.lines), f"combine{len(self.functions)}")
+        block, before, both, out = (self._new(len(tiles), letter) for letter in "vcvv")
+        given = f"({', '.join(tiles)})" if len(tiles) > 1 else tiles[0]
+        reverse = ", reverse=True" if self.space.direction < 0 else ""
+        left = [c if i in scan.carried else v for i, (c, v) in enumerate(zip(before, block))]
+        self.lines += [
+            Line(f"{', '.join(block)} = tl.associative_scan({given}, 1, {combine}{reverse})"),
+            Line(f"{', '.join(both)} = {combine}({', '.join([*left, *block])})"),
+        ]
+        for i in scan.carried:  # the first block has nothing before it
+            self.rows.append(Line(f"{before[i]} = tl.zeros((XB, 1), {kinds[i]})"))
+            self.lines.append(Line(f"{out[i]} = tl.where(start == 0, {block[i]}, {both[i]})"))
+            last = f"tl.sum(tl.where(last, {out[i]}, 0), 1)[:, None].to({kinds[i]})"
+            self.carries.append(Line(f"{before[i]} = {last}"))
+        for p, i in zip(op.flat_outs, scan.results):
+            self.known[p.name, index.key, ""] = out[i]
+        return out[scan.results[position]]
+
+    def _new(self, count: int, letter: str) -> list[str]:
+        """Return new names of values that differ in each row and column."""
+        names = [f"{letter}{self.count + i}" for i in range(count)]
+        self.count += count
+        self.depends.update((name, frozenset("xr")) for name in names)
+        return names
+
     # -- text ---------------------------------------------------------------------------------------------------------
     def named(
         self, text: str, *, access: Access | None = None, kind: str = VALUE, row: bool = False, single: bool = False
@@ -423,6 +464,19 @@ def mentions(text: str, name: str) -> bool:
 def _moved(expression: str, start: int, step: int) -> str:
     text = expression if step == 1 else f"{expression} * {step}"
     return text if start == 0 else f"({text} + {start})"
+
+
+def in_blocks(body: Sequence[Line], space: Space, integer: str) -> Loop:
+    """Return a loop over the blocks of a scanned row. Elements outside of the row are the last ones of its last block.
+
+    `last` is the element of a block behind which the next block follows.
+    """
+    lanes = "tl.arange(0, RB)[None, :]"
+    wide = f"{lanes}{integer}"
+    forward = f"r = start + {wide}", f"rm = r < {space.columns}", f"last = {lanes} == RB - 1"
+    backward = f"r = {space.columns} - RB - start + {wide}", "rm = r >= 0", f"last = {lanes} == 0"
+    head = f"for start in range(0, {space.columns}, RB):", *(forward if space.direction > 0 else backward)
+    return Loop(head, tuple(body))
 
 
 def in_chunks(body: Sequence[Line], space: Space) -> Loop:

@@ -29,12 +29,14 @@ from thunder.toolkit.layouts import eager_strides
 from thunder_ex_triton import channels_last
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
-from thunder_ex_triton.fusion.iteration_space import Space, Unfit, after_columns, is_reduction, reduces, space_of
+from thunder_ex_triton.fusion.errors import Unfit
+from thunder_ex_triton.fusion.iteration_space import Space, after_columns, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
 from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.fusion.scans import is_scan, unfit_scan
 from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
 from thunder_ex_triton.fusion.updates import Update, with_groups, with_numbers
@@ -185,6 +187,8 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
         return None
     if sym.id == MATVEC:
         return "has symbolic sizes" if is_symbolic(bsym) else None
+    if is_scan(bsym):
+        return unfit_scan(bsym, _unfit)
     if not sym.is_prim or sym.executor is not None:
         return "is not a primitive"
     if sym.id in POINTWISE:
@@ -306,6 +310,7 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
         return found
 
     before_products = _before_products(trace)
+    only_summed = _only_summed(trace, primitives)
 
     def may_join(first: Sequence[BoundSymbol], second: Sequence[BoundSymbol]) -> bool:
         both = (*first, *second)
@@ -318,7 +323,10 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
             return False
         if space.by_column and _spreads_sums(inner, space):
             return False
-        fitting = {space.size, space.all_rows, space.all_columns} if space.reduces else {space.size}
+        if space.direction and any(only_summed.issuperset(op.out_names) for op in both if op.out_names):
+            return False
+        sums = {space.all_rows, space.all_columns} if space.reduces and not space.direction else set()
+        fitting = {space.size, *sums}
         inside = {id(op) for op in both}
         made: dict[str, Any] = {p.name: sizes.tensor(p) for op in both for p in op.flat_outs}
         base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}
@@ -332,6 +340,29 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
         return True
 
     return may_join
+
+
+def _only_summed(trace: Trace, primitives: Callable[[BoundSymbol], Sequence[BoundSymbol]]) -> set[str]:
+    """Return the values of traces with scans that only sums need, except for results of scans.
+
+    The kernels of the sums compute them. The kernel of a scan would have to store the terms of each sum.
+    """
+    scans = {n for op in trace.bound_symbols if any(map(is_scan, primitives(op))) for n in op.out_names}
+    if not scans:
+        return set()
+    found: set[str] = set()
+    others: set[str] = set()  # the values that other operations need
+    for op in reversed(trace.bound_symbols):
+        parts = primitives(op)
+        in_sums = {name for name in op.out_names if name in found and name not in others}
+        found -= others
+        if any(map(is_reduction, parts)) or (
+            parts and not any(map(is_scan, parts)) and len(in_sums) == len(op.out_names)
+        ):
+            found.update(op.arg_names)
+        else:
+            others.update(op.arg_names)
+    return found - others - scans
 
 
 def _before_products(trace: Trace) -> set[str]:

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from thunder_ex_triton.fusion.iteration_space import Unfit
+from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.sizes import hint_of
 
-__all__ = ["Group", "Index", "address", "plus", "times"]
+__all__ = ["Group", "Index", "address", "flipped", "plus", "times"]
 
 
 class Part(NamedTuple):
@@ -80,6 +80,14 @@ def plus(*terms: str) -> str:
     """Return a sum."""
     kept = [t for t in terms if t != "0"]
     return f"({' + '.join(kept)})" if len(kept) > 1 else (kept or ["0"])[0]
+
+
+def flipped(expression: str, size: int) -> str:
+    """Return the position from the end, for a position from the beginning of a dimension, or the other way round."""
+    start = f"({size - 1} - "
+    if expression.startswith(start):
+        return expression[len(start) : -1]
+    return f"{start}{expression})"
 
 
 class Index:

@@ -5,6 +5,8 @@ All operations of a kernel share one space of `batch * rows * columns` elements.
 has one result per row. A reduction over leading dimensions has one result per column. A reduction over dimensions in
 the middle has one result per column of each batch entry. A space without reductions has a single column.
 
+A scan goes along the columns of each row, and its rows count through all other dimensions.
+
 The product of a weight and a single row is a reduction of the weight's rows. Its kernel may also compute reductions of
 the single row (a norm), which each program repeats.
 """
@@ -17,12 +19,13 @@ from typing import NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
+from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, REDUCTIONS
+from thunder_ex_triton.fusion.scans import is_scan, scanned
 
 __all__ = [
     "MAX_COLUMNS",
     "Space",
-    "Unfit",
     "after_columns",
     "has_work",
     "is_long",
@@ -35,15 +38,12 @@ MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
 MIN_ENTRY = 1 << 11  # the elements of a batch entry that are enough work for a program
 
 
-class Unfit(Exception):
-    """Raised with the reason why operations cannot form one kernel."""
-
-
 class Space(NamedTuple):
     """Rows and columns of each batch entry.
 
     `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns. Only spaces that
-    are reduced along columns, and not along rows, have more than one batch entry.
+    are reduced along columns, and not along rows, have more than one batch entry. `direction` is 1 or -1 if rows are
+    scanned from their beginning or from their end.
     """
 
     rows: int
@@ -51,6 +51,7 @@ class Space(NamedTuple):
     by_row: bool = False
     by_column: bool = False
     batch: int = 1
+    direction: int = 0
 
     @property
     def size(self) -> int:
@@ -75,8 +76,8 @@ class Space(NamedTuple):
 
     @property
     def reduces(self) -> bool:
-        """Whether the kernel reduces."""
-        return self.by_row or self.by_column
+        """Whether the kernel reduces or scans."""
+        return self.by_row or self.by_column or self.direction != 0
 
 
 def is_long(space: Space) -> bool:
@@ -122,6 +123,8 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     products = [op for op in operations if op.sym.id == MATVEC]
     if products:
         _check_products(operations)
+    if any(map(is_scan, operations)):
+        return _space_of_scans(operations)
     for op in operations:
         for p in op.flat_outs:
             if isinstance(p, TensorProxy):
@@ -146,6 +149,33 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     return found
 
 
+def _space_of_scans(operations: Sequence[BoundSymbol]) -> Space:
+    """Return the common space of scans and elementwise operations, or raise `Unfit`."""
+    if any(map(is_reduction, operations)):
+        raise Unfit("has both scans and reductions")
+    spaces = {(s[0], s[1], s[2]) for s in map(scanned, filter(is_scan, operations))}
+    if len(spaces) > 1:
+        raise Unfit("has scans of different shapes or directions")
+    rows, columns, direction = spaces.pop()
+    space = Space(rows, columns, direction=direction)
+    if any(math.prod(p.shape) > space.size for op in operations for p in op.flat_outs if isinstance(p, TensorProxy)):
+        raise Unfit("has values larger than the scanned tensor")
+    late: set[str] = set()  # values that depend on a scan
+    for op in operations:
+        if is_scan(op) or not late.isdisjoint(op.arg_names):
+            if not (is_scan(op) or op.sym.id in POINTWISE or op.sym in (prims.transpose, prims.flip) or _keeps(op)):
+                raise Unfit("reads elements of a scan that other blocks compute")
+            late.update(op.out_names)
+    return space
+
+
+def _keeps(op: BoundSymbol) -> bool:
+    """Check whether the result has the elements of the operand in the same order."""
+    if not op.sym.facts.keeps_order and op.sym is not prims.broadcast_in_dim:
+        return False
+    return math.prod(op.args[0].shape) == math.prod(op.output.shape)
+
+
 def _is_of_single_row(own: Space, product: BoundSymbol) -> bool:
     """Check whether a reduction has the shape of a product's single row."""
     return own.by_row and (own.rows, own.columns) == (1, product.args[0].shape[1])
@@ -156,11 +186,7 @@ def _check_products(operations: Sequence[BoundSymbol]) -> None:
     late: set[str] = set()
     for op in operations:
         if not late.isdisjoint(op.arg_names):
-            a, out = op.args[0], op.output
-            if op.sym.id not in POINTWISE and not (
-                (op.sym.facts.keeps_order or op.sym is prims.broadcast_in_dim)
-                and math.prod(a.shape) == math.prod(out.shape)
-            ):
+            if op.sym.id not in POINTWISE and not _keeps(op):
                 raise Unfit("reads elements of a product that other programs compute")
             late.update(op.out_names)
         elif op.sym.id == MATVEC:

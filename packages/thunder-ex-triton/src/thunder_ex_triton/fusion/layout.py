@@ -7,12 +7,14 @@ need no copy that eager mode does not need.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.op_table import POINTWISE
+from thunder_ex_triton.fusion.scans import ASSOCIATIVE
 from thunder_ex_triton.fusion.sizes import hint_of
 
 __all__ = ["contiguous", "dense", "layouts", "packed"]
@@ -58,6 +60,10 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
         return _together(p.shape, [found[x.name] for x in op.args if isinstance(x, TensorProxy) and x.ndim == p.ndim])
     if sym is prims.cat and all(_is_channels_last(x.shape, found[x.name]) for x in op.tensors()):
         return _channels_last(p.shape)
+    if sym.id == ASSOCIATIVE:  # the decomposition makes results whose scanned dimension is the first one in memory
+        first = op.args[2] % p.ndim
+        rest = contiguous([n for d, n in enumerate(p.shape) if d != first])
+        return (*rest[:first], math.prod(p.shape) // max(p.shape[first], 1), *rest[first:])
     if not isinstance(a, TensorProxy):
         return contiguous(p.shape)
     strides = found[a.name]
@@ -65,6 +71,8 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
         return _channels_last(p.shape)
     if sym is prims.flip:
         return _together(p.shape, [strides])
+    if sym is prims.linear_recurrence:
+        return _together(p.shape, [found[op.args[1].name]])
     if sym is prims.transpose:
         return tuple([strides[i] for i in op.args[1]])
     if sym is prims.broadcast_in_dim:

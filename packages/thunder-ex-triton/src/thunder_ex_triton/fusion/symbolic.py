@@ -18,7 +18,8 @@ import torch
 from thunder.extend import BoundSymbol, Executor, NumberProxy, TensorProxy, known_shape, to_torch_device
 from thunder.toolkit.fusion import Region, torch_program
 from thunder_ex_triton.fusion.dump import program
-from thunder_ex_triton.fusion.iteration_space import Space, Unfit, is_long
+from thunder_ex_triton.fusion.errors import Unfit
+from thunder_ex_triton.fusion.iteration_space import Space, is_long
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.layout import contiguous, packed
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, processors, program_of

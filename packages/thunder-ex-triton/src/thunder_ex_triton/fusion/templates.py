@@ -18,13 +18,15 @@ from typing import Any, NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
-from thunder_ex_triton.fusion.codegen import Writer, in_chunks, mentions, pointer
+from thunder_ex_triton.fusion.codegen import Writer, in_blocks, in_chunks, mentions, pointer
+from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
-from thunder_ex_triton.fusion.index import Group, Index
-from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, Unfit, after_columns, is_reduction, reduces
+from thunder_ex_triton.fusion.index import Group, Index, flipped
+from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
+from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import is_chunking_profitable
 
@@ -83,7 +85,7 @@ class KernelSource(NamedTuple):
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    template: str  # "elements", "rows", "long", "columns" or "finish"
+    template: str  # "elements", "rows", "long", "columns", "finish" or "scan"
     titles: dict[str, str]  # the names of the kernel's values in the trace
     read: int = 0  # the bytes that the kernel reads per element of its space
     written: int = 0  # the bytes that a kernel of long rows writes per element of its space
@@ -92,6 +94,7 @@ class KernelSource(NamedTuple):
     passes: int = 0  # the number of loops over a long row
     products: int = 0  # the number of weights that the kernel multiplies by a single row
     checks: bool = False  # whether the kernel asserts that indices are in bounds
+    along: bool = False  # whether the elements of a scanned row are adjacent in memory
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
 
 
@@ -120,6 +123,8 @@ def kernels_of(
     With `wide`, offsets need 64 bits. With `long`, kernels loop over the chunks of a row.
     """
     integer = ".to(tl.int64)" if wide else ""
+    if space.direction:
+        return [_scan(operations, strides, outputs, space, integer)]
     if not space.reduces:
         return [_elements(operations, strides, outputs, space, integer)]
     if long:
@@ -275,6 +280,59 @@ def _long(
     parameters = "XB: tl.constexpr, RB: tl.constexpr"
     kernel = _kernel("long", writer, writer.reads, [p.name for p in outputs], parameters, [*head, *body])
     return kernel._replace(written=sum(written), passes=passes)
+
+
+def _scan(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> KernelSource:  # fmt: skip
+    """Return a kernel that goes along rows in blocks, and carries what the blocks before amount to."""
+    writer = Writer(operations, strides, space, long=True)
+    places = _places_of_scans(operations)
+    whole = next(scan_index(op) for op in operations if is_scan(op))
+    stores = []
+    for p in sorted(outputs, key=lambda p: p.name not in places):
+        if math.prod(p.shape) != space.size:
+            raise Unfit("makes tensors of several sizes")
+        index = places.get(p.name) or writer.places.get(p.name) or whole
+        if index.shape != tuple(p.shape):
+            raise Unfit("makes tensors of several shapes")
+        stores.append(writer.stored(p, index, writer.value(p, index)))
+    head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
+    head.append("zero = tl.arange(0, 1)[:, None]")
+    loop = in_blocks([*writer.lines, *stores, *writer.carries], space, integer)
+    body: list[str | Line | Loop] = [*head, *writer.before, *writer.rows, loop]
+    kernel = _kernel(
+        "scan", writer, writer.reads, [p.name for p in outputs], "XB: tl.constexpr, RB: tl.constexpr", body
+    )
+    functions = [line for given, name in writer.functions.items() for line in combining(name, *given)]
+    named = places.get(outputs[0].name, whole)
+    steps = [s for g, s in zip(named.dims(), strides[outputs[0].name]) if mentions(g.expression, "r")]
+    return kernel._replace(text="\n".join([*functions, kernel.text]), along=steps == [1])
+
+
+def _places_of_scans(operations: Sequence[BoundSymbol]) -> dict[str, Index]:
+    """Return the indices at which a kernel computes the results of scans, and the values that depend on them."""
+    found: dict[str, Index] = {}
+    for op in operations:
+        late = next((found[name] for name in op.arg_names if name in found), None)
+        if is_scan(op):
+            index = scan_index(op)
+        elif late is None:
+            continue
+        elif op.sym is prims.transpose:
+            index = Index([late.dims()[i] for i in op.args[1]])
+        elif op.sym is prims.flip:
+            index = _turned(late, op.output.shape, op.args[1])
+        else:
+            index = late.reshaped(op.output.shape)
+        found.update(dict.fromkeys(op.out_names, index))
+    return found
+
+
+def _turned(index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
+    turned = [d % len(shape) for d in dims]
+    return index.mapped(lambda i, e: flipped(e, shape[i]) if i in turned else e, shape)
 
 
 def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:

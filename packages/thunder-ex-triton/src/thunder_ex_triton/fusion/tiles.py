@@ -57,6 +57,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def along(self) -> bool:
+        """Whether the elements of a scanned row are adjacent in memory."""
+        ...
+
+    @property
     def passes(self) -> int:
         """The number of loops over a long row."""
         ...
@@ -91,6 +96,8 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     wide = power_of_two(columns)
     if source.template == "elements":
         found = _of_elements(source, rows)
+    elif source.template == "scan":
+        found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
         found = _of_products(rows, wide, source.read) if source.products else _of_rows(rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
@@ -126,6 +133,20 @@ def _of_rows(rows: int, wide: int) -> list[Tiling]:
     warps = _warps(tall * wide)
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
+
+
+def _of_scans(rows: int, wide: int, along: bool) -> list[Tiling]:
+    """Return the tilings of scans: blocks that are long along the dimension whose elements are adjacent in memory."""
+    found = []
+    for elements, warps in ((2048, 4), (4096, 4), (1024, 2), (2048, 8)):
+        if along:
+            block = min(wide, elements)
+            tall = max(1, min(elements // block, power_of_two(blocks(rows, _FEWEST_PROGRAMS))))
+        else:  # a half warp loads at least one segment of memory
+            tall = max(16, min(128, power_of_two(rows // _FEWEST_PROGRAMS)))
+            block = min(wide, elements // tall)
+        found.append(Tiling((blocks(rows, tall), 1), (tall, block), warps))
+    return found
 
 
 def _of_products(rows: int, wide: int, read: int) -> list[Tiling]:

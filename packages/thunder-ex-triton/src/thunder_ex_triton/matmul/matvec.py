@@ -22,7 +22,7 @@ from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, r
 from thunder_ex_triton.matmul.padding import LINEAR, MATMULS, transposes
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["DTYPES", "OPTION", "is_profitable", "like", "register", "run"]
+__all__ = ["DTYPES", "OPTION", "is_profitable", "like", "product_of", "register", "run"]
 
 OPTION = "triton_matvec"
 DTYPES = (dtypes.float16, dtypes.bfloat16)
@@ -66,21 +66,21 @@ def register(registry: Any, executor: str) -> None:
         made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
 
         def replacement(op: BoundSymbol) -> Any:
-            found = _product(op, made_by)
+            found = product_of(op, made_by)
             if found is None or not is_profitable(*found[:2]) or any(ex.takes(op, named=named) for ex in others):
                 return None
             x, weight, bias = found
             out = matvec(weight, x)
             return out if bias is None else out + bias
 
-        if not any(_product(op, made_by) is not None for op in trace.bound_symbols):
+        if not any(product_of(op, made_by) is not None for op in trace.bound_symbols):
             return trace
         return rewrite(trace, "Products of single rows", replacement, drops_dead_code=True)
 
     registry.register_transform(OPTION, replace, phase="before_execution")
 
 
-def _product(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> tuple[Any, Any, Any] | None:
+def product_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> tuple[Any, Any, Any] | None:
     """Return the row, the weight and the bias of a product; None if `op` is another operation."""
     x, weight, bias = (*op.args, *op.kwargs.values(), None, None, None)[:3]
     if op.sym.id in LINEAR:

@@ -15,19 +15,17 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.phase import active
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.dispatch.opaque import leave_loop
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.higher_order.subtrace import trace_separately
 from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.errors import TracingError
 from thunder.core.langctx import set_langctx
 from thunder.core.prims import get_grad, put_grad
 from thunder.core.prims.autodiff import zeros_of
-from thunder.core.printer import PrintContext, bound_symbol_lines, call_line
+from thunder.core.printer import call_with_programs
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
@@ -77,20 +75,10 @@ def _choose(pred: Any, true: Any, false: Any, *operands: Any) -> Any:
     return true(*operands) if pred else false(*operands)
 
 
-def _print(bsym: BoundSymbol, context: PrintContext) -> list[str]:
-    lines = [call_line(bsym, context)]
-    aside = context.for_comments()
-    for branch in bsym.args[1:3]:
-        lines.append(f"  # {branch.__name__}({', '.join(p.name for p in branch.trace.args)}):")
-        for op in branch.trace.bound_symbols:
-            lines += [f"    # {line}" for line in bound_symbol_lines(op, depth=0, context=aside)]
-    return lines
-
-
 def _symbol(*tags: OpTags) -> Symbol:
     return Symbol(
-        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose, printer=_print,
-        tags=tags,
+        "cond", _meta, id=("torch.cond", *tags), is_prim=True, executor=torch_executor, fn=_choose,
+        printer=call_with_programs, tags=tags,
     )  # fmt: skip
 
 
@@ -299,7 +287,10 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
         raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
     if not isinstance(operands, (tuple, list)):
         raise RuntimeError(f"Expect operands to be a tuple of tensors, but got {operands}.")
-    parts = [_traced(tracer, fn, operands) for fn in (true_fn, false_fn)]
+    parts = [
+        trace_separately(tracer, lambda fn=fn: fn(*operands), "torch.cond")  # type: ignore[misc]
+        for fn in (true_fn, false_fn)
+    ]
     _check_alike(parts[0][1], parts[1][1])
     inputs = {p.name: p for operations, output in parts for p in _read(operations, output)}
     branches = [
@@ -317,22 +308,6 @@ def _chosen(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: An
         if grad and tracer.detaching and not torch.is_grad_enabled():
             made = tracer.detached(made, (), {})
         return tracer.wrap(made, requires_grad=grad and torch.is_grad_enabled())
-
-
-def _traced(tracer: Tracer, fn: Callable[..., Any], operands: Sequence[Any]) -> tuple[list[BoundSymbol], Any]:
-    """Trace one of the two functions, and return its operations and its result."""
-    before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
-    effects = active.effects
-    with tracer.trace.scope() as operations:
-        result = fn(*operands)
-        output = tracer.unwrap(result)
-    if active.effects != effects:
-        fall_back("a branch of torch.cond prints, logs or warns")
-    if any(storage.version != version for storage, version in before.values()):
-        raise TracingError(
-            "a function passed to torch.cond writes to a tensor created outside of it. Return the new value instead"
-        )
-    return operations, output
 
 
 def _read(operations: Sequence[BoundSymbol], output: Any) -> list[Proxy]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.phase import active
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
@@ -28,7 +30,7 @@ from thunder.core.symbol import BoundSymbol, map_proxies
 from thunder.core.trace import Trace
 from thunder.passes.checkpoint import drop_unused_results
 
-__all__ = ["Escaped", "Subtrace", "handle_here", "tracer_here"]
+__all__ = ["Escaped", "Subtrace", "handle_here", "trace_separately", "tracer_here"]
 
 
 class Escaped:
@@ -47,6 +49,21 @@ def handle_here(tracer: Tracer, tensor: torch.Tensor) -> Handle:
     """Return the handle of a tensor of user code."""
     with tracer.recording():
         return tracer.handle_of(tensor)
+
+
+def trace_separately(tracer: Tracer, call: Callable[[], Any], name: str) -> tuple[list[BoundSymbol], Any]:
+    """Trace a function that the user passed to the operation `name`. Return its operations and its result."""
+    before = {id(h._storage): (h._storage, h._storage.version) for h in [*tracer.handles]}
+    effects = active.effects
+    with tracer.trace.scope() as operations:
+        output = tracer.unwrap(call())
+    if active.effects != effects:
+        fall_back(f"a function that is passed to {name} prints, logs or warns")
+    if any(storage.version != version for storage, version in before.values()):
+        raise TracingError(
+            f"a function passed to {name} writes to a tensor created outside of it. Return the new value instead"
+        )
+    return operations, output
 
 
 class Subtrace:

@@ -14,13 +14,14 @@ from thunder.core import dtypes
 from thunder.core.errors import check
 from thunder.core.prims.base import prim
 from thunder.core.prims.batch_rules import along_dim
-from thunder.core.prims.metas import canonicalize_dim
+from thunder.core.prims.metas import canonicalize_dim, check_same_device
 from thunder.core.prims.scattering import scatter_add
 from thunder.core.prims.shape import flip, pad
 from thunder.core.prims.sorting import distinct_values
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
+from thunder.core.symint.numbers import equal_shapes
 
 _TAGS = (OpTags.REDUCTION_OP,)
 
@@ -190,3 +191,66 @@ logcumsumexp.samples(functools.partial(scan_samples, low=-3, high=3))
 for _sym in (cumsum, cumprod, logcumsumexp, cummax, cummin):
     _sym.batch(along_dim(_sym))
     _sym.errors(wrong_dims)
+
+
+# -- linear recurrences ------------------------------------------------------------------------------------------------
+@prim(tags=_TAGS)
+def linear_recurrence(a: TensorProxy, b: TensorProxy, dim: int, reverse: bool = False, /) -> TensorProxy:
+    """Return the values of `h[t] = a[t] * h[t - 1] + b[t]` along `dim`, where `h` is zero before the first element.
+
+    With `reverse`, the recurrence begins at the end: `h[t] = a[t] * h[t + 1] + b[t]`.
+    """
+    check(a.ndim > 0, lambda: "linear_recurrence: expects at least one dimension")
+    check(
+        equal_shapes(a.shape, b.shape) and a.dtype is b.dtype,
+        lambda: f"linear_recurrence: factors and terms differ: {a.type_string()} and {b.type_string()}",
+    )
+    check(not dtypes.is_boolean_dtype(a.dtype), lambda: "linear_recurrence: expects numbers, not booleans")
+    check_same_device("linear_recurrence", a, b)
+    return _scan_meta(b, dim)
+
+
+def _before(x: Any, dim: int, reverse: bool) -> Any:
+    """Return, for each position, the element that a recurrence computes before it; zero at the first position."""
+    return _shifted(x, 0, canonicalize_dim(x.ndim, dim), 1 if reverse else -1)
+
+
+@linear_recurrence.vjp
+def _(g: Any, out: Any, a: Any, b: Any, dim: Any, reverse: bool = False) -> Any:
+    # The gradient of h[t] is g[t] plus a[t + 1] times the gradient of h[t + 1].
+    if dtypes.is_complex_dtype(a.dtype):
+        a, out = a.conj(), out.conj()
+    total = linear_recurrence(_before(a, dim, not reverse), g, dim, not reverse)
+    return total * _before(out, dim, reverse), total
+
+
+@linear_recurrence.jvp
+def _(t: Any, out: Any, a: Any, b: Any, dim: Any, reverse: bool = False) -> Any:
+    moved = [t[1]] if t[1] is not None else []
+    if t[0] is not None:
+        moved.append(t[0] * _before(out, dim, reverse))
+    return linear_recurrence(a, moved[0] if len(moved) == 1 else moved[0] + moved[1], dim, reverse)
+
+
+@linear_recurrence.batch
+def _(b: Any, factors: Any, terms: Any, dim: int, reverse: bool = False) -> Any:
+    factors, terms = b.expand(factors), b.expand(terms)
+    return linear_recurrence(factors, terms, b.dim(terms, dim), reverse)
+
+
+@linear_recurrence.samples
+def _(make: MakeTensor) -> Any:
+    factors, terms = {"low": -1, "high": 2}, {"low": -2, "high": 2}
+    yield SampleInput(make((4, 5), **factors), make((4, 5), **terms), 1)
+    yield SampleInput(make((2, 7, 3), **factors), make((2, 7, 3), **terms), -2, True)
+    yield SampleInput(make((5,), **factors), make((5,), **terms), 0, True)
+    yield SampleInput(make((1, 3), **factors), make((1, 3), **terms), 0)
+    yield SampleInput(make((0, 3), **factors), make((0, 3), **terms), 0)
+    yield SampleInput(make((5, 3), **factors).mT, make((3, 5), **terms), 1)
+
+
+@linear_recurrence.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), make((2, 3)), 2), IndexError, "Dimension out of range"
+    yield SampleInput(make((2, 3)), make((3,)), 0), RuntimeError, "factors and terms differ"
+    yield SampleInput(make(()), make(()), 0), RuntimeError, "at least one dimension"

@@ -72,6 +72,7 @@ _IMPLEMENTATIONS: tuple[tuple[Symbol, Callable[..., Any]], ...] = (
     (prims.sort, sorting.sort),
     (prims.cumsum, sorting.cumsum),
     (prims.cumprod, sorting.cumprod),
+    (prims.linear_recurrence, sorting.linear_recurrence),
     # -- matrix products and networks
     (ltorch.grouped_mm_left_grad, matmul.grouped_mm_left_grad),
     (ltorch.grouped_mm_right_grad, matmul.grouped_mm_right_grad),

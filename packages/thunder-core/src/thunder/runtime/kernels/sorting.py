@@ -27,3 +27,33 @@ def cumsum(a: torch.Tensor, dim: int) -> torch.Tensor:
 def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
     """Return the cumulative product in the tensor's dtype, although torch would promote integers."""
     return torch.cumprod(a, dim, dtype=a.dtype)
+
+
+@kernel
+def linear_recurrence(a: torch.Tensor, b: torch.Tensor, dim: int, reverse: bool = False) -> torch.Tensor:
+    """Return the values of `h[t] = a[t] * h[t - 1] + b[t]`, in about 2 log2(n) steps for n elements.
+
+    Half precision is computed in single precision. The result has the layout of `b`.
+    """
+    out = torch.empty_like(b)
+    if b.dtype in (torch.float16, torch.bfloat16):
+        a, b = a.float(), b.float()
+    a, b, moved = (x.movedim(dim, 0) for x in (a, b, out))
+    if reverse:
+        moved.copy_(_recurrence(a.flip(0), b.flip(0)).flip(0))
+    else:
+        moved.copy_(_recurrence(a, b))
+    return out
+
+
+def _recurrence(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Combine neighbors in pairs, and so the results, until one is left. Then compute the elements between."""
+    count = b.shape[0]
+    if count < 2:
+        return b
+    out = torch.empty_like(b)
+    first, second = slice(0, count - 1, 2), slice(1, count, 2)
+    out[second] = odd = _recurrence(a[second] * a[first], a[second] * b[first] + b[second])
+    out[:1] = b[:1]
+    out[2::2] = a[2::2] * odd[: (count - 1) // 2] + b[2::2]
+    return out

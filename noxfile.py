@@ -36,7 +36,7 @@ PLUGIN_GROUP = "thunder.executors.v1"
 
 # Two workers, each with one torch thread: more threads would only contend on small tensors.
 WORKERS = ["-n", "2"]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THUNDER_CACHE": "0"}
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["lint", "types", "user_types", "imports", "tests"]

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("THUNDER_VERIFY", "1")
 # Errors of thunder that eager mode does not raise are raised. Otherwise calls would run eagerly and hide defects.
 os.environ.setdefault("THUNDER_STRICT", "1")
+# No test reads programs that another run has saved.
+os.environ.setdefault("THUNDER_CACHE", "0")
 # The tensors of tests are small: threads would only wait for each other, and sums come out in one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -36,6 +36,9 @@ _ATTRIBUTES = {
     "mark_dynamic": "thunder.capture.numbers.marks",
     "bisect": "thunder.reproduce",
     "repro": "thunder.reproduce",
+    "export": "thunder.frontend.exporting",
+    "save": "thunder.frontend.exporting",
+    "load": "thunder.saved.loading",
     "Transform": "thunder.transforms.base",
     "RewritePass": "thunder.transforms.rewrite",
     "diff_traces": "thunder.core.provenance",
@@ -76,6 +79,7 @@ __all__ = [
     "disable",
     "dtypes",
     "explain",
+    "export",
     "grad",
     "grad_and_value",
     "hessian",
@@ -87,11 +91,13 @@ __all__ = [
     "last_epilogue_traces",
     "last_prologue_traces",
     "last_traces",
+    "load",
     "mark_dynamic",
     "pattern",
     "provenance",
     "repro",
     "reset",
+    "save",
     "trace",
     "value_and_grad",
     "vjp",
@@ -122,6 +128,7 @@ if TYPE_CHECKING:
     from thunder.core.errors import FallbackWarning
     from thunder.core.provenance import diff_traces, provenance
     from thunder.examine import CallableModule
+    from thunder.frontend.exporting import export, save
     from thunder.frontend.functional import (
         grad,
         grad_and_value,
@@ -135,6 +142,7 @@ if TYPE_CHECKING:
     )
     from thunder.frontend.per_module import disable
     from thunder.reproduce import bisect, repro
+    from thunder.saved.loading import load
     from thunder.transforms.base import Transform
     from thunder.transforms.patterns import pattern
     from thunder.transforms.rewrite import RewritePass

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
@@ -78,6 +79,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    save: bool | str | os.PathLike[str] | None = ...,
     measured: Measured = ...,
     check_ranks: bool | None = ...,
     **options: Any,
@@ -94,6 +96,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    save: bool | str | os.PathLike[str] | None = ...,
     measured: Measured = ...,
     check_ranks: bool | None = ...,
     **options: Any,
@@ -110,6 +113,7 @@ def jit(
     cuda_graphs: CUDAGraphs = ...,
     max_programs: int = ...,
     max_compile_time: float | None = ...,
+    save: bool | str | os.PathLike[str] | None = ...,
     measured: Measured = ...,
     check_ranks: bool | None = ...,
     **options: Any,
@@ -125,6 +129,7 @@ def jit(
     cuda_graphs: CUDAGraphs = "auto",
     max_programs: int = MAX_SPECIALIZATIONS,
     max_compile_time: float | None = None,
+    save: bool | str | os.PathLike[str] | None = None,
     measured: Measured = False,
     check_ranks: bool | None = None,
     **options: Any,
@@ -153,6 +158,9 @@ def jit(
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.
+    - `save`: whether compiled programs are saved, and read by other processes. True: in the user's cache directory, or
+      the one in the environment variable `THUNDER_CACHE_DIR`. A path: in this directory. None: programs whose
+      compilation took at least a second. False, or `THUNDER_CACHE=0`: never.
     - `measured`: whether measurements on this machine choose between kernels, where executors ask for them. False:
       rules choose. True: what was measured earlier is used; the rest is measured before the third call, and used by
       later processes. "first call": the rest is measured during compilation, and used at once. A process never changes
@@ -174,6 +182,7 @@ def jit(
             cuda_graphs=cuda_graphs,
             max_programs=max_programs,
             max_compile_time=max_compile_time,
+            save=save,
             measured=measured,
             check_ranks=check_ranks,
             **options,
@@ -185,7 +194,7 @@ def jit(
     _check_options(options)
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
-        max_programs=max_programs, max_compile_time=max_compile_time, measured=measured,
+        max_programs=max_programs, max_compile_time=max_compile_time, save=save, measured=measured,
         check_ranks=check_ranks, extra=options,
     )  # fmt: skip
     transforms = _as_transforms(transforms)
@@ -193,8 +202,8 @@ def jit(
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
         given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
-        if (*given, check_ranks, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None, {},
+        if (*given, save, check_ranks, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -239,7 +248,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
-    "measured", "check_ranks",
+    "save", "measured", "check_ranks",
 )  # fmt: skip
 
 

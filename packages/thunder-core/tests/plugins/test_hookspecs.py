@@ -19,6 +19,7 @@ SIGNATURES = {
     "thunder_register_options": ["registry"],
     "thunder_register_transforms": ["registry"],
     "thunder_conformance_profile": ["executor"],
+    "thunder_save_region": ["region"],
 }
 
 
@@ -36,7 +37,7 @@ def test_every_hook_is_listed() -> None:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     assert set(vars(manager.hook)) == set(HOOKS)
-    for name in ("thunder_probe", "thunder_conformance_profile"):
+    for name in ("thunder_probe", "thunder_conformance_profile", "thunder_save_region"):
         assert getattr(manager.hook, name).spec.opts["firstresult"]
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thunder.plugins import Availability, ConformanceProfile, hookimpl
 from thunder_ex_triton import __version__
@@ -93,3 +93,14 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile:
         known_failures=() if is_cross_entropy else Path(__file__).with_name("known_failures.toml"),
         opinfos=loss_opinfos if is_cross_entropy else fusion_opinfos,
     )
+
+
+@hookimpl
+def thunder_save_region(region: Any) -> tuple[str, Any] | None:
+    """Describe a fusion by the source of its kernels, their launches and the hashes of their binaries."""
+    from thunder_ex_triton.fusion.region import FusedRegion
+    from thunder_ex_triton.saved_regions import LoadedRegion, save_region
+
+    if isinstance(region, LoadedRegion):
+        return "thunder_ex_triton.saved_regions", region.data
+    return ("thunder_ex_triton.saved_regions", save_region(region)) if isinstance(region, FusedRegion) else None

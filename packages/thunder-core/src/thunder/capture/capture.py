@@ -20,7 +20,8 @@ from thunder.capture.guards.prologue import Prologue
 from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.higher_order.leaf_gradients import detach_freed
 from thunder.capture.numbers.symbolic import Dynamic, Number
-from thunder.capture.reads.bytecode import raised_by_branch
+from thunder.capture.reads.bytecode import raised_by_branch, uses_hashes
+from thunder.capture.reads.guard_kinds import HasContents, HasMembers
 from thunder.capture.session import CaptureSession, parameter_names
 from thunder.capture.tensors.aliasing import shared_memory
 from thunder.capture.tensors.leaks import describe_referrer
@@ -50,6 +51,8 @@ class Captured:
         # The positions of the inputs whose requires_grad is set before the program runs, and unset at its end.
         self.switched: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self.uncacheable: str | None = None
+        self.enables_grad = False  # whether the program enables gradients that the caller has disabled
+        self.uses_hashes = False  # whether the program may depend on hashes, which differ between processes
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
 
@@ -156,6 +159,8 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
     captured.switched = tracer.leaves.inputs.positions(tracer.inputs)
     if tracer.decisions is not None:
         captured.decisions = tuple(tracer.decisions.made)
+    sets = any(isinstance(g, (HasMembers, HasContents)) and type(g.operand) is frozenset for g in recorder.guards)
+    captured.uses_hashes = sets or any(map(uses_hashes, recorder.code.ran))
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
         written = _changed(tracer)

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from thunder.cli import bench, conformance, doctor, explain, new_plugin, ops, plugins, report, trace
+from thunder.cli import bench, cache, conformance, doctor, explain, new_plugin, ops, plugins, report, trace
 from thunder.cli.target import BadTarget
 from thunder.core.errors import PluginLoadError
 from thunder.plugins.discovery import core_version
@@ -44,6 +44,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (plugins, doctor, ops, conformance, explain, trace, bench, report, new_plugin):
+    for command in (plugins, doctor, ops, conformance, explain, trace, bench, report, new_plugin, cache):
         command.add_parser(subparsers)
     return parser

@@ -14,6 +14,7 @@ them. Events contain texts and numbers and no objects of the user's program. `de
 | graph | when a CUDA graph is captured, or cannot be | what happened | `captures` |
 | kernel | when no executor has a kernel for an operation that should have one, so that its parts run | which executor rejects it, and why | |
 | cache | when compiled programs are dropped | why | `dropped` |
+| saved | when a program is read from the store of saved programs or written to it, or why not | "hit", "miss", "saved" or "not saved", and what | `name` |
 | collective | when a collective is traced | its name | |
 | choice | when measurements may decide something, and when it was measured | the choice | `operation`, `shape_class`, `device`, `default`, `chosen`, `state`, `times` (milliseconds), `failures` |
 """  # noqa: E501
@@ -32,7 +33,9 @@ from thunder.core.state import SourceLine
 
 __all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "listeners", "recent_events"]
 
-Kind = Literal["compile", "guard", "decision", "fallback", "graph", "kernel", "cache", "collective", "choice"]
+Kind = Literal[
+    "compile", "guard", "decision", "fallback", "graph", "kernel", "cache", "saved", "collective", "choice"
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 MAX_EVENTS = 256  # of one jitted function

@@ -3,16 +3,46 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import types
 from collections.abc import Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-__all__ = ["ActiveTrace", "Frontend", "SourceLine", "current_trace", "registrations", "state", "tracectx"]
+__all__ = [
+    "ActiveTrace",
+    "Frontend",
+    "SourceLine",
+    "count_registration",
+    "current_trace",
+    "registrants",
+    "registrations",
+    "state",
+    "tracectx",
+]
 
 # The number of registrations of implementations and gradient rules. A specialization that was compiled at another count
 # is stale.
 registrations = [0]
+
+#: The packages and scripts whose code has registered something, besides thunder.
+registrants: set[str] = set()
+
+
+def count_registration() -> None:
+    """Count a registration, and record the package that made it."""
+    registrations[0] += 1
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if module.startswith("thunder.plugins.") or frame.f_code.co_filename.startswith("<frozen importlib"):
+            return  # a module of thunder is loaded, or a plugin, which registers what belongs to it
+        if package != "thunder":
+            registrants.add(package)
+            return
+        frame = frame.f_back
 
 
 class SourceLine(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from thunder.core.errors import ThunderError, name_source
 from thunder.core.langctx import langctx
-from thunder.core.state import registrations
+from thunder.core.state import count_registration, registrations
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
 from thunder.extend.memory import ResultMemory
@@ -33,7 +33,7 @@ def implementations_epoch() -> int:
 
 
 def _changed() -> None:
-    registrations[0] += 1
+    count_registration()
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ from thunder.frontend.options import Options
 from thunder.frontend.pipeline import compile_trace
 from thunder.frontend.record import record_program
 from thunder.frontend.restarts import Restarts
+from thunder.frontend.saving import Saving
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import FIRST, CompileStats
 from thunder.runtime.lock import tracing_lock
@@ -93,6 +94,7 @@ class Compiler:
             jit=JitFunction,
             disabled=jitted._disabled,
         )
+        self._saving = Saving(self._fn, jitted.saved, self._stats.events)
         self.restarts = Restarts(self._cache, self._stats, self.eager_calls)
 
     def run(
@@ -135,7 +137,13 @@ class Compiler:
         specialization, inputs = found
         del found
         decided = 0 if specialization.path is None else len(specialization.path.decisions)
-        return self.eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+        try:
+            result = self.eager_calls.call(specialization, inputs, args, kwargs, decided=decided)
+        except BaseException:
+            self._saving.forget()
+            raise
+        self._saving.finish()
+        return result
 
     def _check_ranks(self, found: tuple[Specialization, Any] | RunsEagerly) -> None:
         """Compare the collectives of the first program with those of the other ranks."""
@@ -182,6 +190,7 @@ class Compiler:
         self._stats.constant = self._cache.dynamic.given_up
         if specialization.prologue is not None and self._options.cache != "no caching":
             self._cache.keep(specialization, args, kwargs)
+            self._saving.compiled(specialization, captured, args, kwargs, perf_counter() - start)
         inputs: Any = [*captured.inputs, *[number.value for number in captured.numbers]]
         if captured.epilogue is not None:
             inputs = inputs, captured.targets

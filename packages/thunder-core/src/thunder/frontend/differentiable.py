@@ -48,6 +48,10 @@ MAX_STAGES = 8
 Compile = Callable[[Trace], list[Trace]]
 
 
+def _ignore(key: Key, traces: list[Trace]) -> None:
+    pass
+
+
 class DifferentiableProgram(AutogradProgram):
     """A compiled program that torch's autograd can differentiate.
 
@@ -64,8 +68,11 @@ class DifferentiableProgram(AutogradProgram):
         # The check of which gradients are wanted takes time.
         worth = len(split.wrt) > 1 and sum(bytes_of(p) for p in split.wrt) >= MIN_BYTES_TO_PRUNE
         prunes = worth and split.takes_less_for_less()
+        #: Called with the key and the traces of each backward program that is compiled.
+        self.on_backward: Callable[[Key, list[Trace]], None] = _ignore
         program = self.traces[-1].python_callable(decorators=False)
-        if not guarded or any_autocast():  # otherwise the prologue guards that autocast is off
+        self.without_autocast = not guarded or any_autocast()  # otherwise the prologue guards that autocast is off
+        if self.without_autocast:
             program = no_autocast(program)
         super().__init__(_layout_of(split, self.traces[-1], prunes=prunes, guarded=guarded), program)
 
@@ -103,6 +110,7 @@ class DifferentiableProgram(AutogradProgram):
             self._backward_traces[key] = traces
             reason = f"{again}gradients arrived for the first time"
             record_program(self._log, reason, perf_counter() - start, traces, part="backward")
+            self.on_backward(key, traces)
         return program
 
     def make_recorded(self, key: Key) -> DifferentiableProgram | ThunderError:

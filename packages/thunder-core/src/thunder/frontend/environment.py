@@ -9,9 +9,11 @@
 | `THUNDER_STRICT=1` | raise errors of thunder that eager mode does not raise (`frontend/eager_calls.py`) |
 | `THUNDER_CHECK_RANKS=1` | ranks compare their collectives at first calls (`frontend/check_ranks.py`) |
 | `THUNDER_VERIFY=1` or `2` | verify traces, and results of executors (`execution/verify_results.py`) |
-| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) |
+| `THUNDER_CACHE_DIR=…` | the folder of measured choices (`extend/choice_store.py`) and programs (`saved/store.py`) |
 | `THUNDER_EXECUTORS=…` | the default executors, in order (`plugins/discovery.py`) |
 | `THUNDER_DISABLE_PLUGINS=…` | plugins that are not loaded (`plugins/discovery.py`) |
+| `THUNDER_CACHE=0` | no program is saved or read (`frontend/saved_programs.py`) |
+| `THUNDER_CACHE_KEY=…` | the key that signs saved programs, for directories of several users (`saved/store.py`) |
 """
 
 from __future__ import annotations
@@ -22,14 +24,13 @@ import warnings
 
 from thunder.core.environment import CACHE_VARIABLE, DISABLE_VARIABLE, EXECUTORS_VARIABLE, asks_for, names_in
 from thunder.frontend.logs import enable_logs
+from thunder.saved.store import KEY_VARIABLE, SWITCH_VARIABLE
 
 __all__ = ["is_disabled", "read_environment"]
 
 VARIABLES = (
     "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY", "THUNDER_CHECK_RANKS",
-    EXECUTORS_VARIABLE, DISABLE_VARIABLE,
-    "THUNDER_DISABLE", "THUNDER_LOGS", "THUNDER_TRACEBACK", "THUNDER_STRICT", "THUNDER_VERIFY", "THUNDER_CHECK_RANKS",
-    CACHE_VARIABLE, EXECUTORS_VARIABLE, DISABLE_VARIABLE,
+    CACHE_VARIABLE, SWITCH_VARIABLE, KEY_VARIABLE, EXECUTORS_VARIABLE, DISABLE_VARIABLE,
 )  # fmt: skip
 # Variables of thunder's own tests and tools.
 _OF_TESTS = ("THUNDER_INTERRUPTS", "THUNDER_PROPERTY_EXECUTORS", "THUNDER_TEST", "THUNDER_TORCH", "THUNDER_UPDATE_")

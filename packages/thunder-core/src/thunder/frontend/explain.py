@@ -18,7 +18,7 @@ _CHOICE = ("operation", "shape_class", "device", "default")  # what identifies a
 
 def explained(stats: Any) -> str:
     """Return the report of a `CompileStats`. Each function below returns the lines of one section."""
-    sections = (_programs, _choices, _decisions, _recompilations, _eager, _kernels, _modules, _advice)
+    sections = (_programs, _saved, _choices, _decisions, _recompilations, _eager, _kernels, _modules, _advice)
     return "\n".join([first_line(stats), *(line for section in sections for line in section(stats))])
 
 
@@ -37,16 +37,27 @@ def _programs(stats: Any) -> Iterator[str]:
     """List the cached programs, oldest first."""
     cached = list(stats.cache)[::-1]
     for number, program in enumerate(cached[:_MAX_PROGRAMS], start=1):
-        yield f"program {number}: {_described(program.event, program.hits + 1)}"
+        saved = program.event is not None and program.event.kind == "saved"
+        yield f"program {number}: {_described(program.event, program.hits + (not saved))}"
 
 
 def _described(event: Event | None, runs: int) -> str:
     ran = f"ran {'once' if runs == 1 else f'{runs} times'}"
     if event is None:
         return ran
+    if event.kind == "saved":
+        seconds = "" if event.seconds is None else f" in {event.seconds:.2f} s"
+        return f"{ran}, read from the saved programs{seconds}"
     executors = ", ".join(f"{count} by {name}" for name, count in event.details["executors"].items())
     operations = counted(event.details["operations"], "operation") + (f" ({executors})" if executors else "")
     return f"{ran}, {operations}, compiled in {event.seconds:.2f} s because {event.reason}"
+
+
+def _saved(stats: Any) -> Iterator[str]:
+    """List why programs were not read from the saved programs, or not saved."""
+    reasons = Counter(e.reason for e in stats.events.of("saved") if not e.reason.startswith(("hit", "saved")))
+    for reason, count in reasons.items():
+        yield f"saved programs: {reason}{_times(count)}"
 
 
 def _choices(stats: Any) -> Iterator[str]:

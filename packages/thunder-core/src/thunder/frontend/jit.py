@@ -22,6 +22,7 @@ from thunder.core.tracebacks import present
 from thunder.frontend.cache import NOT_FOR_THIS_CALL, Cache, Refusal
 from thunder.frontend.environment import is_disabled, read_environment
 from thunder.frontend.options import Options
+from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath
@@ -70,6 +71,7 @@ class JitFunction(Generic[P, R]):
         self._disabled = is_disabled() and not self._must_compile
         if self._disabled:
             self._stats.eager = "THUNDER_DISABLE is set"
+        self.saved = SavedPrograms(fn, options, self._transforms, self._stats.events, autograd=autograd)
         self._loaded_compiler: Any = None
         self.module: Callable[[], torch.nn.Module | None] = lambda: None  # the jitted module that runs this program
         if not isinstance(fn, torch.nn.Module):
@@ -196,7 +198,26 @@ class JitFunction(Generic[P, R]):
         """Run a call that no specialization accepts. `observed` are the answers of decisions that are known already."""
         if fx_is_tracing():
             return self._run_as_module(args, kwargs)  # torch.fx finds modules by identity, and has to see their calls
+        found = self._saved_program(args, kwargs, kept, observed)
+        if found is not None:
+            return self._hit(found, args, kwargs)
         return self._compiler.run(args, kwargs, refused, kept, observed, hit=self._hit)
+
+    def _saved_program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], kept: int, observed: Sequence[Any]
+    ) -> tuple[Specialization, Any] | None:
+        """Look a call up among the saved programs, and add the program that accepts it to the cache."""
+        saved, stats = self.saved, self._stats
+        if not saved.is_on or self._disabled or stats.eager is not None or stats.per_module is not None:
+            return None
+        with tracing_lock, stats.events.active():
+            if self._cache.kept != kept:  # another thread has compiled meanwhile
+                return None
+            found = saved.find(args, kwargs, observed)
+            if found is not None:
+                self._cache.keep(found[0], args, kwargs)
+                stats.saved_hits += 1
+        return found
 
     @property
     def _extra_state(self) -> dict[str, Any]:

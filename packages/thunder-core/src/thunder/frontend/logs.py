@@ -22,11 +22,12 @@ LOGS = {
     "guards": "the guards that failed, decisions on values, and the prologue of each new program",
     "executors": "which executors run operations, missing kernels, graphs, collectives, and measured choices",
     "timing": "the duration of each pass",
+    "saved": "a line for each program that is read from the store of saved programs or written to it, or why not",
     "traces": "the text of each compiled program",
 }
 _OF_KIND = {
     "compile": "recompiles", "cache": "recompiles", "fallback": "fallbacks", "guard": "guards", "decision": "guards",
-    "graph": "executors", "kernel": "executors", "collective": "executors", "choice": "executors",
+    "graph": "executors", "kernel": "executors", "collective": "executors", "choice": "executors", "saved": "saved",
 }  # fmt: skip
 _loggers = {name: logging.getLogger(f"thunder.{name}") for name in LOGS}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -47,6 +48,7 @@ class Options:
         cuda_graphs: str = "auto",
         max_programs: int = MAX_SPECIALIZATIONS,
         max_compile_time: float | None = None,
+        save: bool | str | os.PathLike[str] | None = None,
         measured: Any = False,
         check_ranks: bool | None = None,
         exact: bool = False,
@@ -69,6 +71,9 @@ class Options:
         if check_ranks not in (None, True, False):
             raise ValueError(f"thunder.jit(…, check_ranks={check_ranks!r}): check_ranks is True, False or None")
         self.check_ranks = asks_for("THUNDER_CHECK_RANKS") if check_ranks is None else check_ranks
+        if save is not None and type(save) is not bool and not isinstance(save, (str, os.PathLike)):
+            raise TypeError(f"thunder.jit(…, save={save!r}): save is True, False, None or the path of a directory")
+        self.save = save if save is None or type(save) is bool else os.fspath(save)
         self.executors = None if executors is None else _named_executors(executors)
         self.exact = exact
         self.own_name = own_name

@@ -45,7 +45,7 @@ from thunder.runtime.torch_private import on_profiling
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
 
-__all__ = ["compile_trace"]
+__all__ = ["compile_trace", "needs_decorators"]
 
 on_profiling(profiler_started, profiler_stopped)
 
@@ -159,6 +159,7 @@ def compile_trace(
             if "symbols" in captured.computation.info:
                 # The prologue needs the backward program's constraints on symbolic numbers.
                 differentiable.backward_program(differentiable.everything)
+            captured.enables_grad = switched_on
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
             return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
     if flowing:  # no gradient flows out of the program
@@ -209,8 +210,13 @@ def _without_unread_inputs(prologue: Trace, program: Trace) -> Trace:
 
 def _without_gradient(trace: Trace) -> Callable[..., Any]:
     """Return the callable of a program without gradients. Decorators without effect are omitted."""
+    return trace.python_callable(decorators=needs_decorators(trace))
+
+
+def needs_decorators(trace: Trace) -> bool:
+    """Check whether a program without gradients needs a context in which gradients and autocast are off."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
-    return trace.python_callable(decorators=needs_no_grad or _autocast_is_on())
+    return needs_no_grad or _autocast_is_on()
 
 
 def _autocast_is_on() -> bool:

@@ -31,6 +31,7 @@ class CompileStats:
         self.events = EventLog(name)
         self.slow_calls = 0  # the calls that no cached program served
         self.cache_misses = 0
+        self.saved_hits = 0  # the calls that a program of another process served first
         self.compile_time = 0.0  # in seconds, of all compilations
         self.compiled_calls = 0  # the calls that compiled a program and ran it
         self.last: Specialization | None = None

@@ -40,7 +40,7 @@ from thunder.core.executor import ExecutorLike
 from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import rule_of_vjp, zeros_of
 from thunder.core.proxies import Proxy, TensorProxy
-from thunder.core.state import SourceLine, current_trace, registrations, state, tracectx
+from thunder.core.state import SourceLine, count_registration, current_trace, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
 from thunder.core.trace import Trace, construct
 from thunder.passes.merged_casts import MERGED_CASTS, converted, has_dtype, is_only_cast
@@ -57,7 +57,7 @@ _registered: dict[Any, GradRule] = {}
 def register_grad(sym_or_id: Symbol | Any, rule: GradRule) -> None:
     """Set the gradient rule of an operation, given by its symbol or id."""
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
-    registrations[0] += 1
+    count_registration()
 
 
 def grad_rule(bsym: BoundSymbol, executors: Sequence[ExecutorLike] = ()) -> GradRule | None:

@@ -33,7 +33,7 @@ from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.langctx import set_langctx
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
-from thunder.core.state import registrations, state
+from thunder.core.state import count_registration, state
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.passes import forward
@@ -55,7 +55,7 @@ def register_batch(sym_or_id: Symbol | Any, rule: BatchRule) -> None:
     `rule(b, *args, **kwargs)` has the signature of `@sym.batch`.
     """
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
-    registrations[0] += 1
+    count_registration()
 
 
 class Batch:

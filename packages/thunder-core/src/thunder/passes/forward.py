@@ -28,7 +28,7 @@ from thunder.core.langctx import set_langctx
 from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.pytree import flat_items
-from thunder.core.state import current_trace, registrations, state
+from thunder.core.state import count_registration, current_trace, state
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.core.trace import Trace
 from thunder.passes.autodiff import JointTrace, differentiable_outputs, grad_rule
@@ -46,7 +46,7 @@ def register_jvp(sym_or_id: Symbol | Any, rule: JvpRule) -> None:
     `rule(t, output, *args, **kwargs)` has the signature of `@sym.jvp`.
     """
     _registered[sym_or_id.id if isinstance(sym_or_id, Symbol) else sym_or_id] = rule
-    registrations[0] += 1
+    count_registration()
 
 
 def jvp_rule(op: BoundSymbol) -> JvpRule | None:

@@ -11,7 +11,7 @@ hook raises, all earlier registrations of the plugin are discarded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -106,6 +106,19 @@ def thunder_conformance_profile(executor: Executor) -> ConformanceProfile | None
     """
 
 
+@hookspec(firstresult=True)
+def thunder_save_region(region: Any) -> tuple[str, Any] | None:
+    """Describe the callable of a fusion, so that another process can run it without compiling it.
+
+    Return the name of a module of the plugin, and data of JSON's types. The module has a function `load_region(data)`,
+    which returns the callable. It should load no more than the callable needs. Return None for a callable that is not
+    this plugin's. Raise an exception with the reason if the fusion cannot be saved; its program is then not saved.
+
+    thunder calls this hook after the fusion has run for the first time. Data is read back only if the versions and the
+    sources of all plugins and the GPUs are the same.
+    """
+
+
 #: Every hook by name, in the order in which thunder calls them.
 HOOKS = {
     hook.__name__: hook
@@ -117,6 +130,7 @@ HOOKS = {
         thunder_register_options,
         thunder_register_transforms,
         thunder_conformance_profile,
+        thunder_save_region,
     )
 }
 

@@ -106,6 +106,17 @@ class PluginManager:
             )
         return profile
 
+    def save_region(self, region: Any) -> tuple[str, Any] | None:
+        """Return the module and the data with which a plugin describes the callable of a fusion.
+
+        Return None if no plugin does.
+        """
+        for hooks in self._hooks.values():
+            found = hooks.thunder_save_region(region=region)
+            if found is not None:
+                return found  # type: ignore[no-any-return]
+        return None
+
     # ---- loading ---------------------------------------------------------------------------------------------------
 
     def load_all(self) -> None:

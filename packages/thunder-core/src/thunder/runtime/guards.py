@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "flatten_call_in_order",
     "plain_base",
     "plain_value",
+    "referent",
     "same_attributes",
     "same_contents",
     "same_plain_value",
@@ -88,6 +90,11 @@ def plain_value(x: Any) -> Any:
     base = plain_base(x)
     assert base is not None
     return _PLAIN_BASES[base](x)
+
+
+def referent(reference: Any) -> Any:
+    """Return the object of a weak reference, or None if it no longer exists."""
+    return weakref.ref.__call__(reference)
 
 
 def same_plain_value(x: Any, expected: Any) -> bool:

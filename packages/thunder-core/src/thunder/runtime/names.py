@@ -40,6 +40,7 @@ HELPERS: dict[str, Any] = {
         guards.check_distinct,
         guards.flatten_call,
         guards.flatten_call_in_order,
+        guards.referent,
         guards.same_attributes,
         guards.same_contents,
         guards.same_plain_value,

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from thunder.runtime.messages import format_value
-from thunder.runtime.torch_private import tensor_guards
+from thunder.runtime.torch_private import dispatch_keys, tensor_guards
 
-__all__ = ["TensorCheck", "overlap"]
+__all__ = ["TensorCheck", "explain_difference", "metadata_of", "overlap", "sameness"]
 
 
 class TensorCheck:
@@ -27,8 +27,9 @@ class TensorCheck:
         self.dims = dims or [frozenset()] * len(tensors)
         self.layouts = [(i, _layout(t, d)) for i, (t, d) in enumerate(zip(tensors, self.dims)) if d]
         self.names = names or [f"tensor {i}" for i in range(len(tensors))]
-        self.expected = [_metadata(t, d) for t, d in zip(tensors, self.dims)]
-        self.same = _sameness([*map(id, tensors)])
+        self.expected = [metadata_of(t, d) for t, d in zip(tensors, self.dims)]
+        self.same = sameness([*map(id, tensors)])
+        self.dispatch_keys = [*map(dispatch_keys, tensors)]
         first = self.same or range(len(tensors))
         self._duplicates = [(i, j) for i, j in enumerate(first) if i != j]
         self._distinct = [i for i, j in enumerate(first) if i == j]
@@ -49,7 +50,7 @@ class TensorCheck:
         if self._fast is not None:
             return self._fast(*distinct) and (not self.layouts or self._layouts_match(tensors))
         return all(
-            isinstance(t, torch.Tensor) and _metadata(t, d) == e for t, d, e in zip(tensors, self.dims, self.expected)
+            isinstance(t, torch.Tensor) and metadata_of(t, d) == e for t, d, e in zip(tensors, self.dims, self.expected)
         )
 
     def __call__(self, tensors: Sequence[Any]) -> bool:
@@ -71,7 +72,7 @@ class TensorCheck:
         for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
             if not isinstance(t, torch.Tensor):
                 return []
-            found = _metadata(t, d)
+            found = metadata_of(t, d)
             if found[1] == expected[1]:
                 if found != expected:
                     return []
@@ -83,23 +84,42 @@ class TensorCheck:
 
     def explain(self, tensors: Sequence[Any]) -> str:
         """Describe the first difference."""
-        for name, t, d, expected in zip(self.names, tensors, self.dims, self.expected):
-            found = _metadata(t, d) if isinstance(t, torch.Tensor) else (type(t),)
-            for what, now, was in zip(_METADATA, found, expected):
-                if now != was:
-                    return f"the {what} of {name} was {format_value(was)} and is {format_value(now)}"
-        same, now = self._pairs(self.same), self._pairs(_sameness([*map(id, tensors)]))
-        return f"identical tensors were {same} and are {now}"
-
-    def _pairs(self, same: tuple[int, ...] | None) -> str:
-        pairs = [f"{self.names[i]} and {self.names[j]}" for j, i in enumerate(same or ()) if i != j]
-        return "; ".join(pairs) or "none"
+        return explain_difference(self, tensors)
 
 
 _METADATA = ("class", "shape", "stride", "dtype", "device", "requires_grad")
 
 
-def _metadata(t: torch.Tensor, dims: frozenset[int] = frozenset()) -> tuple[Any, ...]:
+class _Expectation(Protocol):
+    """What a check expects of its tensors."""
+
+    @property
+    def names(self) -> Sequence[Any]: ...
+    @property
+    def dims(self) -> Sequence[frozenset[int]]: ...
+    @property
+    def expected(self) -> Sequence[tuple[Any, ...]]: ...
+    @property
+    def same(self) -> tuple[int, ...] | None: ...
+
+
+def explain_difference(check: _Expectation, tensors: Sequence[Any]) -> str:
+    """Describe the first difference between tensors and what a check expects."""
+    for name, t, d, expected in zip(check.names, tensors, check.dims, check.expected):
+        found = metadata_of(t, d) if isinstance(t, torch.Tensor) else (type(t),)
+        for what, now, was in zip(_METADATA, found, expected):
+            if now != was:
+                return f"the {what} of {name} was {format_value(was)} and is {format_value(now)}"
+    same, now = _pairs(check, check.same), _pairs(check, sameness([*map(id, tensors)]))
+    return f"identical tensors were {same} and are {now}"
+
+
+def _pairs(check: _Expectation, same: tuple[int, ...] | None) -> str:
+    pairs = [f"{check.names[i]} and {check.names[j]}" for j, i in enumerate(same or ()) if i != j]
+    return "; ".join(pairs) or "none"
+
+
+def metadata_of(t: torch.Tensor, dims: frozenset[int] = frozenset()) -> tuple[Any, ...]:
     """Return the metadata to compare. Symbolic sizes are replaced by "any", and then strides by the layout."""
     shape, layout = tuple(t.shape), t.stride()
     if dims:
@@ -117,7 +137,7 @@ def _layout(t: torch.Tensor, dims: frozenset[int]) -> Any:
     return ("dense", order) if t.permute(order).is_contiguous() else ("strides", strides)
 
 
-def _sameness(ids: list[int]) -> tuple[int, ...] | None:
+def sameness(ids: list[int]) -> tuple[int, ...] | None:
     """Return for each object the index of the first identical one, or None if all objects are distinct."""
     if len(set(ids)) == len(ids):
         return None

@@ -23,6 +23,8 @@ from torch.autograd.graph import increment_version
 __all__ = [
     "SCRIPTED",
     "any_autocast",
+    "at_end_of_backward",
+    "attention_order",
     "backward_pass",
     "clear_saved_tensors",
     "current_cuda_device",
@@ -31,6 +33,7 @@ __all__ = [
     "deterministic",
     "direct_apply",
     "direct_backward",
+    "dispatch_keys",
     "executes",
     "from_dlpack",
     "function_modes",
@@ -40,6 +43,7 @@ __all__ = [
     "hidden_from_dynamo",
     "increment_versions",
     "jit_tracing_state",
+    "kernels_enabled",
     "launch_cubin",
     "load_cubin",
     "matmul_precision",
@@ -140,6 +144,13 @@ executes: Callable[[Any], bool] = getattr(torch._C, "_will_engine_execute_node",
 backward_pass: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call a function at the end of the current backward pass, or never if torch cannot do that."""
+    engine: Any = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if engine is not None and backward_pass() != -1:
+        engine.queue_callback(call)
+
+
 def _public_stream(device: int) -> int:
     stream: int = torch.cuda.current_stream(device).cuda_stream
     return stream
@@ -163,6 +174,14 @@ new_tensor: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tens
 )
 
 
+def dispatch_keys(t: torch.Tensor) -> int | None:
+    """Return the set of dispatch keys of a tensor as a number, or None if torch does not show it."""
+    try:
+        return torch._C._dispatch_keys(t).raw_repr()
+    except (AttributeError, TypeError):
+        return None
+
+
 _static_launcher: Any = getattr(torch._C, "_StaticCudaLauncher", None)
 
 
@@ -175,6 +194,16 @@ def _load_cubin(path: str, name: str, shared: int, device: int) -> int:
 # `(kernel, three sizes of the grid, warps, bytes of shared memory, types, arguments, stream)`. None if torch cannot.
 load_cubin: Callable[[str, str, int, int], int] | None = None if _static_launcher is None else _load_cubin
 launch_cubin: Callable[..., None] | None = getattr(_static_launcher, "_launch_kernel", None)
+
+
+# Whether each kernel of attention is enabled, as in `torch.backends.cuda`.
+kernels_enabled: tuple[Callable[[], bool], ...] = tuple(
+    getattr(torch._C, f"_get_{kernel}_sdp_enabled", getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"))
+    for kernel in ("flash", "mem_efficient", "math", "cudnn")
+)
+
+# The order in which torch tries attention's kernels. It is empty if torch does not provide the order.
+attention_order: Callable[[], Sequence[int]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 
 
 _TWO = torch.empty(1, device="cpu"), torch.empty(1, device="cpu")

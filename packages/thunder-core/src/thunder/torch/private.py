@@ -45,7 +45,6 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",
-    "attention_order",
     "compile_stance",
     "distribution_that_checks",
     "forward_not_begun",
@@ -144,16 +143,6 @@ def swap_contents(a: torch.Tensor, b: torch.Tensor) -> None:
     """Exchange the contents of two tensors, without checking whether weak references to them exist."""
     swap = getattr(torch._C, "_swap_tensor_impl", torch.utils.swap_tensors)
     swap(a, b)
-
-
-# Whether each kernel of attention is enabled, as in `torch.backends.cuda`.
-kernels_enabled: tuple[Callable[[], bool], ...] = tuple(
-    getattr(torch._C, f"_get_{kernel}_sdp_enabled", getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"))
-    for kernel in ("flash", "mem_efficient", "math", "cudnn")
-)
-
-# The order in which torch tries attention's kernels. It is empty if torch does not provide the order.
-attention_order: Callable[[], Sequence[int]] = getattr(torch._C, "_get_sdp_priority_order", tuple)
 
 
 def set_attention_order(order: Sequence[int]) -> None:

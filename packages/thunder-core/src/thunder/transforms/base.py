@@ -135,6 +135,14 @@ class Transform:
         method = _METHODS[phase]
         return getattr(type(self), method) is not getattr(Transform, method)
 
+    def saved_key(self) -> str | None:
+        """Return a text that describes the transform completely, so that programs with it can be saved.
+
+        A later process reads a saved program if its transforms have the same texts. By default programs with a
+        transform are not saved.
+        """
+        return None
+
     @property
     def is_needed(self) -> bool:
         """Whether a call that skips the trace hooks would have a different result."""

@@ -28,7 +28,6 @@ import torch
 
 import thunder
 from thunder.capture.reads.classify import classify
-from thunder.capture.reads.kinds.base import SavedName
 from thunder.capture.reads.libraries import TRUSTED
 
 X = torch.ones(3)
@@ -82,27 +81,6 @@ def test_kinds(value: Any, kind: str) -> None:
     """Each value is claimed by one."""
     assert type(classify(value)).__name__ == kind
 
-
-def test_names_in_saved_programs() -> None:
-    """Literals by themselves, classes and modules by path, functions by path and code."""
-
-    def named(x: Any) -> SavedName | None:
-        return classify(x).name_in_saved(x)
-
-    assert named(2.5) == SavedName("literal", "2.5")
-    assert named(User) == SavedName("class", f"{__name__}.User")
-    assert named(torch) == SavedName("module", "torch")
-    assert named(Color.RED) == SavedName("literal", f"{__name__}.Color.RED")
-    found = named(function)
-    assert found is not None
-    assert found[:2] == ("function", f"{__name__}.function")
-    assert named(lambda x: x) is None
-    assert named(User()) is None
-    other = types.FunctionType(function.__code__.replace(co_consts=(None, 2)), globals(), "function")
-    other.__qualname__ = "function"
-    changed = named(other)
-    assert changed is not None
-    assert changed.digest != found.digest
 
 
 def test_every_trust_has_a_reason() -> None:

@@ -9,7 +9,6 @@ depends on the enabled attention kernels.
 from __future__ import annotations
 
 import contextlib
-import decimal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,13 +17,12 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 
 from thunder.capture.base.substitutions import Substitutions
+from thunder.runtime.settings import attention_kernels
 from thunder.runtime.torch_private import function_modes, functorch_active
 from thunder.torch.private import (
     DeviceContext,
     DisableTorchFunction,
-    attention_order,
     fused_sdp_choice,
-    kernels_enabled,
     mode_stacks,
     restore_mode_stacks,
     set_attention_order,
@@ -35,8 +33,6 @@ from thunder.torch.private import (
 
 __all__ = [
     "attempt",
-    "attention_kernels",
-    "decimal_settings",
     "is_state",
     "keep_grad_mode",
     "keep_modes",
@@ -69,13 +65,6 @@ _TELLING: dict[str, tuple[str, ...]] = {
     "torch.xpu": ("is_available", "device_count", "current_device"),
     "torch.accelerator": ("is_available", "device_count", "current_device_index", "current_accelerator"),
 }  # fmt: skip
-
-
-def decimal_settings() -> tuple[Any, ...]:
-    """Return the settings of the decimal context."""
-    context = decimal.getcontext()
-    traps = tuple([bool(trapped) for trapped in context.traps.values()])
-    return context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp, traps
 
 
 def keep_modes(substitutions: Substitutions) -> None:
@@ -133,14 +122,6 @@ def mode_around() -> tuple[str, str] | None:
     return None
 
 
-def attention_kernels() -> tuple[Any, ...]:
-    """Return which attention kernels are enabled (`torch.nn.attention.sdpa_kernel`), and their order of priority."""
-    flash, efficient, math, cudnn = kernels_enabled
-    found = (flash(), efficient(), math(), cudnn(), *attention_order())
-    return _KERNELS.setdefault(found, found)  # one object per value, so guards can compare by identity
-
-
-_KERNELS: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 _settled: list[bool] = []
 
 

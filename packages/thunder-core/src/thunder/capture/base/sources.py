@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from thunder.runtime.arrays import array_tensor
-from thunder.runtime.autograd.leaf_hooks import has_leaf_hooks
+from thunder.runtime.guards import referent
 
 __all__ = [
     "Argument",
@@ -29,12 +29,11 @@ __all__ = [
     "DictKeys",
     "DictValues",
     "Global",
-    "HasGradientHooks",
-    "HasLeafHooks",
     "Item",
     "Length",
     "ModuleVariable",
     "Query",
+    "Referent",
     "Root",
     "Scope",
     "Size",
@@ -444,6 +443,29 @@ class ContextValue(Source):
         return f"{start}.get(None)"
 
 
+class Referent(Source):
+    """The object of a weak reference, or None if it no longer exists."""
+
+    __slots__ = ()
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the object."""
+        return referent(start)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return a call of a function that follows the reference."""
+        return f"referent({start})"
+
+    def describe(self) -> str:
+        """Show a call of the reference."""
+        return f"{self.parent}()"
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        """The function that follows the reference."""
+        return {"referent": referent}
+
+
 # -- computed values --------------------------------------------------------------------------------------------------
 class Call(Source):
     """The result of calling a function. The arguments are literals, tuples of arguments, or other sources."""
@@ -553,36 +575,3 @@ class ArrayTensor(Source):
     def helpers(self) -> dict[str, Any]:
         """The function that checks the array."""
         return {"array_tensor": array_tensor}
-
-
-class HasGradientHooks(Source):
-    """Whether a tensor has gradient hooks or retains its gradient."""
-
-    __slots__ = ()
-
-    def read(self, start: Any, *operands: Any) -> Any:
-        """Return whether the tensor has hooks or retains its gradient."""
-        return bool(start._backward_hooks) or start.retains_grad
-
-    def code(self, start: str, *operands: str) -> str:
-        """Return the condition."""
-        return f"(bool({start}._backward_hooks) or {start}.retains_grad)"
-
-
-class HasLeafHooks(Source):
-    """Whether autograd runs hooks when it accumulates the gradient of a leaf."""
-
-    __slots__ = ()
-
-    def read(self, start: Any, *operands: Any) -> Any:
-        """Return whether the leaf or its node has hooks."""
-        return has_leaf_hooks(start)
-
-    def code(self, start: str, *operands: str) -> str:
-        """Return a call of a function that searches for hooks."""
-        return f"has_leaf_hooks({start})"
-
-    @property
-    def helpers(self) -> dict[str, Any]:
-        """The function that searches for hooks."""
-        return {"has_leaf_hooks": has_leaf_hooks}

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.modes import attention_kernels, with_attention_kernels
+from thunder.capture.base.modes import with_attention_kernels
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles
 from thunder.capture.tensors.tracer import Tracer
+from thunder.runtime.settings import attention_kernels
 
 __all__: list[str] = []
 

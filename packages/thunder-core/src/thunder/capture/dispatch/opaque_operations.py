@@ -35,7 +35,7 @@ from thunder.executors.torchex.base import qualified_name
 from thunder.runtime.torch_private import functorch_active
 from thunder.torch.private import OpOverload, OpOverloadPacket
 
-__all__ = ["is_collective", "opaque_call", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
+__all__ = ["derived_symbol", "is_collective", "opaque_call", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
 
 
 # Autocast's policies of the functions whose metadata torch cannot compute on fake tensors: a rule computes it from
@@ -452,7 +452,14 @@ def _derived(func: Any, what: str, run: Callable[..., Any], meta: Callable[..., 
     run.from_outside = _from_outside(func)  # type: ignore[attr-defined]
     run.is_gradient = what == "vjp" and run.from_outside  # type: ignore[attr-defined]
     run.of = getattr(func, "of", None) or name  # type: ignore[attr-defined]
+    run.derivation = (what, func, more)  # type: ignore[attr-defined]
     return _symbol(run, f"{_identifier(name)}_{what}", None, (f"opaque_{what}", func, *more))
+
+
+def derived_symbol(what: str, func: Any, more: tuple[Any, ...]) -> Symbol:
+    """Return the operation that runs a function derived from `func`, given the `derivation` of that function."""
+    made = {"vjp": _vjp_symbol, "jvp": _jvp_symbol, "vmap": _vmap_symbol, "autocast": _autocast_symbol}[what]
+    return made(func, *more)  # type: ignore[no-any-return]
 
 
 # -- structures -------------------------------------------------------------------------------------------------------

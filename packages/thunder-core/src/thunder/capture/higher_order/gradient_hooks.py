@@ -20,8 +20,8 @@ import torch
 from torch.utils.hooks import BackwardHook
 
 from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.hook_sources import HasGradientHooks
 from thunder.capture.base.snapshots import cell_value
-from thunder.capture.base.sources import HasGradientHooks
 from thunder.capture.dispatch.registry import handles
 from thunder.capture.reads.bytecode import assigned_cells, nested_codes
 from thunder.capture.tensors import aliasing

@@ -16,7 +16,8 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.sources import Attr, HasLeafHooks
+from thunder.capture.base.hook_sources import HasLeafHooks
+from thunder.capture.base.sources import Attr
 from thunder.capture.base.user_lines import line_of_user
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.higher_order.data_parallel import reduce_gradients

@@ -290,6 +290,27 @@ def compares_identity(code: CodeType) -> bool:
     return found or not {"id", "is_", "is_set_to"}.isdisjoint(code.co_names)
 
 
+_MAKES_SETS = {dis.opmap[n] for n in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if n in dis.opmap}
+_LOAD_CONST = {dis.opmap[n] for n in ("LOAD_CONST", "LOAD_CONST_IMMORTAL") if n in dis.opmap}
+_OF_HASHES = frozenset({"hash", "__hash__", "set", "frozenset"})
+
+
+@functools.lru_cache(maxsize=4096)
+def uses_hashes(code: CodeType) -> bool:
+    """Check whether code may depend on hashes, which differ between processes: it calls `hash`, or makes sets.
+
+    A test `x in {"a", "b"}` depends on no order.
+    """
+    if not _OF_HASHES.isdisjoint(code.co_names):
+        return True
+    constant = False  # whether the previous instruction loads a set
+    for op, argument in _instructions(code):
+        if op in _MAKES_SETS or (constant and op != _CONTAINS):
+            return True
+        constant = op in _LOAD_CONST and isinstance(code.co_consts[argument], frozenset)
+    return False
+
+
 def compared_objects(code: CodeType) -> frozenset[tuple[str, ...]]:
     """Return what code compares by identity: chains of globals, and `()` for any other expression."""
     return _facts(code)[9]  # type: ignore[no-any-return]

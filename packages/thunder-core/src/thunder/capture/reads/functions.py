@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.modes import is_state
@@ -48,6 +47,7 @@ from thunder.capture.reads.value_hooks import is_watched
 from thunder.capture.reads.value_uses import value_uses
 from thunder.core.errors import ReplacedBuiltinError
 from thunder.core.locations import is_ours
+from thunder.runtime import settings
 
 __all__ = ["CodeReads", "attention_kernels_source"]
 
@@ -64,7 +64,7 @@ _INSPECTING = frozenset(
 
 def attention_kernels_source() -> Source:
     """Return the source of the enabled attention kernels."""
-    return Root(modes, "torch").attr("attention_kernels").call()
+    return Root(settings, "torch").attr("attention_kernels").call()
 
 
 class CodeReads:

@@ -21,11 +21,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from thunder.capture.base import modes
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.ending import end_trace
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
-from thunder.capture.base.modes import decimal_settings
 from thunder.capture.base.new_objects import new_objects, watch_new_objects
 from thunder.capture.base.phase import Reader, TracerPhase, active, pause_reads
 from thunder.capture.base.snapshots import (
@@ -63,10 +61,12 @@ from thunder.capture.tensors.arrays import ArrayHandle
 from thunder.core.errors import TraceHasEnded
 from thunder.core.state import SourceLine
 from thunder.core.symint.numbers import SymbolicNumber
+from thunder.runtime import settings
+from thunder.runtime.settings import decimal_settings
 
 __all__ = ["ReadRecorder"]
 
-_DECIMAL_SETTINGS = Root(modes, "decimal").attr("decimal_settings").call()
+_DECIMAL_SETTINGS = Root(settings, "decimal").attr("decimal_settings").call()
 UNREACHABLE = "which thunder cannot find again from the arguments, or from the function's module, closure or globals"
 
 

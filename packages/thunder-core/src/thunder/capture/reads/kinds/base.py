@@ -17,7 +17,7 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.reads.guard_kinds import Guard
 from thunder.capture.tensors.arrays import ArrayHandle
 
-__all__ = ["ClassRecorder", "CodeRecorder", "Holder", "Kind", "Reached", "Rebuilder", "Recorder", "SavedName"]
+__all__ = ["ClassRecorder", "CodeRecorder", "Holder", "Kind", "Reached", "Rebuilder", "Recorder"]
 
 # An object that holds a value, and the value's name or position in it. Tracing may replace the value there.
 Holder = tuple[Any, Any]
@@ -29,14 +29,6 @@ class Reached(NamedTuple):
     source: Source
     thing: Any
     snapshots: list[Snapshot]
-
-
-class SavedName(NamedTuple):
-    """The name of a value in a saved program: `form` is "literal", "class", "function" or "module"."""
-
-    form: str
-    text: str  # the literal, or the path from which it is imported
-    digest: str = ""  # a hash of a function's code: a saved program is valid for this code only
 
 
 class ClassRecorder(Protocol):
@@ -184,7 +176,3 @@ class Kind:
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Return the epilogue's expression for a value that the program created."""
         return epilogue.not_rebuilt(value)
-
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Return the value's name in a saved program, or None if it has no such name."""
-        return None

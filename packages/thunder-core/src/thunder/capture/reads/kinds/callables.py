@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import types
 import weakref
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from thunder.capture.base.snapshots import Snapshot
 from thunder.capture.base.sources import Argument, Source
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
-from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.reads.memoized_functions import MEMOIZED, memoized_stand_in
 
 __all__ = ["Function", "Memoized", "Method", "Partial"]
@@ -47,24 +46,6 @@ class Function(Kind):
         """Write the function itself."""
         return epilogue.kept(value)
 
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name the function by its path and its code, unless another function defines it."""
-        if "<" in value.__qualname__ or not isinstance(value.__module__, str):
-            return None
-        return SavedName("function", f"{value.__module__}.{value.__qualname__}", code_digest(value.__code__))
-
-
-def code_digest(code: types.CodeType) -> str:
-    """Return a hash of code: its instructions, constants and names, and the hashes of functions defined in it."""
-    digest = hashlib.sha256(code.co_code)
-    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            text = code_digest(const)
-        else:
-            text = f"{type(const).__name__}:{sorted(map(repr, const)) if isinstance(const, frozenset) else const!r}"
-        digest.update(text.encode())
-    return digest.hexdigest()
 
 
 class Method(Kind):

@@ -25,7 +25,7 @@ from thunder.capture.base.predicates import is_mask_class, module_of
 from thunder.capture.base.snapshots import Snapshot, container_snapshot
 from thunder.capture.base.sources import Source
 from thunder.capture.reads.guard_kinds import Equals, IsAlive, IsObject, IsSame
-from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.reads.libraries import is_library_class
 from thunder.capture.reads.streams import Stream, is_stream
 from thunder.capture.tensors.handle import is_handle
@@ -67,9 +67,6 @@ class Plain(Kind):
         """Write the value itself."""
         return epilogue.constant(value)
 
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name the value by its literal."""
-        return SavedName("literal", repr(value))
 
 
 def is_plain(x: Any) -> bool:
@@ -126,15 +123,6 @@ class Identity(Kind):
         """Write the object itself."""
         return epilogue.constant(value)
 
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name a module or a C function by its path, and an enumeration's member by its name."""
-        if isinstance(value, types.ModuleType):
-            return SavedName("module", value.__name__)
-        if isinstance(value, enum.Enum):
-            return SavedName("literal", f"{type(value).__module__}.{type(value).__qualname__}.{value.name}")
-        if isinstance(value, types.BuiltinFunctionType) and isinstance(value.__module__, str):
-            return SavedName("function", f"{value.__module__}.{value.__qualname__}")
-        return None
 
 
 class EnumMember(Identity):

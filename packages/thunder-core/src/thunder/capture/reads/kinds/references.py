@@ -10,9 +10,9 @@ from typing import Any
 
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.snapshots import Snapshot, VariableSnapshot
-from thunder.capture.base.sources import ContextValue, Source
+from thunder.capture.base.sources import ContextValue, Referent, Source
 from thunder.capture.reads.guard_kinds import Equals, HasType, IsObject
-from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder, SavedName
+from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 
 __all__ = ["ClassKind", "ContextVariable", "WeakReference"]
 
@@ -43,9 +43,6 @@ class ClassKind(Kind):
         """Write the class itself."""
         return epilogue.kept(value)
 
-    def name_in_saved(self, value: Any) -> SavedName | None:
-        """Name the class by its path, unless a function defines it."""
-        return None if "<" in value.__qualname__ else SavedName("class", f"{value.__module__}.{value.__qualname__}")
 
 
 class ContextVariable(Kind):
@@ -95,6 +92,6 @@ class WeakReference(Kind):
         """Read the referenced object."""
         found = value()
         if found is None:
-            recorder.add(IsObject(source.call(), None))
+            recorder.add(IsObject(source.to(Referent), None))
         else:
-            recorder.value(source.call(), found)
+            recorder.value(source.to(Referent), found)

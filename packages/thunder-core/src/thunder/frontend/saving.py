@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving: which compiled programs are written to the store, and how they are described.
+
+`saved_programs.py` reads them.
+
+A program is saved if all that it refers to has a name in another process, and if compiling it took long enough.
+Backward programs are saved when they are compiled. The source of a differentiated program is saved, too: a later
+process compiles it anew for a combination of gradients that no process before it has seen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from thunder import plugins
+from thunder.capture.base import sources
+from thunder.capture.base.sources import Argument, Root, Source
+from thunder.capture.capture import Captured
+from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
+from thunder.core import prims
+from thunder.core.devices import to_device, to_torch_device
+from thunder.core.dtypes import to_dtype, to_torch_dtype
+from thunder.core.errors import ThunderError
+from thunder.core.events import EventLog
+from thunder.core.printer import PrintContext, trace_text
+from thunder.core.proxies import TensorProxy
+from thunder.core.state import tracectx
+from thunder.core.symbol import Symbol
+from thunder.core.trace import Trace
+from thunder.extend import Compilation, compiling
+from thunder.frontend.differentiable import DifferentiableProgram
+from thunder.frontend.options import Options
+from thunder.frontend.pipeline import Passes, needs_decorators
+from thunder.frontend.saved_programs import SavedPrograms
+from thunder.frontend.specialization import Specialization
+from thunder.passes.split import Split
+from thunder.runtime.lock import collection_paused
+from thunder.runtime.names import HELPERS
+from thunder.runtime.torch_private import at_end_of_backward
+from thunder.saved.constants import Decoder, Encoder, Path
+from thunder.saved.keys import call_text
+from thunder.saved.programs import SavedText, backward_folder, describe_layout, key_text
+from thunder.saved.references import Unsavable
+from thunder.saved.verify import Refused
+from thunder.transforms.captured_region import CapturedRegion
+
+__all__ = ["MIN_SECONDS", "Saving", "describe_program", "rebuilt"]
+
+# A program is saved by default if compiling it took at least so many seconds.
+MIN_SECONDS = 1.0
+
+
+class _Facts(NamedTuple):
+    """What a capture says about its program. The capture itself would keep the inputs of the call alive."""
+
+    symbolic: bool
+    uses_hashes: bool
+    enables_grad: bool
+    switched: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class Saving:
+    """Writes the programs of one jitted function to the store."""
+
+    def __init__(self, fn: Any, saved: SavedPrograms, log: EventLog):
+        self._fn = fn
+        self._saved = saved
+        self._log = log
+        self._pending: tuple[Specialization, _Facts, str, float] | None = None
+
+    def compiled(
+        self, specialization: Specialization, captured: Captured, args: Any, kwargs: Any, seconds: float
+    ) -> None:
+        """Remember a program that has just been compiled, if saving it pays. `finish` then saves it."""
+        if self._saved.is_on and (self._saved.always or seconds >= MIN_SECONDS):
+            facts = _Facts(
+                "symbols" in captured.computation.info, captured.uses_hashes, captured.enables_grad, captured.switched
+            )
+            self._pending = specialization, facts, call_text(args, kwargs), seconds
+
+    def forget(self) -> None:
+        """Do not save the program, because its first call has failed."""
+        self._pending = None
+
+    @collection_paused()
+    def finish(self) -> None:
+        """Save the program after its first call. Plugins describe fusions that have run."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            self._save(*pending)
+        except Unsavable as error:
+            self._saved.note(f"not saved: the program refers to {error}")
+        except (Refused, OSError) as error:
+            self._saved.note(f"not saved: {error}")
+        except Exception as error:  # the call itself must not fail
+            if os.environ.get("THUNDER_STRICT", "0") != "0":
+                raise
+            self._saved.note(f"not saved: {type(error).__name__}: {error}")
+
+    def _save(self, specialization: Specialization, facts: _Facts, call: str, seconds: float) -> None:
+        store, foreign = self._saved.store, self._saved.foreign()
+        assert store is not None
+        if foreign is not None:
+            raise Refused(foreign)
+        writer = _Writer(self._fn, specialization)
+        name = store.write(self._saved.key(), writer.content(facts, call, seconds))
+        self._saved.known.add(name)
+        self._saved.note(f"saved: {name[:12]}", name=name)
+        differentiable = specialization.differentiable
+        if isinstance(differentiable, DifferentiableProgram):
+            save = self._backward_saver(name, writer)
+            for key, traces in differentiable._backward_traces.items():  # compiled for constraints of symbolic sizes
+                save(key, traces)
+            differentiable.on_backward = save
+
+    def _backward_saver(self, name: str, writer: _Writer) -> Callable[[Any, Sequence[Trace]], None]:
+        """Return the function that saves a backward program of the entry called `name`."""
+        saved, store = self._saved, self._saved.store
+        assert store is not None
+
+        def save(key: Any, traces: Sequence[Trace]) -> None:
+            if _has_fusions(traces[-1]):  # a fusion is described once it has run
+                at_end_of_backward(lambda: write(key, traces))
+            else:
+                write(key, traces)
+
+        def write(key: Any, traces: Sequence[Trace]) -> None:
+            try:
+                content = {"kind": "backward", "key": key_text(key), "program": writer.program(traces[-1])}
+                store.write(backward_folder(name), content)
+            except Unsavable as error:
+                saved.note(f"backward not saved: the program refers to {error}")
+            except Exception as error:  # the backward pass itself must not fail
+                if os.environ.get("THUNDER_STRICT", "0") != "0" and not isinstance(error, (Refused, OSError)):
+                    raise
+                saved.note(f"backward not saved: {error}")
+
+        return save
+
+
+def _saved_region(x: Any) -> Any:
+    """Return the module and the data with which a plugin describes a fusion, or None."""
+    try:
+        return plugins.manager().save_region(x)
+    except Exception as error:
+        raise Unsavable(f"a fusion that cannot be saved ({error})") from None
+
+
+def _has_fusions(trace: Trace) -> bool:
+    return any(op.sym.is_fusion for op in trace.bound_symbols)
+
+
+class _Writer:
+    """Describes a specialization and its backward programs as JSON."""
+
+    def __init__(self, fn: Any, specialization: Specialization):
+        self._fn = fn
+        self._specialization = specialization
+        guarded: Any = specialization.guarded
+        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()), _saved_region)
+
+    def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
+        """Return the content of the entry."""
+        if facts.uses_hashes:
+            raise Unsavable("hashes or the order of a set, which differ between processes")
+        s, differentiable = self._specialization, self._specialization.differentiable
+        last = differentiable.traces[-1] if isinstance(differentiable, DifferentiableProgram) else s.traces[-1]
+        programs = {"prologue": self.program(s.prologue_traces[-1], "prologue"), "computation": self.program(last)}
+        if s.epilogue_traces:
+            programs["epilogue"] = self.program(s.epilogue_traces[-1])
+        layout = source = None
+        if isinstance(differentiable, DifferentiableProgram):
+            groups = differentiable.output_groups() if differentiable.layout.retains else {}
+            layout = describe_layout(differentiable.layout, groups, self._encode)
+            source = self._source(differentiable)
+        event: Any = s.event
+        return {
+            "kind": "program",
+            "title": getattr(self._fn, "__qualname__", type(self._fn).__qualname__),
+            "call": call,
+            "symbolic": facts.symbolic,
+            "seconds": round(seconds, 3),
+            "operations": event.details["operations"],
+            "executors": event.details["executors"],
+            "programs": programs,
+            "layout": layout,
+            "source": source,
+            "path": None if s.path is None else self._path(s.path),
+            "leaves": list(s.leaves),
+            "flags": {
+                "no_grad": differentiable is None and needs_decorators(last),
+                "no_autocast": isinstance(differentiable, DifferentiableProgram) and differentiable.without_autocast,
+                "enables_grad": facts.enables_grad,
+                "switched": [list(x) for x in facts.switched],
+            },
+        }
+
+    def _path(self, path: Any) -> dict[str, Any]:
+        encode = self._encode
+        return {
+            "decisions": [
+                {"answer": encode(d.answer), "question": d.question, "random": d.random} for d in path.decisions
+            ],
+            "sources": [[encode(x) for x in source] for source in path.sources],
+        }
+
+    def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
+        """Describe the program before it was differentiated."""
+        trace = differentiable.split.source
+        if "symbols" in trace.info:
+            raise Unsavable("gradients of symbolic sizes")
+        arguments = []
+        for p in trace.args:
+            if not isinstance(p, TensorProxy):
+                raise Unsavable(f"an input that is a {type(p).__name__}")
+            dtype, device = to_torch_dtype(p.dtype), to_torch_device(p.device)
+            arguments.append([p.name, list(p.shape), self._encode(dtype), str(device), p.requires_grad])
+        program = self.program(trace, "source")
+        return {"program": program, "arguments": arguments, "remat": differentiable.remat}
+
+    def program(self, trace: Trace, kind: str = "program") -> dict[str, Any]:
+        """Return the text of a trace and its constants."""
+        return describe_program(trace, self._encode, kind)
+
+
+def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> dict[str, Any]:
+    """Return the name of a trace, its text and its constants."""
+    if any(isinstance(op.sym.fn, CapturedRegion) for op in trace.bound_symbols):
+        raise Unsavable("a CUDA graph")
+    context = PrintContext(symbols=kind == "source")
+    text = _text_of(trace, context)  # collects the objects
+    constants = {name: _constant(x, encode) for name, x in context.objects.items() if HELPERS.get(name) is not x}
+    program = {"name": trace.name, "text": text, "constants": constants}
+    SavedText(program).check(kind)
+    return program
+
+
+def _constant(x: Any, encode: Encoder) -> Any:
+    if not isinstance(x, Symbol):
+        return encode(x)
+    if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
+        return ["symbol", encode(x.fn)]
+    raise Unsavable(f"the operation {x.name}")
+
+
+def _text_of(trace: Trace, context: PrintContext) -> str:
+    """Return the text of a trace without imports and comments, in ASCII."""
+    text = trace_text(trace, depth=0, decorators=False, context=context)
+    lines = text[text.index("def ") :].split("\n")
+    kept = [_without_comment(line) for line in lines if not line.lstrip().startswith("#")]
+    return "\n".join(kept if len(kept) > 1 else [*kept, "  pass"]).encode("ascii", "backslashreplace").decode()
+
+
+_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
+
+
+def _without_comment(line: str) -> str:
+    """Return a line without the type of its result."""
+    return _COMMENT.sub("", line)
+
+
+# -- compiling a saved program anew -----------------------------------------------------------------------------------
+_LOCAL_NAME = re.compile(r"\b[a-z]+\d+\b")
+
+
+def rebuilt(
+    content: Mapping[str, Any], decode: Decoder, options: Options, transforms: Sequence[Any], log: EventLog
+) -> DifferentiableProgram:
+    """Compile the differentiated program of an entry from its source.
+
+    Its forward program must be the saved one, whose saved values a backward program receives.
+    """
+    source = content["source"]
+    compilation = Compilation(options.extra)
+    executors = options.resolved_executors()
+    passes = Passes(executors, compilation, transforms, source["remat"])
+    with log.active(), compiling(compilation):
+        trace = _traced(source, decode)
+        split = Split(
+            trace,
+            executors,
+            [p for p in trace.args if isinstance(p, TensorProxy) and p.requires_grad],
+            remat=source["remat"],
+        )
+        program = DifferentiableProgram(split, passes.to_execution, remat=source["remat"])
+    found, saved = _text_of(program.traces[-1], PrintContext()), content["programs"]["computation"]["text"]
+    if _with_common_names(found) != _with_common_names(saved):
+        raise ThunderError(
+            "gradients arrive for which no backward program was saved, and the saved program cannot be compiled anew: "
+            "set THUNDER_CACHE=0, or remove the saved programs with `thunder cache prune --all`"
+        )
+    return program
+
+
+def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
+    """Return the trace of a saved source."""
+    function = SavedText(source["program"]).function(decode, kind="source")
+    arguments = [
+        TensorProxy(
+            name=name, shape=tuple(shape), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad
+        )
+        for name, shape, dtype, device, grad in source["arguments"]
+    ]
+    trace = Trace(source["program"]["name"], args=arguments)
+    with tracectx(trace):
+        for p in arguments:
+            prims.unpack_trivial(p)
+        prims.python_return(function(*arguments))
+    return trace
+
+
+def _with_common_names(text: str) -> str:
+    """Return a text in which values have names that only depend on their order."""
+    names: dict[str, str] = {}
+    return _LOCAL_NAME.sub(lambda m: names.setdefault(m[0], f"v{len(names)}"), text)
+
+
+# -- paths of objects -------------------------------------------------------------------------------------------------
+class _Paths(Mapping[int, Path]):
+    """The paths of objects that guards found, by the ids of the objects. They are computed when one is asked for."""
+
+    def __init__(self, guards: Any):
+        self._guards = guards
+        self._found: dict[int, Path] | None = None
+
+    def _all(self) -> dict[int, Path]:
+        if self._found is None:
+            self._found = {}
+            for guard in self._guards:
+                x, step = guard.operand, []
+                if isinstance(guard, IsAlive):
+                    x = guard.operand()
+                elif isinstance(guard, HasType):
+                    step = [["type"]]
+                elif not isinstance(guard, IsObject):
+                    continue
+                path = _path_of(guard.source)
+                if path is not None:
+                    self._found.setdefault(id(x), (path[0], [*path[1], *step]))
+        return self._found
+
+    def __getitem__(self, key: int) -> Path:
+        return self._all()[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+_STEPS: dict[type[Source], Callable[[Any], list[Any]]] = {
+    sources.Attr: lambda s: ["attr", s.name],
+    sources.Variables: lambda s: ["dict"],
+    sources.Item: lambda s: ["item", s.key],
+    sources.ModuleVariable: lambda s: ["item", s.key],
+    sources.Global: lambda s: ["item", s.name],
+    sources.Scope: lambda s: ["attr", s.attribute],
+    sources.Cell: lambda s: ["cell", s.index],
+    sources.CellContents: lambda s: ["contents"],
+    sources.DictKeys: lambda s: ["keys"],
+    sources.DictValues: lambda s: ["values"],
+}
+
+
+def _path_of(source: Source) -> Path | None:
+    """Return the root of a source and the steps from it, or None if the source begins at an argument or calls code."""
+    steps: list[list[Any]] = []
+    while source.parent is not None:
+        step = _STEPS.get(type(source))
+        if step is None or source.operands:
+            return None
+        steps.append(step(source))
+        source = source.parent
+    if isinstance(source, Argument) or not isinstance(source, Root):
+        return None
+    return source.value, steps[::-1]

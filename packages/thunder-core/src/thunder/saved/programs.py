@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts of an entry: they are checked, compiled and run without the tracer. Layouts of nodes are read here, too."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import itertools
+import linecache
+import math
+import operator
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from thunder.core.tracebacks import PROGRAM_PREFIX
+from thunder.runtime.autograd.layout import NodeLayout
+from thunder.runtime.names import HELPERS, Kernels
+from thunder.runtime.torch_originals import namespaces, original_torch
+from thunder.saved.constants import Decoder, Encoder, opaque_symbol
+from thunder.saved.keys import plugin_packages
+from thunder.saved.operators import OPERATORS
+from thunder.saved.verify import ERRORS, Names, Refused, verify
+
+__all__ = ["SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
+
+_counter = itertools.count()
+_BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
+             "hasattr", "sorted")  # fmt: skip
+_OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
+                       "torch._C._linalg", "torch._C"})  # fmt: skip
+_NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
+_PREFIXES = ("special_", "linalg_", "fft_")
+_READING_FILES = (["aten", "from_file"], ["aten", "_from_blob"])
+_RESERVED = frozenset({
+    *_BUILTINS, *ERRORS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
+    "devices", "prims", "ltorch", "clang", "lnp",
+})  # fmt: skip
+_LANGUAGES = {"ltorch": "thunder.torch", "prims": "thunder.core.prims", "clang": "thunder.clang",
+              "lnp": "thunder.numpy", "dtypes": "thunder.core.dtypes", "devices": "thunder.core.devices"}  # fmt: skip
+_kernels = Kernels()
+
+
+def backward_folder(name: str) -> str:
+    """Return the key under which the backward programs of the entry called `name` are stored."""
+    return f"{name[:38]}.b"
+
+
+def key_text(key: tuple[tuple[bool, ...], tuple[bool, ...]]) -> str:
+    """Return the text of a backward program's key."""
+    return "|".join("".join("1" if x else "0" for x in part) for part in key)
+
+
+class SavedText:
+    """The text of one program with its constants as JSON."""
+
+    def __init__(self, content: Mapping[str, Any]):
+        self.name: str = content["name"]
+        self.text: str = content["text"]
+        self.constants: dict[str, Any] = content["constants"]
+        if type(self.name) is not str or type(self.text) is not str or type(self.constants) is not dict:
+            raise Refused("damaged")
+        self.bound_symbols: tuple[Any, ...] = ()  # like a trace, for reports
+
+    def __str__(self) -> str:
+        return self.text
+
+    def python(self, **options: Any) -> str:
+        """Return the text, like `Trace.python`."""
+        return self.text
+
+    def check(self, kind: str) -> None:
+        """Raise `Refused` unless the text is one that the printer writes."""
+        constants = self.constants
+        if not _RESERVED.isdisjoint(constants):
+            raise Refused("a constant with the name of a module or a function")
+        if kind == "program" and any(map(_is_foreign_function, constants.values())):
+            raise Refused("a function that is no operator of torch")
+        names = Names(
+            {*HELPERS, *(name for name, x in constants.items() if _may_be_called(x))},
+            {name for name, x in constants.items() if _is(x, "weak", 2)},
+            {name: x[1] for name, x in constants.items() if _is(x, "ref", 4) and x[2] == []},
+            constants.keys(),
+        )
+        verify(self.text, names, kind)
+
+    def function(self, decode: Decoder, *, kind: str = "program") -> Callable[..., Any]:
+        """Check and compile the text, and return the function that it defines."""
+        self.check(kind)
+        namespace: dict[str, Any] = {name: decode(constant) for name, constant in self.constants.items()}
+        namespace.update(HELPERS)
+        namespace.update(
+            {
+                # torch imports modules through the builtins of the program that calls it.
+                "__builtins__": {name: getattr(builtins, name) for name in (*_BUILTINS, *ERRORS, "__import__")},
+                "torch": original_torch,
+                "Tensor": namespaces["torch.Tensor"],
+                "torchex": _kernels,
+                "operator": operator,
+                "math": math,
+            }
+        )
+        if kind == "source":
+            namespace["torch"], namespace["Tensor"] = Opaque(original_torch), Opaque(namespaces["torch.Tensor"])
+        if kind == "source" or "dtypes." in self.text:
+            for name, module in _LANGUAGES.items():
+                if f"{name}." in self.text:
+                    # Imported by name at run time, and only for programs that use it: most belong to higher layers.
+                    namespace[name] = importlib.import_module(module)
+        filename = f"{PROGRAM_PREFIX}saved.{self.name} {next(_counter)}>"
+        exec(compile(self.text, filename, "exec", dont_inherit=True), namespace)
+        function = namespace[self.name]
+        if not isinstance(function, types.FunctionType):
+            raise Refused(f"the text defines no {self.name}")
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
+        return function
+
+
+class Opaque:
+    """The namespace `torch` of the source of a program: its functions are operations that a trace records."""
+
+    def __init__(self, owner: Any):
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._owner, name)
+        if isinstance(found, types.ModuleType):
+            return Opaque(found)
+        return opaque_symbol(found) if callable(found) and not isinstance(found, type) else found
+
+
+def _is(constant: Any, tag: str, length: int) -> bool:
+    return isinstance(constant, list) and len(constant) == length and constant[0] == tag
+
+
+_FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")
+
+
+def _is_foreign_function(constant: Any) -> bool:
+    """Check whether a constant is a function that a helper could call although the program may not call it."""
+    if not _is(constant, "ref", 4) or not str(constant[3]).startswith(_FUNCTIONS):
+        return False
+    return not _may_be_called(constant)
+
+
+def _may_be_called(constant: Any) -> bool:
+    """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
+    if _is(constant, "region", 3):
+        return True
+    if _is(constant, "symbol", 2):
+        return _may_be_called(constant[1])
+    if _is(constant, "derived", 4):
+        return _may_be_called(constant[2])
+    if _is(constant, "operator", 2):
+        return type(constant[1]) is str and constant[1].split(".")[:2] not in _READING_FILES
+    if not _is(constant, "ref", 4) or type(constant[1]) is not str:
+        return False
+    if constant[1].partition(".")[0] in plugin_packages():
+        return True  # a kernel of an executor
+    if constant[1] not in _OF_TORCH:
+        return False
+    names = [step[1] for step in constant[2] if step[:1] == ["member"]]
+    if (
+        len(names) != len(constant[2])
+        or not names
+        or names[:-1] not in ([], ["Tensor"], ["TensorBase"], ["_VariableFunctions"])
+    ):
+        return False
+    name = names[-1]
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name in _NAMES or names[-1] in _NAMES
+
+
+# -- layouts of nodes -------------------------------------------------------------------------------------------------
+_FIELDS = tuple(name for name in NodeLayout._fields if name not in ("constants", "device"))
+_IN_BUILT, _IN_FLAT = frozenset({"t", "x", "c"}), frozenset({"o", "s", "hidden"})
+
+
+def describe_layout(layout: NodeLayout, groups: Mapping[int, set[int]], encode: Encoder) -> dict[str, Any]:
+    """Return the layout of a node as JSON. `groups` are the saved values that groups of outputs need."""
+    return {
+        **{name: getattr(layout, name) for name in _FIELDS},
+        "constants": [encode(x) for x in layout.constants],
+        "device": str(layout.device),
+        "groups": [[str(bits), sorted(needed)] for bits, needed in groups.items()],
+    }
+
+
+def read_layout(content: Mapping[str, Any], decode: Decoder) -> NodeLayout:
+    """Return the layout of a node that `describe_layout` has described."""
+    fields: dict[str, Any] = {name: content[name] for name in _FIELDS}
+    fields["saved_outputs"] = [(int(i), int(j)) for i, j in fields["saved_outputs"]]
+    for name, names in (("built", _IN_BUILT), ("flat", _IN_FLAT), ("flat_natively", _IN_FLAT)):
+        _check_expression(fields[name], names)
+    return NodeLayout(
+        **fields, constants=[decode(x) for x in content["constants"]], device=decode(["device", content["device"]])
+    )
+
+
+def _check_expression(text: Any, names: frozenset[str]) -> None:
+    """Raise `Refused` unless a text is an expression that takes values out of containers and puts them into others."""
+    if type(text) is not str:
+        raise Refused("damaged")
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise Refused(f"not an expression: {text[:40]}") from None
+    if not all(_is_allowed(node, names) for node in _nodes(tree)):
+        raise Refused(f"an expression that no layout has: {text[:40]}")
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.expr, ast.stmt, ast.comprehension, ast.keyword)))
+
+
+def _is_allowed(node: ast.AST, names: frozenset[str]) -> bool:
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.Call):  # `*hidden(s)`
+        return isinstance(node.func, ast.Name) and node.func.id == "hidden" and not node.keywords
+    if isinstance(node, ast.Attribute):
+        return node.attr == "data"
+    return isinstance(node, (ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Subscript, ast.Starred, ast.UnaryOp))

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved programs in a directory of each test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from thunder.frontend import saved_programs
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory in which the programs of a test are saved."""
+    monkeypatch.setenv("THUNDER_VERIFY", "0")
+    monkeypatch.setenv("THUNDER_CACHE", "1")
+    monkeypatch.setenv("THUNDER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(saved_programs, "registrants", set())  # of other tests
+    return tmp_path / "cache"

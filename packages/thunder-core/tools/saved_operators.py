@@ -52,8 +52,9 @@ def operators() -> set[str]:
     found |= {f"torchex.{name}" for name in kernels}
     for sym in {*torch_function_map().values(), *(x for x in vars(prims).values() if isinstance(x, Symbol))}:
         implementation = torch_executor._derived(sym)
-        if implementation is not None and implementation.op.module is not None:
-            found.add(_printed(implementation.op.module, implementation.op.name))
+        op = None if implementation is None else implementation.op
+        if op is not None and op.module is not None:
+            found.add(_printed(op.module, op.name))
     for functions in torch.overrides.get_overridable_functions().values():
         for function in functions:
             module, name = qualified_name(function)

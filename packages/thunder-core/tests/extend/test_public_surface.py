@@ -46,7 +46,9 @@ SURFACE = {
         Region by_device draw_from_seeds flattened partition reject_values replace_regions torch_program without_data
         without_views
     """,
-    "thunder.toolkit.launch": "current_cuda_device current_stream increment_versions new_tensor no_device",
+    "thunder.toolkit.launch": """
+        current_cuda_device current_stream increment_versions launch_cubin load_cubin new_tensor no_device
+    """,
     "thunder.toolkit.layouts": "eager_strides has_fixed_strides order_of reads_strides",
     "thunder.toolkit.measuring": """
         Candidate MeasuredChoice Measurements example_tensor measured_choice shape_class_of size_class

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from thunder.cli.table import format_table
+from thunder.core.tables import format_table
 
 __all__ = ["add_parser", "run"]
 

@@ -241,7 +241,7 @@ def choose(
         executors = _measured(bsym, executors, fusing)
     named = are_named(executors)
     for executor in ordered(bsym.sym, executors):
-        if (executor.name, bsym.sym.id) in excluded:
+        if (executor.name, bsym.sym.id) in excluded or (not named and executor.ignores(bsym.sym)):
             continue
         if fusing and isinstance(executor, FusionExecutor):
             reason = executor.fuse_rejection(bsym)

@@ -140,7 +140,7 @@ def _path_of_c_function(x: Any) -> tuple[str, list[str]] | None:
             return found
     if getattr(torch._C._VariableFunctions, x.__name__, None) is x:
         return "torch._C", ["_VariableFunctions", x.__name__]
-    owner = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
+    owner: Any = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
     if isinstance(getattr(x, "__module__", None), str) or not isinstance(owner, (type, types.ModuleType)):
         return None
     path = named_path(owner)

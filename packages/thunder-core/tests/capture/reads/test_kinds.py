@@ -82,7 +82,6 @@ def test_kinds(value: Any, kind: str) -> None:
     assert type(classify(value)).__name__ == kind
 
 
-
 def test_every_trust_has_a_reason() -> None:
     """In a few words."""
     assert all(len(reason.split()) > 3 for reason in TRUSTED.values())

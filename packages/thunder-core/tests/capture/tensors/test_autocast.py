@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,16 @@ def _tensors(x: Any) -> list[torch.Tensor]:
     return [t for t in torch.utils._pytree.tree_leaves(x) if isinstance(t, torch.Tensor)]
 
 
+def _error_of_torch(f: Callable[..., Any], inside: bool) -> str | None:
+    """Return the message of the error that eager mode raises, or None."""
+    try:
+        with torch.autocast("cpu", enabled=not inside):
+            f(C.clone().requires_grad_())
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "around"])
 @pytest.mark.parametrize("name", CALLS)
 def test_parts_are_cast_as_torch_casts_them(name: str, inside: bool) -> None:
@@ -104,6 +115,10 @@ def test_parts_are_cast_as_torch_casts_them(name: str, inside: bool) -> None:
             return fn(x)
 
     jitted = thunder.jit(under, sharp_edges="error")
+    if (unsupported := _error_of_torch(under, inside)) is not None:  # some processors have no LSTM in bfloat16
+        with pytest.raises(RuntimeError, match=re.escape(unsupported)), torch.autocast("cpu", enabled=not inside):
+            jitted(C.clone().requires_grad_())
+        return
     for _ in range(2):
         results = []
         for run in (jitted, under):

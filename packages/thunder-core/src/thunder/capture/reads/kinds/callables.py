@@ -47,7 +47,6 @@ class Function(Kind):
         return epilogue.kept(value)
 
 
-
 class Method(Kind):
     """Bound methods. Python creates a new object at each read, so the function and the instance are read instead."""
 

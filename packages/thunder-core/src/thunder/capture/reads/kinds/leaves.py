@@ -68,7 +68,6 @@ class Plain(Kind):
         return epilogue.constant(value)
 
 
-
 def is_plain(x: Any) -> bool:
     """Check whether a value and all values in it are compared by type and value."""
     return PLAIN.match(type(x)) or isinstance(x, enum.Enum) or (type(x) is tuple and all(is_plain(i) for i in x))
@@ -122,7 +121,6 @@ class Identity(Kind):
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the object itself."""
         return epilogue.constant(value)
-
 
 
 class EnumMember(Identity):

@@ -44,7 +44,6 @@ class ClassKind(Kind):
         return epilogue.kept(value)
 
 
-
 class ContextVariable(Kind):
     """Context variables. The snapshot stores the value at the first read."""
 

@@ -134,17 +134,18 @@ def named_path(x: Any) -> tuple[str, list[str]] | None:
 
 def _path_of_c_function(x: Any) -> tuple[str, list[str]] | None:
     """Return the path of a function written in C, first of all as an operator of torch."""
+    name: str = x.__name__
     for module in _OF_OPERATORS:
-        found = _checked(x, module, [x.__name__]) or _checked(x, module, [_bare(x.__name__)])
+        found = _checked(x, module, [name]) or _checked(x, module, [_bare(name)])
         if found is not None:
             return found
-    if getattr(torch._C._VariableFunctions, x.__name__, None) is x:
-        return "torch._C", ["_VariableFunctions", x.__name__]
+    if getattr(torch._C._VariableFunctions, name, None) is x:
+        return "torch._C", ["_VariableFunctions", name]
     owner: Any = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)
     if isinstance(getattr(x, "__module__", None), str) or not isinstance(owner, (type, types.ModuleType)):
         return None
     path = named_path(owner)
-    return None if path is None else _checked(x, path[0], [*path[1], x.__name__])
+    return None if path is None else _checked(x, path[0], [*path[1], name])
 
 
 _OF_OPERATORS = ("torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",

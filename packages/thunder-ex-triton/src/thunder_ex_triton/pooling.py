@@ -20,9 +20,9 @@ from thunder_ex_triton.images import new_like, tile_of, tiles
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["avg_pool", "avg_pool_backward", "like", "like_backward", "register"]
+__all__ = ["TAKEN", "avg_pool", "avg_pool_backward", "like", "like_backward", "register"]
 
-_TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
+TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 _LARGEST = 8  # windows are unrolled
 
 
@@ -158,8 +158,8 @@ def _takes(
     reason = unusable_device(a.device)
     if reason is not None:
         return reason
-    if a.ndim != 4 or a.dtype not in _TAKEN:
-        return f"the kernels do not support {a.ndim} dimensions in {a.dtype}"
+    if a.ndim != 4 or len(kernel_size) != 2 or a.dtype not in TAKEN:
+        return f"the kernels do not support windows of {len(kernel_size)} of {a.ndim} dimensions in {a.dtype}"
     if not all(type(n) is int for n in (*a.shape, *kernel_size, *stride, *padding)):
         return "the kernels do not support symbolic sizes"
     if max(kernel_size) > _LARGEST:

@@ -14,7 +14,7 @@ import torch
 
 from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
-from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, resize
+from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, pooling, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
 from thunder_ex_triton.matmul import matvec, skinny
@@ -176,6 +176,25 @@ def _resized_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make((*shape[:2], *size)), shape, *how, False
 
 
+# (shape, windows, strides, paddings, whether a last window may be incomplete, whether paddings count, divisor)
+POOLED: tuple[tuple[Any, ...], ...] = (
+    ((2, 3, 4, 6), (2, 3), (2, 3), (0, 0), False, True, None),
+    ((1, 17, 5, 5), (3, 2), (1, 2), (1, 1), True, False, None),
+    ((1, 1, 4, 4), (2, 2), (3, 1), (0, 0), False, True, 3),
+)
+
+
+def _pooled(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, *how in POOLED:
+        yield make(shape), *how
+
+
+def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, *how in POOLED:
+        size = torch.nn.functional.avg_pool2d(torch.ones(shape), *how).shape
+        yield make(size), make(shape), *how
+
+
 # -- sums of rows ------------------------------------------------------------------------------------------------------
 def _indexed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     """Yield values, their indices (also negative, repeated, of two dimensions, none), and the number of rows."""
@@ -236,6 +255,8 @@ def _long_rows(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 def fusion_opinfos() -> list[Any]:
     """Return an OpInfo for each operator of the fusion executor."""
     images = {
+        "triton_avg_pool": OperatorSamples(_pooled, pooling.like, pooling.TAKEN),
+        "triton_avg_pool_backward": OperatorSamples(_pooled_backward, pooling.like_backward, pooling.TAKEN),
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from thunder import clang
+from thunder.core import dtypes
 from thunder.core.prims import get_grad, needs_grad, put_grads
 from thunder.core.printer import call_with_programs
 from thunder.core.samples import MakeTensor, SampleInput
@@ -63,6 +64,8 @@ def flex_attention(
     `BlockMask.as_tuple()` without the function: they only tell a kernel what it can skip. `options` are torch's kernel
     options.
     """
+    if not dtypes.is_float_dtype(query.dtype):
+        raise NotImplementedError(f"flex_attention is not implemented for {query.dtype}")
     positions = _positions(query, key)
     plain = modified = _scores(query, key, scale)
     if score_mod is not None:

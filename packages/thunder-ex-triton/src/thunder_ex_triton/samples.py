@@ -17,7 +17,7 @@ from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_o
 from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, pooling, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
-from thunder_ex_triton.matmul import matvec, skinny
+from thunder_ex_triton.matmul import matvec, padding, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
 from thunder_ex_triton.routing import counting_sort
 
@@ -195,6 +195,15 @@ def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make(size), make(shape), *how
 
 
+# -- matrix multiplications of padded operands -------------------------------------------------------------------------
+def _padded(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield operands, a bias or None, and the rows and columns to return: all of them, a part, and of batches."""
+    bounds = {"low": -2, "high": 2}
+    yield make((4, 8), **bounds), make((8, 8), **bounds), None, 3, 5, False
+    yield make((4, 8), **bounds), make((8, 8), **bounds), make((8,), **bounds), 4, 7, False
+    yield make((2, 3, 8), **bounds), make((2, 8, 16), **bounds), None, 3, 16, False
+
+
 # -- sums of rows ------------------------------------------------------------------------------------------------------
 def _indexed(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     """Yield values, their indices (also negative, repeated, of two dimensions, none), and the number of rows."""
@@ -262,6 +271,7 @@ def fusion_opinfos() -> list[Any]:
     }
     rows = {
         "triton_matvec": OperatorSamples(_matvec, matvec.like, matvec.DTYPES),
+        "triton_padded_matmul": OperatorSamples(_padded, padding.PaddedMatmul.like, skinny.DTYPES),
         "triton_skinny_linear": OperatorSamples(_skinny, skinny.like, skinny.DTYPES),
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),

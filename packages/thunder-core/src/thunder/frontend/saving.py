@@ -107,6 +107,7 @@ class Saving:
         assert store is not None
         if foreign is not None:
             raise Refused(foreign)
+        self._check_fusions(specialization.traces[-1])
         writer = _Writer(self._fn, specialization)
         name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)
@@ -117,6 +118,11 @@ class Saving:
             for key, traces in differentiable._backward_traces.items():  # compiled for constraints of symbolic sizes
                 save(key, traces)
             differentiable.on_backward = save
+
+    def _check_fusions(self, trace: Trace) -> None:
+        """Refuse to save fusions unless the user asks for it: their kernels are loaded by undocumented functions."""
+        if not self._saved.always and _has_fusions(trace):
+            raise Refused("it has fusions; save=True saves such programs, too")
 
     def _backward_saver(self, name: str, writer: _Writer) -> Callable[[Any, Sequence[Trace]], None]:
         """Return the function that saves a backward program of the entry called `name`."""
@@ -131,6 +137,7 @@ class Saving:
 
         def write(key: Any, traces: Sequence[Trace]) -> None:
             try:
+                self._check_fusions(traces[-1])
                 content = {"kind": "backward", "key": key_text(key), "program": writer.program(traces[-1])}
                 store.write(backward_folder(name), content)
             except Unsavable as error:

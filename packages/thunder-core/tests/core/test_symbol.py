@@ -125,7 +125,14 @@ def test_a_symbol_knows_what_stands_below_its_declaration() -> None:
 @pytest.mark.parametrize("tag", list(OpTags))
 def test_which_tags_keep_a_call(tag: OpTags) -> None:
     """Effects and draws stay though nobody uses their results."""
-    keeping = {OpTags.RANDOM_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.CHECK_OP, OpTags.DONT_DCE}
+    keeping = {
+        OpTags.RANDOM_OP,
+        OpTags.IN_PLACE_OP,
+        OpTags.SIDE_EFFECT,
+        OpTags.CHECK_OP,
+        OpTags.COLLECTIVE,
+        OpTags.DONT_DCE,
+    }
     sym = Symbol("s", composite, tags=(tag,))
     assert sym.must_stay is (tag in keeping)
     assert sym.differentiable is (tag is not OpTags.NON_DIFFERENTIABLE)

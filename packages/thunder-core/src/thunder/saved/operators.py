@@ -331,46 +331,47 @@ torch.unravel_index torch.unsafe_chunk torch.unsafe_split torch.unsafe_split_wit
 torch.unsqueeze_copy torch.values_copy torch.vander torch.var torch.var_mean torch.vdot torch.view_as_complex
 torch.view_as_complex_copy torch.view_as_real torch.view_as_real_copy torch.view_copy torch.vsplit torch.vstack
 torch.where torch.xlogy torch.xlogy_ torch.zero_ torch.zeros torch.zeros_like torchex.adaptive_avg_pool
-torchex.adaptive_avg_pool_backward torchex.adaptive_max_pool torchex.adaptive_max_pool_backward torchex.as_strided
-torchex.assign_value torchex.atan2 torchex.attention_backward torchex.attention_backward_of_mask
-torchex.attention_dropout torchex.attention_dropout_backward torchex.attention_forward torchex.avg_pool
-torchex.avg_pool_backward torchex.barrier torchex.batch_norm_backward torchex.batch_norm_forward torchex.bernoulli
-torchex.bernoulli_tensor torchex.broadcast_in_dim torchex.cauchy torchex.celu_backward torchex.clone_in_order
-torchex.convolution_input_grad torchex.convolution_parameters_grad torchex.convolution_weight_grad torchex.copy_
-torchex.copysign torchex.cumprod torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div
-torchex.dropout_backward torchex.dropout_noise torchex.elu_backward torchex.embedding_backward torchex.empty
-torchex.exchange_rng_state torchex.exponential torchex.fmod torchex.foreach_abs torchex.foreach_abs_
-torchex.foreach_acos torchex.foreach_acos_ torchex.foreach_add torchex.foreach_add_ torchex.foreach_addcdiv
-torchex.foreach_addcdiv_ torchex.foreach_addcmul torchex.foreach_addcmul_ torchex.foreach_asin torchex.foreach_asin_
-torchex.foreach_atan torchex.foreach_atan_ torchex.foreach_ceil torchex.foreach_ceil_ torchex.foreach_clamp_max
-torchex.foreach_clamp_max_ torchex.foreach_clamp_min torchex.foreach_clamp_min_ torchex.foreach_cos
-torchex.foreach_cos_ torchex.foreach_cosh torchex.foreach_cosh_ torchex.foreach_div torchex.foreach_div_
-torchex.foreach_erf torchex.foreach_erf_ torchex.foreach_erfc torchex.foreach_erfc_ torchex.foreach_exp
-torchex.foreach_exp_ torchex.foreach_expm1 torchex.foreach_expm1_ torchex.foreach_floor torchex.foreach_floor_
-torchex.foreach_frac torchex.foreach_frac_ torchex.foreach_lerp torchex.foreach_lerp_ torchex.foreach_lgamma
-torchex.foreach_lgamma_ torchex.foreach_log torchex.foreach_log10 torchex.foreach_log10_ torchex.foreach_log1p
-torchex.foreach_log1p_ torchex.foreach_log2 torchex.foreach_log2_ torchex.foreach_log_ torchex.foreach_max
-torchex.foreach_maximum torchex.foreach_maximum_ torchex.foreach_minimum torchex.foreach_minimum_ torchex.foreach_mul
-torchex.foreach_mul_ torchex.foreach_neg torchex.foreach_neg_ torchex.foreach_norm torchex.foreach_pow
-torchex.foreach_pow_ torchex.foreach_reciprocal torchex.foreach_reciprocal_ torchex.foreach_round
-torchex.foreach_round_ torchex.foreach_rsqrt torchex.foreach_rsqrt_ torchex.foreach_sigmoid torchex.foreach_sigmoid_
-torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin torchex.foreach_sin_ torchex.foreach_sinh
-torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_ torchex.foreach_sub torchex.foreach_sub_
-torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh torchex.foreach_tanh_ torchex.foreach_trunc
-torchex.foreach_trunc_ torchex.full torchex.gcd torchex.gelu_backward torchex.geometric torchex.glu_backward
-torchex.group_norm_backward torchex.group_norm_forward torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad
-torchex.hardsigmoid_backward torchex.hardswish_backward torchex.huber_loss_backward torchex.hypot torchex.igamma
-torchex.igammac torchex.index torchex.index_put torchex.index_put_ torchex.iota torchex.isclose
-torchex.layer_norm_backward torchex.layer_norm_forward torchex.linear_recurrence torchex.log_normal
-torchex.log_softmax_backward torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward torchex.maximum
-torchex.minimum torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward torchex.native_dropout
-torchex.nextafter torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal torchex.normal_of torchex.pad
-torchex.prod torchex.prod_backward torchex.randint torchex.relu_backward torchex.resize torchex.resize_backward
-torchex.rms_norm_backward torchex.rms_norm_forward torchex.rng_state torchex.rrelu_noise torchex.selu_backward
-torchex.setitem torchex.setitem_ torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scatter
-torchex.slice_scatter_ torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort
-torchex.stride_order torchex.sum torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform torchex.var
-torchex.var_mean
+torchex.adaptive_avg_pool_backward torchex.adaptive_max_pool torchex.adaptive_max_pool_backward torchex.all_gather
+torchex.all_reduce torchex.all_to_all torchex.as_strided torchex.assign_value torchex.atan2 torchex.attention_backward
+torchex.attention_backward_of_mask torchex.attention_dropout torchex.attention_dropout_backward
+torchex.attention_forward torchex.avg_pool torchex.avg_pool_backward torchex.barrier torchex.batch_norm_backward
+torchex.batch_norm_forward torchex.bernoulli torchex.bernoulli_tensor torchex.broadcast torchex.broadcast_in_dim
+torchex.cauchy torchex.celu_backward torchex.clone_in_order torchex.convolution_input_grad
+torchex.convolution_parameters_grad torchex.convolution_weight_grad torchex.copy_ torchex.copysign torchex.cumprod
+torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div torchex.dropout_backward torchex.dropout_noise
+torchex.elu_backward torchex.embedding_backward torchex.empty torchex.exchange_rng_state torchex.exponential
+torchex.fmod torchex.foreach_abs torchex.foreach_abs_ torchex.foreach_acos torchex.foreach_acos_ torchex.foreach_add
+torchex.foreach_add_ torchex.foreach_addcdiv torchex.foreach_addcdiv_ torchex.foreach_addcmul torchex.foreach_addcmul_
+torchex.foreach_asin torchex.foreach_asin_ torchex.foreach_atan torchex.foreach_atan_ torchex.foreach_ceil
+torchex.foreach_ceil_ torchex.foreach_clamp_max torchex.foreach_clamp_max_ torchex.foreach_clamp_min
+torchex.foreach_clamp_min_ torchex.foreach_cos torchex.foreach_cos_ torchex.foreach_cosh torchex.foreach_cosh_
+torchex.foreach_div torchex.foreach_div_ torchex.foreach_erf torchex.foreach_erf_ torchex.foreach_erfc
+torchex.foreach_erfc_ torchex.foreach_exp torchex.foreach_exp_ torchex.foreach_expm1 torchex.foreach_expm1_
+torchex.foreach_floor torchex.foreach_floor_ torchex.foreach_frac torchex.foreach_frac_ torchex.foreach_lerp
+torchex.foreach_lerp_ torchex.foreach_lgamma torchex.foreach_lgamma_ torchex.foreach_log torchex.foreach_log10
+torchex.foreach_log10_ torchex.foreach_log1p torchex.foreach_log1p_ torchex.foreach_log2 torchex.foreach_log2_
+torchex.foreach_log_ torchex.foreach_max torchex.foreach_maximum torchex.foreach_maximum_ torchex.foreach_minimum
+torchex.foreach_minimum_ torchex.foreach_mul torchex.foreach_mul_ torchex.foreach_neg torchex.foreach_neg_
+torchex.foreach_norm torchex.foreach_pow torchex.foreach_pow_ torchex.foreach_reciprocal torchex.foreach_reciprocal_
+torchex.foreach_round torchex.foreach_round_ torchex.foreach_rsqrt torchex.foreach_rsqrt_ torchex.foreach_sigmoid
+torchex.foreach_sigmoid_ torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin torchex.foreach_sin_
+torchex.foreach_sinh torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_ torchex.foreach_sub
+torchex.foreach_sub_ torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh torchex.foreach_tanh_
+torchex.foreach_trunc torchex.foreach_trunc_ torchex.full torchex.gather_to torchex.gcd torchex.gelu_backward
+torchex.geometric torchex.glu_backward torchex.group_norm_backward torchex.group_norm_forward
+torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad torchex.hardsigmoid_backward torchex.hardswish_backward
+torchex.huber_loss_backward torchex.hypot torchex.igamma torchex.igammac torchex.index torchex.index_put
+torchex.index_put_ torchex.iota torchex.isclose torchex.layer_norm_backward torchex.layer_norm_forward
+torchex.linear_recurrence torchex.log_normal torchex.log_softmax_backward torchex.logsigmoid_backward torchex.max_pool
+torchex.max_pool_backward torchex.maximum torchex.minimum torchex.mish_backward torchex.missing_gradient
+torchex.mse_loss_backward torchex.native_dropout torchex.nextafter torchex.nll_loss_backward torchex.nll_loss_forward
+torchex.normal torchex.normal_of torchex.pad torchex.prod torchex.prod_backward torchex.randint torchex.receive
+torchex.reduce torchex.reduce_scatter torchex.relu_backward torchex.resize torchex.resize_backward
+torchex.rms_norm_backward torchex.rms_norm_forward torchex.rng_state torchex.rrelu_noise torchex.scatter_from
+torchex.selu_backward torchex.send torchex.setitem torchex.setitem_ torchex.sigmoid_backward torchex.silu_backward
+torchex.slice_ torchex.slice_scatter torchex.slice_scatter_ torchex.smooth_l1_loss_backward torchex.softmax_backward
+torchex.softplus_backward torchex.sort torchex.stride_order torchex.sum torchex.synchronize_ranks
+torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform torchex.var torchex.var_mean torchex.wait
 """.split()
 )
 
@@ -461,29 +462,30 @@ ltorch.var ltorch.var_mean ltorch.vdot ltorch.vecdot ltorch.vector_norm ltorch.v
 ltorch.view_as_complex ltorch.view_as_real ltorch.vsplit ltorch.vstack ltorch.where ltorch.xlog1py ltorch.xlogy
 ltorch.zeros ltorch.zeros_like ltorch.zeta prims.abs prims.acos prims.acosh prims.adaptive_avg_pool
 prims.adaptive_avg_pool_backward prims.adaptive_max_pool prims.adaptive_max_pool_backward prims.add prims.alias
-prims.amax prims.amin prims.angle prims.argmax prims.argmin prims.as_strided prims.asin prims.asinh prims.assign_value
-prims.atan prims.atan2 prims.atanh prims.attention_dropout prims.attention_dropout_backward prims.avg_pool
-prims.avg_pool_backward prims.barrier prims.bernoulli prims.bernoulli_tensor prims.bitcast prims.bitwise_and
-prims.bitwise_left_shift prims.bitwise_not prims.bitwise_or prims.bitwise_right_shift prims.bitwise_xor
-prims.broadcast_in_dim prims.cat prims.cauchy prims.ceil prims.check_number prims.clone prims.clone_in_order
-prims.comment prims.complex prims.conj prims.convert_element_type prims.convolution prims.convolution_input_grad
-prims.convolution_weight_grad prims.copy_ prims.copysign prims.cos prims.cosh prims.cummax prims.cummin prims.cumprod
-prims.cumsum prims.decide prims.detach prims.device_put prims.digamma prims.div prims.dropout_noise prims.embedding
-prims.embedding_backward prims.empty prims.eq prims.erf prims.erfc prims.erfcx prims.erfinv prims.exchange_rng_state
-prims.exp prims.exp2 prims.expm1 prims.exponential prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp
-prims.full prims.gather prims.gcd prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over
-prims.hypot prims.i0 prims.i0e prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add
-prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear
-prims.linear_recurrence prims.log prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal
-prims.logcumsumexp prims.lt prims.matmul prims.max_pool prims.max_pool_backward prims.maximum prims.minimum
-prims.missing_gradient prims.mul prims.multinomial prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter
-prims.normal prims.number prims.pad prims.poisson prims.polar prims.polygamma prims.pow prims.prod prims.put_grad
-prims.python_del prims.python_return prims.randint prims.randperm prims.real prims.reciprocal prims.remainder
+prims.all_gather prims.all_reduce prims.all_to_all prims.amax prims.amin prims.angle prims.argmax prims.argmin
+prims.as_strided prims.asin prims.asinh prims.assign_value prims.atan prims.atan2 prims.atanh prims.attention_dropout
+prims.attention_dropout_backward prims.avg_pool prims.avg_pool_backward prims.barrier prims.bernoulli
+prims.bernoulli_tensor prims.bitcast prims.bitwise_and prims.bitwise_left_shift prims.bitwise_not prims.bitwise_or
+prims.bitwise_right_shift prims.bitwise_xor prims.broadcast prims.broadcast_in_dim prims.cat prims.cauchy prims.ceil
+prims.check_number prims.clone prims.clone_in_order prims.comment prims.complex prims.conj prims.convert_element_type
+prims.convolution prims.convolution_input_grad prims.convolution_weight_grad prims.copy_ prims.copysign prims.cos
+prims.cosh prims.cummax prims.cummin prims.cumprod prims.cumsum prims.decide prims.detach prims.device_put
+prims.digamma prims.div prims.dropout_noise prims.embedding prims.embedding_backward prims.empty prims.eq prims.erf
+prims.erfc prims.erfcx prims.erfinv prims.exchange_rng_state prims.exp prims.exp2 prims.expm1 prims.exponential
+prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp prims.full prims.gather prims.gather_to prims.gcd
+prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over prims.hypot prims.i0 prims.i0e
+prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add prims.index_put prims.iota
+prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear prims.linear_recurrence prims.log prims.log10
+prims.log1p prims.log2 prims.log_ndtr prims.log_normal prims.logcumsumexp prims.lt prims.matmul prims.max_pool
+prims.max_pool_backward prims.maximum prims.minimum prims.missing_gradient prims.mul prims.multinomial
+prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter prims.normal prims.number prims.pad prims.poisson
+prims.polar prims.polygamma prims.pow prims.prod prims.put_grad prims.python_del prims.python_return prims.randint
+prims.randperm prims.real prims.receive prims.reciprocal prims.reduce prims.reduce_scatter prims.remainder
 prims.reshape prims.resize prims.resize_backward prims.rng_state prims.round prims.rrelu_noise prims.rsqrt
-prims.scatter prims.scatter_add prims.scatter_reduce prims.searchsorted prims.sgn prims.sign prims.signbit prims.sin
-prims.sinh prims.size prims.slice prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub
-prims.sum prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk prims.transpose prims.trunc
-prims.unfold prims.uniform prims.unpack_saved prims.unpack_trivial prims.var prims.var_mean prims.view prims.where
-prims.zeta
+prims.scatter prims.scatter_add prims.scatter_from prims.scatter_reduce prims.searchsorted prims.send prims.sgn
+prims.sign prims.signbit prims.sin prims.sinh prims.size prims.slice prims.slice_scatter prims.sort prims.sqrt
+prims.squeeze prims.stride_order prims.sub prims.sum prims.synchronize_ranks prims.take prims.tan prims.tanh
+prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved
+prims.unpack_trivial prims.var prims.var_mean prims.view prims.wait prims.where prims.zeta
 """.split()
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from thunder.capture.base.hook_sources import HasGradientHooks
 from thunder.capture.base.sources import (
     Argument,
     Attr,
@@ -20,7 +21,6 @@ from thunder.capture.base.sources import (
     DictKeys,
     DictValues,
     Global,
-    HasGradientHooks,
     Item,
     Length,
     Root,

@@ -460,9 +460,9 @@ MUTANTS = (
     ),
     Mutant(
         "collectives that run while tracing",
-        f"{_DISPATCH}/collectives.py",
-        "    if group is not None and torch.distributed.is_initialized():\n",
-        "    if False:\n",
+        f"{_DISPATCH}/process_groups.py",
+        "    if group is None or not torch.distributed.is_initialized():\n",
+        "    if True:\n",
         tests=("capture/dispatch/test_collectives.py::test_a_collective_is_seen_while_a_profiler_runs",),
     ),
     Mutant(

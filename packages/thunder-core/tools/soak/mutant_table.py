@@ -468,7 +468,8 @@ MUTANTS = (
     Mutant(
         "the number of processes",
         f"{_DISPATCH}/collectives.py",
-        '    found = [(module.attr(name).call(), getattr(torch.distributed, name)()) for name in ("get_world_size", "get_rank")]\n',
+        "    found = [(module.attr(name).call(), getattr(torch.distributed, name)()) "
+        'for name in ("get_world_size", "get_rank")]\n',
         "    found = []\n",
         tests=("capture/dispatch/test_collectives.py::test_the_number_of_processes_is_guarded",),
     ),

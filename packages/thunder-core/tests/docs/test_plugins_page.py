@@ -101,11 +101,12 @@ def test_names() -> None:
 
 
 def test_commands() -> None:
-    """Each command about plugins, with its options. Those about programs are on the page on diagnostics."""
-    others = (ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8").split("## Command line")[1]
+    """Each command about plugins, with its options. Those about programs are on other pages."""
+    pages = ("diagnostics.md", "saved.md")
+    others = "".join((ROOT / "docs" / name).read_text(encoding="utf-8").split("# Command line")[1] for name in pages)
     (choices,) = (action.choices for action in build_parser()._actions if action.choices)
     for name in choices:
-        if f"\npython -m thunder {name} " in others or name == "cache":  # docs/saved.md
+        if re.search(rf"^(?:python -m thunder|\$ thunder) {name} ", others, re.MULTILINE):
             continue
         (row,) = re.findall(rf"^\| `python -m thunder {name}\b(.*)` \|", PAGE, re.MULTILINE)
         options = {text for action in choices[name]._actions for text in action.option_strings if text.startswith("--")}

@@ -142,7 +142,7 @@ def test_damaged_files(exported: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_server_of_the_docs(tmp_path: Path) -> None:
     """The server of docs/saved.md answers requests of several shapes from several threads."""
     page = (ROOT / "docs" / "saved.md").read_text()
-    export, serve = re.findall(r"```python\n(# (?:export|serve)\.py\n.*?)```", page, re.DOTALL)
+    export, serve = re.findall(r"```.*python\n(# (?:export|serve)\.py\n[\s\S]*?)```", page)
     namespace: dict[str, Any] = {}
     monkeypatched = export.replace("model.thunder", str(tmp_path / "model.thunder"))
     exec(monkeypatched, namespace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import sys
 from collections.abc import Iterator
 from types import CodeType
@@ -20,6 +21,7 @@ __all__ = [
     "assigned_cells",
     "attribute_names",
     "attributes_not_of_self",
+    "catches_missing_attributes",
     "compared_objects",
     "compares_identity",
     "global_loads",
@@ -345,6 +347,21 @@ def attributes_of_functions(code: CodeType) -> frozenset[str]:
             found.add(name)
         before = "__class__" if op in _CALLS and "type" in code.co_names else name
     return frozenset(found)
+
+
+_CATCHING = frozenset({"AttributeError", "Exception", "BaseException", "suppress"})
+_PUSH_ERROR, _POP = dis.opmap.get("PUSH_EXC_INFO", -1), dis.opmap["POP_TOP"]
+
+
+@functools.lru_cache(maxsize=1024)
+def catches_missing_attributes(code: CodeType) -> bool:
+    """Check whether code may catch the error of an attribute that does not exist."""
+    if not _CATCHING.isdisjoint(code.co_names):
+        return True
+    instructions = [op for op, _ in _instructions(code)]
+    if "SETUP_FINALLY" in dis.opmap and _PUSH_ERROR == -1:  # Python 3.10
+        return dis.opmap["SETUP_FINALLY"] in instructions
+    return any(a == _PUSH_ERROR and b == _POP for a, b in itertools.pairwise(instructions))  # a bare `except:`
 
 
 @functools.lru_cache(maxsize=1024)

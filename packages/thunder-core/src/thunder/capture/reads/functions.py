@@ -34,6 +34,7 @@ from thunder.capture.reads.c_functions import communicates, denied, never_denied
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.clocks import clock_of
+from thunder.capture.reads.function_attributes import FunctionAttributes
 from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.callables import Function
@@ -86,8 +87,7 @@ class CodeReads:
         self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
         self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
-        self._of_functions: set[str] = set()  # attributes of functions that code reads
-        self._attributes: dict[int, tuple[Any, ...]] = {}  # of functions, when they were found; by the ids of these
+        self.attributes = FunctionAttributes(recorder)
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
         self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
         self._used_as_value: str | None = None  # a function or class that is replaced while tracing
@@ -103,7 +103,7 @@ class CodeReads:
         self._functions.clear()
         self._unmatched.clear()
         self._checks_of_abcs.clear()
-        self._attributes.clear()
+        self.attributes.release()
         self._alive.clear()
 
     # -- functions ----------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class CodeReads:
                 with contextlib.suppress(Exception):  # the program's own call raises, too
                     self._recorder.value(source.call(), fn())
             return
-        self._attributes.setdefault(id(fn), _attributes_of(fn))
+        self.attributes.found(source, fn)
         if id(code) in self._ran:
             self._function_ran(source, fn)
 
@@ -175,7 +175,7 @@ class CodeReads:
             module = frame.f_globals.get("__name__")
             self._recorder.refuse(f"the program imports the module {module} for the first time")
         if id(code) in _INSPECTING:
-            self._of_functions |= {"__dict__", "__name__", "__defaults__", "__kwdefaults__", "__annotations__"}
+            self.attributes.inspected()
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
@@ -232,23 +232,7 @@ class CodeReads:
                 self._read_attributes(Root(module, module.__name__.rpartition(".")[2]), module, (used,), code)
         for code, scope in self._unmatched.values():
             self._match(code, scope)
-        self._guard_attributes_of_functions()
-
-    def _guard_attributes_of_functions(self) -> None:
-        """Guard the attributes of functions that code reads, e.g. `f.__name__`; no hook sees these reads."""
-        functions = [pair for found in self._functions.values() for pair in found]
-        for source, fn in functions:
-            before = self._attributes.get(id(fn))
-            if before is None:
-                continue  # of a library
-            if any(a is not b for a, b in zip(before, _attributes_of(fn))):
-                self._recorder.refuse(f"the program assigns an attribute of the function `{source}`")
-            for name in self._of_functions:
-                if name == "__dict__":
-                    self._recorder.value(source.variables, fn.__dict__)
-                    continue
-                with contextlib.suppress(Exception):  # annotations may fail to evaluate, in the program, too
-                    self._recorder.value(source.attr(name), getattr(fn, name))
+        self.attributes.finish()
 
     def _match(self, code: CodeType, scope: dict[str, Any]) -> None:
         """Find the function of `code` in its module or in a class, or refuse to cache the trace."""
@@ -270,7 +254,7 @@ class CodeReads:
         if not self.compares_objects:
             self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
-        self._of_functions |= bytecode.attributes_of_functions(code)
+        self.attributes.code_runs(code)
         self._read_globals(code, scope)
         for source, module in self.modules.imports(code, scope):
             for used in bytecode.attribute_names(code):
@@ -430,11 +414,6 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
-
-
-def _attributes_of(fn: types.FunctionType) -> tuple[Any, ...]:
-    """Return the attributes of a function that can be assigned. Annotations are left out: reading evaluates them."""
-    return fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__, fn.__defaults__, fn.__kwdefaults__
 
 
 def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:

@@ -55,6 +55,7 @@ _CONSTANT = {dis.opmap[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 # The last two, before and since Python 3.12, load the variables of functions in the body of a class.
 _DEREF = {dis.opmap[n] for n in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if n in dis.opmap}
+_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 _CALLS = {dis.opmap[name] for name in ("CALL", "PRECALL", "CALL_FUNCTION") if name in dis.opmap}
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLOSURE")
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
@@ -133,6 +134,8 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
                 loads[chain] = None
         else:
             chain = ()
+            if op == _MATCH_CLASS and argument:  # patterns by position
+                attributes["__match_args__"] = None
             if op == _IMPORT:
                 imported.add(names[argument])
             elif op == _IMPORT_FROM:
@@ -295,15 +298,19 @@ def compares_identity(code: CodeType) -> bool:
 _MAKES_SETS = {dis.opmap[n] for n in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if n in dis.opmap}
 _LOAD_CONST = {dis.opmap[n] for n in ("LOAD_CONST", "LOAD_CONST_IMMORTAL") if n in dis.opmap}
 _OF_HASHES = frozenset({"hash", "__hash__", "set", "frozenset"})
+# Positions in sources. Programs are saved for code that moves in its file.
+_OF_POSITIONS = frozenset({"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab",
+                           "f_lineno", "tb_lineno", "lineno"})  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
-def uses_hashes(code: CodeType) -> bool:
-    """Check whether code may depend on hashes, which differ between processes: it calls `hash`, or makes sets.
+def varies_among_processes(code: CodeType) -> bool:
+    """Check whether code may depend on what differs between processes.
 
-    A test `x in {"a", "b"}` depends on no order.
+    These are hashes (the code calls `hash` or makes sets), and positions in sources. A test `x in {"a", "b"}` depends
+    on no order.
     """
-    if not _OF_HASHES.isdisjoint(code.co_names):
+    if not _OF_HASHES.isdisjoint(code.co_names) or not _OF_POSITIONS.isdisjoint((*code.co_names, *code.co_consts)):
         return True
     constant = False  # whether the previous instruction loads a set
     for op, argument in _instructions(code):

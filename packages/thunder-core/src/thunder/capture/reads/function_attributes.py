@@ -61,6 +61,10 @@ class FunctionAttributes:
         names.update(part for c in code.co_consts if type(c) is str for part in c.split("."))  # e.g. of `attrgetter`
         if ("vars",) in bytecode.global_loads(code):
             names.add("__dict__")
+        self.names_read(names)
+
+    def names_read(self, names: set[str]) -> None:
+        """Guard the attributes with these names of all functions, also of those that are found later."""
         new = names - self._names
         self._names |= new
         for found in [f for known in self._found.values() for f in known if f.own]:

@@ -88,6 +88,7 @@ class CodeReads:
         self._cells: set[int] = set()
         self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
         self.attributes = FunctionAttributes(recorder)
+        self.asked: set[str] = set()  # attributes that objects such as `operator.attrgetter("k")` read
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
         self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
         self._used_as_value: str | None = None  # a function or class that is replaced while tracing
@@ -164,6 +165,11 @@ class CodeReads:
                     for used in bytecode.uses(code, bytecode.VARIABLE, name):
                         self._read_attributes(variable, found, (used,) if used else (), code)
                     self._watch_if_value(found, name, code)
+
+    def asks_for(self, names: Iterable[str]) -> None:
+        """Record names of attributes that may be read of any object, and are no names in code."""
+        self.asked.update(names)
+        self.attributes.names_read({*names})
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "measured",
     "nested_codes",
     "raised_by_branch",
+    "reads_past_hooks",
     "stored_attributes",
     "stored_globals",
     "stored_past_hooks",
@@ -337,6 +338,14 @@ def stored_past_hooks(code: CodeType) -> frozenset[str]:
 ATTRIBUTES_OF_FUNCTIONS = (
     "__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__",
 )  # fmt: skip
+
+
+def reads_past_hooks(code: CodeType) -> str | None:
+    """Return the name by which code reads attributes unseen, or None, e.g. `object.__getattribute__(x, "k")`."""
+    for name in ("__globals__", "__closure__"):
+        if name in attribute_names(code) or name in code.co_consts:
+            return name
+    return "__getattribute__" if "__getattribute__" in attribute_names(code) else None
 
 
 def attributes_of_functions(code: CodeType) -> frozenset[str]:

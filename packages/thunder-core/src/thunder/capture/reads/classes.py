@@ -103,6 +103,12 @@ class ClassReads:
                 for code in codes_of(fn):
                     self._methods.setdefault(id(code), []).append((cls, name))
 
+    def has_lookup_with(self, code: CodeType) -> bool:
+        """Check whether code is of a class with its own `__getattribute__`, whose instances are guarded as a whole."""
+        owners = [cls for cls, _ in self._methods.get(id(code), ())]
+        classes = {c for owner in owners for c in owner.__mro__ if not is_library_class(c)}
+        return any("__getattribute__" in self._attributes_before(c) for c in classes)
+
     def instance_found(self, cls: type) -> None:
         """Record that a read found an instance. Its class must not gain special methods that it lacks."""
         self.know(cls)

@@ -62,6 +62,8 @@ _INSPECTING = frozenset(
     for fn in (inspect.signature, inspect.getfullargspec, inspect.get_annotations, typing.get_type_hints)
 )
 
+_STATIC = id(inspect.getattr_static.__code__)
+
 
 def attention_kernels_source() -> Source:
     """Return the source of the enabled attention kernels."""
@@ -182,6 +184,8 @@ class CodeReads:
             self._recorder.refuse(f"the program imports the module {module} for the first time")
         if id(code) in _INSPECTING:
             self.attributes.inspected()
+        if id(code) == _STATIC:
+            self._recorder.refuse("the program calls inspect.getattr_static, whose reads thunder does not see")
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
@@ -199,6 +203,9 @@ class CodeReads:
         for source, fn in functions or ():
             self._function_ran(source, fn)
         self._read_code(code, frame.f_globals)
+        unseen = bytecode.reads_past_hooks(code)
+        if unseen is not None and not (unseen == "__getattribute__" and self._classes.has_lookup_with(code)):
+            self._recorder.refuse(f"the program reads by `{unseen}`, which thunder does not see")
         self._recorder.code_starts(code)
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> bool:

@@ -12,7 +12,7 @@ Only values that take negligible time are recomputed. Torch runs operations one 
 - values that depend on no input (fills, ranges, and masks computed from ranges);
 - casts to a wider dtype;
 - results of one light arithmetic operation (e.g. add, multiply, select) on values that backward reads in any case;
-- results of operations that their executor marks with `OpTags.RECOMPUTED` (e.g. random numbers from a saved seed).
+- results of operations that are marked with `OpTags.RECOMPUTED` (random numbers from a saved seed, gathered shards).
 
 A fusion executor recomputes an operation inside a kernel that backward launches anyway, and that kernel then reads
 fewer values. So with a fusion executor, elementwise operations that it can fuse are recomputed too. There is one
@@ -116,7 +116,8 @@ def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -
     constants = _constants(producers)
 
     def can_recompute(op: BoundSymbol, at_hand: Callable[[Proxy], bool]) -> bool:
-        if OpTags.RECOMPUTED in op.sym.tags:
+        started = producers.get(op.args[0].name) if op.sym is prims.wait else None
+        if OpTags.RECOMPUTED in (op.sym.tags if started is None else started[1].sym.tags):
             return True
         if not is_cheap(op):
             return False

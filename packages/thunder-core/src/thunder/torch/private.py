@@ -270,17 +270,54 @@ def mask_detectors() -> list[tuple[Any, str]]:
 
 
 def sharding() -> list[tuple[Any, str]]:
-    """Return the functions that sharded modules (FSDP 1 and 2) call first, or [] if FSDP is not imported."""
-    two = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    places = (getattr(two, "FSDPState", None), sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel"))
-    return [(owner, name) for owner in places for name in ("_root_pre_forward",) if hasattr(owner, name)]
+    """Return the function that modules sharded by FSDP 1 call first, or [] if it is not imported."""
+    module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    return [(module, "_root_pre_forward")] if hasattr(module, "_root_pre_forward") else []
 
 
-def forward_not_begun(sharded: Any) -> None:
-    """Reset the state that FSDP 2 sets before it calls the function of `sharding`."""
-    states: Any = getattr(sharded, "_training_state", None)
-    if hasattr(type(states), "IDLE"):
-        sharded._training_state = type(states).IDLE
+class FullyShard:
+    """The classes behind `fully_shard` whose methods are the hooks of sharded modules."""
+
+    def __init__(self) -> None:
+        self.state: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"].FSDPState  # type: ignore[attr-defined]
+        self.unit: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_param_group"].FSDPParamGroup  # type: ignore[attr-defined]
+
+
+def fully_shard() -> FullyShard | None:
+    """Return the classes behind `fully_shard`, or None if it is not imported."""
+    return FullyShard() if "torch.distributed.fsdp._fully_shard._fsdp_state" in sys.modules else None
+
+
+def prepare_sharded_forward(state: Any) -> None:
+    """Let torch initialize a sharded root module, as its first forward does, unless a forward is running."""
+    state._lazy_init()
+
+
+def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:
+    """Return the modules that hold a sharded parameter, each with its name there."""
+    info = p._module_info
+    return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
+
+
+def groups_of_unit(unit: Any) -> tuple[Any, Any]:
+    """Return the process groups of the shards, and of the replicas of a shard or None."""
+    mesh = unit.mesh_info
+    return mesh.shard_process_group, getattr(mesh, "replicate_process_group", None)
+
+
+def gradient_factors(unit: Any, groups: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any, str, str]:
+    """Return by what gradients are divided before and after they are reduced, and the two reductions."""
+    module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_collectives"]
+    sums = getattr(unit, "force_sum_reduction_for_comms", False)
+    found = module._get_gradient_divide_factors(*groups, dtype, unit.device.type, None, sums)
+    scatter, reduce = (str(getattr(op, "op", op)).rpartition(".")[2].lower() for op in found[2:])
+    return found[0], found[1], scatter, reduce
+
+
+def without_overrides(fn: Any, *args: Any) -> Any:
+    """Call a function without torch's function modes."""
+    with torch._C.DisableTorchFunction():
+        return fn(*args)
 
 
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator

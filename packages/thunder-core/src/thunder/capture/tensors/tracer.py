@@ -132,6 +132,7 @@ class Tracer:
         self.subclasses: set[type] = set()  # the plain subclasses of torch.Tensor that the program uses
         self.read_class: Callable[[type], None] = lambda cls: None
         self.reader: Reader | None = None  # records the program's reads
+        self.recorder: Any = None  # of the reads (`reads/read_recorder.py`, a higher layer)
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None

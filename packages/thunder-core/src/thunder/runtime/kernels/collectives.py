@@ -21,6 +21,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "gather_shards",
     "gather_to",
     "group_ranks",
     "receive",
@@ -138,6 +139,12 @@ def all_gather(a: torch.Tensor, group: Group) -> torch.Tensor:
     result, given = _empty(a, group.size * a.shape[0]), a.contiguous()
     work = process_group(group)._allgather_base(_real(result), _real(given), _options("AllgatherOptions"))
     return _running(result, work, given)
+
+
+@kernel
+def gather_shards(a: torch.Tensor, group: Group) -> torch.Tensor:
+    """Start to concatenate the tensors of all ranks, which backward does again."""
+    return all_gather(a, group)
 
 
 @kernel

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of which each process has a shard (`fully_shard`), as prologues read them.
+
+A *unit* is what torch calls a parameter group: the parameters that one call of `fully_shard` communicates together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["local_shards", "plan_of_unit", "units_of"]
+
+# Settings of a unit that decide how it communicates. Not all versions of torch have all of them.
+_SETTINGS = (
+    "reduce_grads", "all_reduce_grads", "reshard_after_backward", "gradient_divide_factor", "unshard_in_backward",
+    "reduce_scatter_unused_params", "force_sum_reduction_for_comms", "_all_reduce_hook", "_reduce_scatter_reduce_op",
+)  # fmt: skip
+_CLASSES = ("offload_policy", "_all_gather_comm", "_reduce_scatter_comm", "mesh_info")
+
+
+def units_of(module: Any) -> list[Any]:
+    """Return the units whose parameters are gathered for a module."""
+    state = module._get_fsdp_state()
+    units = getattr(state, "_fsdp_param_groups", None)  # earlier versions of torch have one or none
+    return [x for x in [state._fsdp_param_group] if x is not None] if units is None else units
+
+
+def local_shards(module: Any, i: int) -> list[torch.Tensor]:
+    """Return the shards of a unit's parameters. Their gradients arrive at the parameters as sharded tensors."""
+    return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
+
+
+def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
+    """Return all that decides how a unit communicates, as plain values that a guard can compare."""
+    unit = units_of(module)[i]
+    settings = {name: getattr(unit, name, None) for name in _SETTINGS}
+    plain = tuple([(name, x if isinstance(x, (bool, float, int)) else str(x)) for name, x in settings.items()])
+    classes = tuple([type(getattr(unit, name, None)).__name__ for name in _CLASSES])
+    mesh, after = unit.mesh_info.mesh, unit.post_forward_mesh_info
+    meshes = [() if m is None else (tuple(m.shape), tuple(m.mesh.flatten().tolist())) for m in (mesh, after and after.mesh)]
+    parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
+    return unit._sharded_state.name, plain, classes, tuple(meshes), parameters, str(unit.mp_policy)
+
+
+def _plan_of(p: Any) -> tuple[Any, ...]:
+    local = p.sharded_param._local_tensor
+    types = tuple([str(x) for x in (p.orig_dtype, p.param_dtype, p.reduce_dtype)])
+    shapes = tuple(p._orig_size), tuple(p.sharded_size), tuple(p.padded_sharded_param_size)
+    hooked = bool(p.sharded_param._post_accumulate_grad_hooks or p.sharded_param._backward_hooks)
+    plain = not p.is_dtensor and type(local) is torch.Tensor and not hasattr(local, "fsdp_pre_all_gather")
+    return p.sharded_param.requires_grad, types, shapes, p.fsdp_placement.dim, plain, hooked

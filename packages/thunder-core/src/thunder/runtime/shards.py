@@ -6,6 +6,7 @@ A *unit* is what torch calls a parameter group: the parameters that one call of 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -21,8 +22,11 @@ _CLASSES = ("offload_policy", "_all_gather_comm", "_reduce_scatter_comm", "mesh_
 
 
 def units_of(module: Any) -> list[Any]:
-    """Return the units whose parameters are gathered for a module."""
-    state = module._get_fsdp_state()
+    """Return the units whose parameters are gathered for a module; none if another module has torch's state of it."""
+    states: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"]
+    state = states._get_module_fsdp_state(module)
+    if state is None:
+        return []
     units = getattr(state, "_fsdp_param_groups", None)  # earlier versions of torch have one or none
     return [x for x in [state._fsdp_param_group] if x is not None] if units is None else units
 
@@ -39,9 +43,13 @@ def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
     plain = tuple([(name, x if isinstance(x, (bool, float, int)) else str(x)) for name, x in settings.items()])
     classes = tuple([type(getattr(unit, name, None)).__name__ for name in _CLASSES])
     mesh, after = unit.mesh_info.mesh, unit.post_forward_mesh_info
-    meshes = [() if m is None else (tuple(m.shape), tuple(m.mesh.flatten().tolist())) for m in (mesh, after and after.mesh)]
+    meshes = tuple([None if m is None else _plan_of_mesh(m) for m in (mesh, after and after.mesh)])
     parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
-    return unit._sharded_state.name, plain, classes, tuple(meshes), parameters, str(unit.mp_policy)
+    return unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
+
+
+def _plan_of_mesh(mesh: Any) -> tuple[Any, ...]:
+    return tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist())
 
 
 def _plan_of(p: Any) -> tuple[Any, ...]:

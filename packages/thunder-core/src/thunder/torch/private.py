@@ -47,7 +47,7 @@ __all__ = [
     "TorchDispatchMode",
     "compile_stance",
     "distribution_that_checks",
-    "forward_not_begun",
+    "fully_shard",
     "l1_loss_weight",
     "mask_detectors",
     "mode_stacks",
@@ -291,6 +291,11 @@ def fully_shard() -> FullyShard | None:
 def prepare_sharded_forward(state: Any) -> None:
     """Let torch initialize a sharded root module, as its first forward does, unless a forward is running."""
     state._lazy_init()
+
+
+def end_sharded_forward(state: Any) -> None:
+    """Reset the state that torch sets when the forward of a sharded module begins."""
+    state._training_state = type(state._training_state).IDLE
 
 
 def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:

@@ -129,6 +129,7 @@ def finish_collectives(tracer: Tracer) -> None:
         fall_back("the program calls a DistributedDataParallel module, and leaves backward() to its caller")
     if tracer.communication.groups:
         _refuse_early_reads(tracer)
+    _refuse_unused_parameters(tracer)
     for handle in list(tracer.handles):
         if handle._storage.value.name in tracer.communication.in_flight and not handle._views:
             wait(tracer, handle)
@@ -138,6 +139,17 @@ def finish_collectives(tracer: Tracer) -> None:
             for p in proxies_in(producer.output):
                 if p.name in tracer.communication.in_flight:
                     waited(tracer, p)
+
+
+def _refuse_unused_parameters(tracer: Tracer) -> None:
+    """Fall back if a parameter of a sharded module gets no gradient: torch leaves it out of the reduction."""
+    if not tracer.communication.units or not torch.is_grad_enabled():
+        return
+    through = [op for op in tracer.trace.bound_symbols if OpTags.NON_DIFFERENTIABLE not in op.sym.tags]
+    used = {name for op in through for name in op.arg_names}
+    unused = [name for unit in tracer.communication.units for name in unit.trained if name not in used]
+    if unused:
+        fall_back(f"{len(unused)} parameters of a sharded module (fully_shard) get no gradient in backward()")
 
 
 def _refuse_early_reads(tracer: Tracer) -> None:

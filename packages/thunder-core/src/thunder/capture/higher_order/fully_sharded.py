@@ -63,6 +63,9 @@ class Plan(NamedTuple):
 
 def root_forward_begins(tracer: Tracer, state: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Replace what the first module of a forward does: torch initializes its state once, and moves the inputs."""
+    if tracer.undo_later is None:
+        fall_back("the program calls a sharded module (fully_shard) in a transform")
+    tracer.undo_later(private.end_sharded_forward, state)  # also if the trace ends before the forward does
     with tracer.recording():
         private.prepare_sharded_forward(state)
     device = torch.device(state._device)
@@ -80,6 +83,8 @@ def _tensors(x: Any) -> list[Any]:
 
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Record the gather of a unit's parameters, and let its modules see them."""
+    if any(known.unit is unit for known in tracer.communication.units):
+        return args, kwargs  # gradients of all its forwards are reduced together
     check_scope(tracer, "the forward of a sharded module")
     with tracer.recording():
         reason = _why_not(tracer, unit, module)
@@ -104,7 +109,7 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     """Return what a trace does not support about a unit, or None."""
     i = next((i for i, x in enumerate(shards.units_of(module)) if x is unit), None)
     if i is None:
-        return "whose state is not found"
+        return "that was jitted before it was sharded"
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
     known = dict(settings)
     reasons = [
@@ -130,12 +135,12 @@ def _plan(unit: Any) -> Plan:
     first = unit.fsdp_params[0]
     gather_dtype = first.param_dtype or first.orig_dtype
     reduce_dtype = first.reduce_dtype or gather_dtype
-    pre, post, scatter, reduce = private.gradient_factors(unit, groups, reduce_dtype)
-    return Plan(
-        group_named(groups[0]), None if groups[1] is None else group_named(groups[1]),
-        unit.post_forward_mesh_info is not None, [_shape(p) for p in unit.fsdp_params], gather_dtype, reduce_dtype, (pre, post),
-        (scatter, reduce),
-    )  # fmt: skip
+    before, after, scatter, reduce = private.gradient_factors(unit, groups, reduce_dtype)
+    replicas = None if groups[1] is None else group_named(groups[1])
+    again = unit.post_forward_mesh_info is not None
+    shapes = [_shape(p) for p in unit.fsdp_params]
+    factors, reductions = (before, after), (scatter, reduce)
+    return Plan(group_named(groups[0]), replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
 
 
 def _shape(p: Any) -> Shape:
@@ -168,7 +173,9 @@ class _Gathered(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.plan = plan
         tracer: Any = state.frontend
-        flat = torch.cat([_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)])
+        flat = torch.cat(
+            [_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)]
+        )
         gather = prims.gather_shards if plan.gathers_again else prims.all_gather
         whole = wait(tracer, start(tracer, "fully_shard", gather, flat, plan.group))
         parts = whole.view(plan.group.size, -1).split([p.padded for p in plan.parameters], dim=1)
@@ -184,7 +191,9 @@ class _Gathered(torch.autograd.Function):
         flat = torch.cat(rows, dim=1).reshape(-1)
         if before not in (None, 1):
             flat = flat / before
-        total = wait(tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.group))
+        total: Any = wait(
+            tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.group)
+        )
         if plan.replicas is not None:
             reduced = start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas)
             total = wait(tracer, reduced)

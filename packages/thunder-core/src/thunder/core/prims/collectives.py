@@ -271,7 +271,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(1, ONE_RANK), TypeError, "all_gather expects a tensor, not int"
 
 
-@prim(tags=(*_WITHOUT_GRADIENT, OpTags.RECOMPUTED), layout="contiguous")
+@prim(tags=_WITHOUT_GRADIENT, layout="contiguous")
 def gather_shards(a: TensorProxy, group: Group, /) -> TensorProxy:
     """Start to concatenate the tensors of all ranks. Backward does it again instead of keeping the result."""
     return all_gather.meta(a, group)

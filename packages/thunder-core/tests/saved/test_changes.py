@@ -19,5 +19,5 @@ def test_changes_are_found() -> None:
     """The text files are read: names are unique, and the versions of most changes differ."""
     found = changes()
     assert len({change.name for change in found}) == len(found) > 500
-    assert all("$" not in source for change in found for source in change.sources)
+    assert all("$1" not in source for change in found for source in change.sources)
     assert sum(c.sources[0] == c.sources[1] and c.files[0] == c.files[1] for c in found) < len(found) / 20

@@ -44,7 +44,7 @@ from thunder.extend import (
     resolve_executors,
 )
 from thunder.frontend.cache import Refusal
-from thunder.frontend.check_ranks import check_ranks, is_distributed
+from thunder.frontend.check_ranks import check_groups, check_ranks, is_distributed
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
@@ -289,6 +289,8 @@ class Compiler:
                 )
         except DataDependentFormattingError as error:
             raise ModuleFallback(str(error.args[0])) from None
+        if self._options.check_ranks:
+            check_groups(self._name, captured.computation)
         try:
             specialization = compile_trace(
                 captured,
@@ -337,8 +339,13 @@ def _record(stats: CompileStats, specialization: Specialization, seconds: float,
 
 
 def _graphs(options: Options, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it."""
+    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it.
+
+    Collectives inside of a graph cannot be compared between ranks when the graph runs.
+    """
     if options.cuda_graphs == "never" or any(isinstance(t, CUDAGraphTransform) for t in transforms):
+        return ()
+    if options.check_ranks and is_distributed():
         return ()
     return (CUDAGraphTransform(auto=options.cuda_graphs == "auto"),)
 

@@ -25,6 +25,7 @@ from thunder.execution.in_place_updates import in_place_updates
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling
+from thunder.frontend.check_ranks import numbered_for_checks
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.measuring_run import MeasuringRun
 from thunder.frontend.paths import Path
@@ -114,6 +115,9 @@ class Passes:
         updated = in_place_updates(traces[-1])
         if updated is not traces[-1]:
             traces.append(verify_if_asked(updated))
+        numbered = numbered_for_checks(traces[-1])
+        if numbered is not traces[-1]:
+            traces.append(verify_if_asked(numbered))
         joined = join_foreach(traces[-1])
         if joined is not traces[-1]:
             traces.append(verify_if_asked(joined))

@@ -6,7 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ONE_RANK", "Group"]
+__all__ = ["ONE_RANK", "UNITS", "Group"]
+
+#: The key in `Trace.info` of a dict from the name of a collective's result to the unit to which the collective belongs,
+#: e.g. a bucket of DistributedDataParallel. Only collectives of the same unit are merged (`passes/bucketing.py`).
+UNITS = "collective_units"
 
 
 class Group:

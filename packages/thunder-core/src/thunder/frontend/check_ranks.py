@@ -26,7 +26,7 @@ from thunder.core.trace import Trace, construct
 from thunder.runtime.rank_checks import difference
 from thunder.torch.private import timeout_of_group
 
-__all__ = ["TIMEOUT", "check_groups", "check_ranks", "is_distributed", "numbered_for_checks"]
+__all__ = ["TIMEOUT", "check_groups", "check_ranks", "is_distributed", "numbered_for_checks", "text_of_collective"]
 
 #: The most seconds that a rank waits for the first calls of the other ranks. It waits no longer than a collective.
 TIMEOUT = 300.0
@@ -126,11 +126,11 @@ def _collectives(programs: Sequence[Trace]) -> tuple[Lines, dict[str, Group]]:
         group = next((x for x in op.args if isinstance(x, Group)), None)
         if group is not None and group.size > 1 and op.sym.name not in _OF_PAIRS:
             groups[group.name] = group
-            lines.setdefault(group.name, []).append((_text(op), str(op.source or "")))
+            lines.setdefault(group.name, []).append((text_of_collective(op), str(op.source or "")))
     return lines, groups
 
 
-def _text(op: BoundSymbol) -> str:
+def text_of_collective(op: BoundSymbol) -> str:
     """Return the text of a collective, as far as it is equal on all ranks: without names of values and devices."""
     operand = next((x for x in op.args if isinstance(x, TensorProxy)), None)
     parts: list[str] = []

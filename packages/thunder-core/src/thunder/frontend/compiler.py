@@ -33,6 +33,7 @@ from thunder.core.errors import (
     mark_as_of_extension,
 )
 from thunder.core.locations import is_ours
+from thunder.core.trace import Trace
 from thunder.execution.measured_claims import with_measured_claims
 from thunder.extend import (
     Compilation,
@@ -49,11 +50,13 @@ from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import compile_trace
+from thunder.frontend.rank_agreement import agree_on_buckets
 from thunder.frontend.record import record_program
 from thunder.frontend.restarts import Restarts
 from thunder.frontend.saving import Saving
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import FIRST, CompileStats
+from thunder.passes.bucketing import bucketed
 from thunder.runtime.lock import tracing_lock
 from thunder.runtime.torch_originals import prevents_tracing, replacements
 from thunder.transforms.base import Transform
@@ -299,12 +302,26 @@ class Compiler:
                 autograd=self._autograd,
                 compilation=self.compilation,
                 remat=self._options.remat,
+                merge_collectives=self._merge_collectives(),
+                overlap_memory=self._options.overlap_memory,
             )
         except Exception as error:
             if self._transforms or self._options.exact or _has_frames_of_extension(error):
                 mark_as_of_extension(error)
             raise
         return captured, specialization
+
+    def _merge_collectives(self) -> Callable[[Trace], Trace] | None:
+        """Return the pass that merges collectives, if the user asks for it."""
+        options = self._options
+        if options.bucketing == "never":
+            return None
+        return functools.partial(
+            bucketed,
+            limit=options.bucket_bytes,
+            reassociate=options.bucketing == "any",
+            agree=functools.partial(agree_on_buckets, self._name),
+        )
 
     @property
     def compilation(self) -> Compilation:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives of `checked` groups are compared between ranks as they start, through the store of the process groups.
 
-The first rank that starts the n-th collective of a jitted function in a group posts it. Each other rank compares its own n-th collective with
-it before it starts: a difference is an error that names both lines, where ranks would compute wrong numbers or hang.
-The collectives of two programs also differ if the programs have more or fewer of them. No rank waits for another one. A rank that waits in a collective that the other ranks never start gets the same error,
-when its wait fails, e.g. by the timeout of the group.
+The first rank that starts the n-th collective of a jitted function in a group posts it. Each other rank compares its
+own n-th collective with it before it starts: a difference is an error that names both lines, where ranks would compute
+wrong numbers or hang. The collectives of two programs also differ if the programs have more or fewer of them. No rank
+waits for another one. A rank that waits in a collective that the other ranks never start gets the same error when its
+wait fails, e.g. by the timeout of the group.
 
 A rank may run a function eagerly that others run compiled, with the same collectives. Those of eager calls are not
 counted, so `stop_comparing` then ends the comparisons of this function on all ranks.
@@ -76,7 +77,8 @@ def compare_start(group: Group, name: str, described: tuple[Any, ...]) -> None:
         found.stopped.add(group.checked)
         return
     message = (
-        f"{group.checked} starts different collectives on two ranks in {group!r}, at number {number + 1}:{difference(first, own)}\n"
+        f"{group.checked} starts different collectives on two ranks in {group!r}, at number {number + 1}:"
+        f"{difference(first, own)}\n"
         "All ranks of a group must run the same collectives in the same order, or they hang or compute wrong numbers. "
         "Let a condition that differs between ranks not decide which collectives run, or reduce it first "
         "(torch.distributed.all_reduce)"

@@ -371,6 +371,11 @@ def has_builtin_hook(ddp: Any) -> bool:
     return bool(vars(ddp)["logger"]._get_ddp_logging_data().strs_map.get("comm_hook"))
 
 
+def fake_store() -> Any:
+    """Return a store for process groups of the backend "fake", in which nothing communicates, and register it."""
+    return importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
+
+
 def timeout_of_group() -> float | None:
     """Return the seconds after which collectives of the default process group fail, or None if it is not known."""
     import torch.distributed.distributed_c10d as c10d

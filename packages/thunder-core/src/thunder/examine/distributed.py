@@ -111,11 +111,11 @@ class DistributedReport:
     def __str__(self) -> str:
         share = 100 * self.exposed / self.seconds if self.seconds else 0
         limits = f" ({in_time(self.low)} to {in_time(self.high)}, extrapolated)" if self.is_extrapolated else ""
-        origin = "profiled" if self.is_profiled else "predicted"
+        compute = f"compute {in_time(self.compute)} ({'profiled' if self.is_profiled else 'predicted'})"
         waiting = f"{in_time(self.exposed)} are exposed ({share:.0f}% of the step)"
         lines = [
             f"{self.hardware.name}, groups of up to {self.ranks} ranks: a step takes {in_time(self.seconds)}{limits}",
-            f"compute {in_time(self.compute)} ({origin}), communication {in_time(self.communication)}, of which {waiting}",
+            f"{compute}, communication {in_time(self.communication)}, of which {waiting}",
         ]
         if self.peak is not None:
             lines.append(f"predicted peak of memory: {in_bytes(self.peak)}")

@@ -74,7 +74,7 @@ def test_collectives_that_need_each_other_are_not_merged() -> None:
         return prims.wait(prims.all_reduce(first, "sum", PAIR)), prims.wait(prims.all_reduce(y, "sum", PAIR))
 
     trace = record(program, [float_tensor("x", 2), float_tensor("y", 3)], unpack=True)
-    assert merged(trace) == ["all_reduce [2]", "all_reduce [5]"]
+    assert merged(trace) == ["all_reduce [5]", "all_reduce [2]"]
 
 
 def test_different_reductions_groups_and_roots_are_not_merged() -> None:
@@ -122,6 +122,26 @@ def test_ranks_that_do_not_agree_merge_nothing() -> None:
     trace = one_by_one(PAIR, F32, F32)
     assert bucketed(trace, MUCH, agree=refuse) is trace
     assert [bucket.describe() for bucket in seen] == ["all_reduce of [[2, 1], [2, 2]] float32"]
+
+
+def test_a_loop_over_parameters_reduces_the_last_layers_first() -> None:
+    """Their gradients are computed first, so that their bucket starts while backward goes on."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(4)])
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            torch.distributed.all_reduce(p.grad)
+        return loss.detach()
+
+    with thunder.examine.fake_ranks(2):
+        jitted = thunder.jit(step, bucketing="exact", bucket_bytes=600)
+        jitted(torch.randn(4, 8))
+        names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    last = max(i for i, name in enumerate(names) if name == "matmul")
+    assert names.count("all_reduce") == 2
+    assert names.index("all_reduce") < last < names.index("wait")
 
 
 def test_the_options_are_checked() -> None:

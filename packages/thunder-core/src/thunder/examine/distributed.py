@@ -193,8 +193,8 @@ def simulate_programs(
 ) -> DistributedReport:
     """Replay programs one after another."""
     lines = [line for name, trace in programs for line in lines_of(name, trace)]
-    ends = [_Replay(lines, hardware, times, which).end for which in ("low", "high")]
-    return DistributedReport(_Replay(lines, hardware, times, "seconds"), *ends, peak, hardware)
+    low, high = (_Replay(lines, hardware, times, which).end for which in ("low", "high"))
+    return DistributedReport(_Replay(lines, hardware, times, "seconds"), low, high, peak, hardware)
 
 
 def line_key(op: BoundSymbol) -> tuple[Any, ...]:

@@ -25,9 +25,13 @@ _STARTS: dict[str, Callable[[torch.Tensor, Group], torch.Tensor]] = {
     "all_reduce": lambda x, group: collectives.all_reduce(x, "sum", group),
     "all_gather": lambda x, group: collectives.all_gather(x[: len(x) // group.size], group),
     "reduce_scatter": lambda x, group: collectives.reduce_scatter(x, "sum", group),
-    "all_to_all": lambda x, group: collectives.all_to_all(x, *[[len(x) // group.size] * group.size] * 2, group),
+    "all_to_all": lambda x, group: collectives.all_to_all(x, _even(x, group), _even(x, group), group),
     "broadcast": lambda x, group: collectives.broadcast(x, 0, group),
 }
+
+
+def _even(x: torch.Tensor, group: Group) -> list[int]:
+    return [len(x) // group.size] * group.size
 
 
 def measure_collectives(

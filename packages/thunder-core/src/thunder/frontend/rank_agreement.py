@@ -43,10 +43,11 @@ def agree_on_buckets(title: str, trace: Trace, buckets: Sequence[Bucket]) -> boo
         plan = [_numbers(bucket, starts) for bucket in merged]
         rank, other = _first(f"{_PREFIX}/{title}/{group.name}/{digest}", plan)
         if other != plan:
+            described = [bucket.describe() for bucket in merged if len(bucket.starts) > 1]
             raise RankMismatchError(
-                f"{title} merges collectives in {group!r} otherwise than on rank {rank}: here "
-                f"{[bucket.describe() for bucket in merged]} (numbers {plan}), there numbers {other}. The results on "
-                'which collectives depend differ between these programs: pass thunder.jit(…, bucketing="never")'
+                f"{title} merges collectives in {group!r} otherwise than on rank {rank}: here {described} (numbers "
+                f"{plan}), there {other}. Results on which collectives depend differ between these programs: pass "
+                'thunder.jit(…, bucketing="never")'
             )
     return True
 

@@ -2,7 +2,8 @@
 """Merge collectives that a program runs one by one, e.g. an all-reduce for each gradient, into few larger ones.
 
 Operands are concatenated, and results are views of the result. A bucket holds collectives of the same kind, group,
-reduction, root, dtype and device, as far as none of them needs the result of another one, up to a number of bytes.
+reduction, root, dtype and device, as far as none of them needs the result of another one, up to a number of bytes. They
+are in the order in which their operands are computed, so that the first bucket starts early.
 Collectives that belong to a unit (`core.groups.UNITS`) are merged with those of their unit only, so that e.g. the
 buckets of DistributedDataParallel stay as they are.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from thunder.core import prims
@@ -61,17 +63,19 @@ def bucketed(
 ) -> Trace:
     """Return the trace with collectives merged into buckets of at most `limit` bytes, or the trace itself.
 
-    `agree(trace, buckets)` says whether all ranks merge these collectives, which may be none.
+    `agree(trace, buckets)` says whether all ranks run collectives in these buckets. It gets none if nothing is merged.
     """
     if sum(map(is_start, trace.bound_symbols)) < 2:
         return trace
-    stretches = [start_early(wait_late(stretch)) for stretch in barrier_free(trace.bound_symbols)]
-    waits = _only_waits(trace)
-    units = trace.info.get(UNITS, {})
-    found = [bucket for stretch in stretches for bucket in _buckets(stretch, limit, reassociate, waits, units)]
-    if not agree(trace, found) or not found:
+    waits, units = _only_waits(trace), trace.info.get(UNITS, {})
+    may_merge = partial(_may_merge, reassociate=reassociate, waits=waits)
+    # In the order in which operands are computed: a loop over parameters reduces the gradients in the opposite order.
+    stretches = [start_early(wait_late(part), may_pass=may_merge) for part in barrier_free(trace.bound_symbols)]
+    found = [bucket for stretch in stretches for bucket in _buckets(stretch, limit, may_merge, units)]
+    merged = [bucket for bucket in found if len(bucket.starts) > 1]
+    if not agree(trace, found if merged else []) or not merged:
         return trace
-    merging = _Merging(found, waits)
+    merging = _Merging(merged, waits)
     with construct(trace, "Bucket Collectives") as out, tracectx(out), set_langctx("torch"):
         for stretch in stretches:
             lines = [line for op in stretch if (line := merging.replacement(op, out))]
@@ -116,16 +120,22 @@ def _only_waits(trace: Trace) -> dict[str, str]:
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
 def _buckets(
-    operations: Sequence[BoundSymbol], limit: int, reassociate: bool, waits: dict[str, str], units: dict[str, Any]
+    operations: Sequence[BoundSymbol], limit: int, may_merge: Callable[[BoundSymbol], bool], units: dict[str, Any]
 ) -> list[Bucket]:
-    """Return the buckets of a part of a program: a bucket ends where the program waits for one of its collectives."""
+    """Return the collectives of a part of a program in buckets, in the order in which these start.
+
+    A bucket ends where the program waits for one of its collectives. Many contain a single collective.
+    """
     found: list[Bucket] = []
     open_buckets: dict[Any, tuple[Bucket, int]] = {}
     key_of: dict[str, Any] = {}  # of the collectives in open buckets
     for op in operations:
         for name in op.arg_names:
             open_buckets.pop(key_of.get(name), None)
-        if not is_start(op) or not _may_merge(op, reassociate, waits):
+        if not is_start(op):
+            continue
+        if not may_merge(op):
+            found.append(Bucket([op]))
             continue
         options = [x for x in op.args[1:] if not isinstance(x, Group)]
         operand = op.args[0]
@@ -139,11 +149,12 @@ def _buckets(
         bucket.starts.append(op)
         open_buckets[key] = bucket, full + size
         key_of[op.out_names[0]] = key
-    return [bucket for bucket in found if len(bucket.starts) > 1]
+    position = {id(op): i for i, op in enumerate(operations)}
+    return sorted(found, key=lambda bucket: position[id(bucket.starts[-1])])
 
 
 def _may_merge(op: BoundSymbol, reassociate: bool, waits: dict[str, str]) -> bool:
-    operand = op.args[0]
+    operand = op.args[0] if op.args else None
     if op.sym.name not in _MERGED or not isinstance(operand, TensorProxy) or op.out_names[0] not in waits:
         return False
     if not all(type(n) is int for n in operand.shape) or 0 in operand.shape:

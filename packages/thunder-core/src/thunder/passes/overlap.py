@@ -156,21 +156,28 @@ def wait_late(operations: Sequence[BoundSymbol], memory: _Memory | None = None) 
             memory.add(passed, held)
         before.setdefault(i + 1 + len(passed), []).append(op)
     done: list[BoundSymbol] = []
-    for i, op in enumerate([*operations, None]):
+    for i, op in enumerate(operations):
         done += before.get(i, ())
-        if op is not None and not is_wait(op):
+        if not is_wait(op):
             done.append(op)
-    return done
+    return done + before.get(len(operations), [])
 
 
-def start_early(operations: Sequence[BoundSymbol], memory: _Memory | None = None) -> list[BoundSymbol]:
-    """Move the start of each collective toward where its operands are computed, behind the start before it."""
+def start_early(
+    operations: Sequence[BoundSymbol],
+    memory: _Memory | None = None,
+    may_pass: Callable[[BoundSymbol], bool] | None = None,
+) -> list[BoundSymbol]:
+    """Move the start of each collective toward where its operands are computed, behind the start before it.
+
+    With `may_pass`, only the collectives for which it is true move, and they pass each other, but no other collective.
+    """
     producer = {name: i for i, op in enumerate(operations) for name in op.out_names}
     for i, op in enumerate(operations):  # the declaration of an input comes before its uses
         if OpTags.UNPACK_OP in op.sym.tags:
             producer.update(dict.fromkeys(op.arg_names, i))
     before: dict[int, list[int]] = {}  # by position: what moves to before it
-    moved: set[int] = set()
+    moved: dict[int, int] = {}  # what moves, and to before which position
     earliest = 1  # nothing moves across the first operation of a stretch
     for i, op in enumerate(operations):
         if not is_start(op):
@@ -179,11 +186,14 @@ def start_early(operations: Sequence[BoundSymbol], memory: _Memory | None = None
         at = max(ready + 1, earliest)
         if memory is not None:
             at = _first_within(memory, operations, [*[j for j in packing if j >= at], i], at)
-        earliest = at if at < i else i + 1
+        if may_pass is None:
+            earliest = at if at < i else i + 1
+        elif not may_pass(op):
+            at, earliest = i, i + 1
         if at < i:
             moving = [*[j for j in packing if j >= at], i]
             before.setdefault(at, []).extend(moving)
-            moved.update(moving)
+            moved.update(dict.fromkeys(moving, at))
     done = []
     for i, op in enumerate(operations):
         done += [operations[j] for j in before.get(i, ())]
@@ -193,11 +203,11 @@ def start_early(operations: Sequence[BoundSymbol], memory: _Memory | None = None
 
 
 def _packing(
-    operations: Sequence[BoundSymbol], start: int, producer: dict[str, int], moved: set[int]
+    operations: Sequence[BoundSymbol], start: int, producer: dict[str, int], moved: dict[int, int]
 ) -> tuple[list[int], int]:
     """Return the operations that pack the operands of a collective, and the last that it needs and that may not move.
 
-    What has moved with an earlier collective is not needed anymore.
+    What has moved with another collective does not move again.
     """
     needed: set[int] = set()
     last = -1
@@ -205,9 +215,11 @@ def _packing(
     while stack:
         for name in operations[stack.pop()].arg_names:
             i = producer.get(name)
-            if i is None or i in needed or i in moved:
+            if i is None or i in needed:
                 continue
-            if is_light(operations[i]):
+            if i in moved:
+                last = max(last, moved[i] - 1)
+            elif is_light(operations[i]):
                 needed.add(i)
                 stack.append(i)
             else:

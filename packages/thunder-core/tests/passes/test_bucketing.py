@@ -144,6 +144,31 @@ def test_a_loop_over_parameters_reduces_the_last_layers_first() -> None:
     assert names.index("all_reduce") < last < names.index("wait")
 
 
+@pytest.mark.parametrize("start", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_results_of_a_program_share_no_memory(start: str) -> None:
+    """They are written to by their owner, also if autograd records it."""
+    whole = Group("0", (0, 1))  # the default group
+    starts = {
+        "all_reduce": lambda x: prims.all_reduce(x, "sum", whole),
+        "all_gather": lambda x: prims.all_gather(x, whole),
+        "reduce_scatter": lambda x: prims.reduce_scatter(x, "sum", whole),
+    }
+
+    def program(*xs: torch.Tensor) -> Any:
+        return [torch.flatten(prims.wait(starts[start](x * 2))) for x in xs]
+
+    with thunder.examine.fake_ranks(2):
+        jitted = thunder.jit(program, bucketing="exact")
+        for needs_grad in (False, True):
+            results = jitted(*[torch.ones(n, 1, requires_grad=needs_grad) for n in (2, 4, 2)])
+            for y in results:
+                y.mul_(2)
+                assert y.is_contiguous()
+                assert y.untyped_storage().nbytes() == 4 * y.numel()
+        names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+        assert names.count(start) == 1
+
+
 def test_the_options_are_checked() -> None:
     with pytest.raises(ValueError, match="bucketing is one of 'never', 'exact', 'any'"):
         thunder.jit(lambda x: x, bucketing="always")

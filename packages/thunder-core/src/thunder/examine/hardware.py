@@ -5,8 +5,8 @@ A line takes as long as its bytes or its floating-point operations (the roofline
 collective takes a latency for each of its steps, and the time that its bytes take on the slowest link. Measured times
 of collectives (`measure_collectives`) replace the formulas for their numbers of ranks, and are scaled to others.
 
-An estimate is a range: the optimistic end has the latency of a tree and all of the bandwidth, the other end the latency
-of a ring and half of the bandwidth. A predicted line takes 0.8 to 1.5 times its estimate. Only measured times have no
+An estimate is a range: the optimistic end has the latency of a tree and all of the bandwidth, the other end twice the
+latency and half of the bandwidth. A predicted line takes 0.8 to 1.5 times its estimate. Only measured times have no
 range.
 """
 
@@ -142,7 +142,8 @@ class Hardware(NamedTuple):
         tree = math.log2(per_node) * self.node.latency + math.log2(nodes) * self.network.latency
         latency = tree if share == 1.0 else ring
         if kind in ("all_reduce", "broadcast", "reduce", "synchronize_ranks"):  # libraries choose between both
-            latency = min(ring, tree if share > 0.5 else 2 * tree)
+            latency = min(ring, tree)
+        latency *= 1 if share > 0.5 else 2
         return _rounds(kind) * latency + _factor(kind, count) * size / (bandwidth * share)
 
 

@@ -28,13 +28,14 @@ from thunder.core.langctx import set_langctx
 from thunder.core.nbytes import bytes_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import BoundSymbol
+from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 from thunder.passes.overlap import barrier_free, is_start, is_wait, start_early, wait_late
-from thunder.torch import cat, reshape
+from thunder.torch import cat, clone, reshape
 
 __all__ = ["Bucket", "bucketed", "group_of"]
 
+_VIEWS = (OpTags.VIEW_OP, OpTags.SHAPE_OP)
 _MERGED = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
 
 
@@ -75,7 +76,7 @@ def bucketed(
     merged = [bucket for bucket in found if len(bucket.starts) > 1]
     if not agree(trace, found if merged else []) or not merged:
         return trace
-    merging = _Merging(merged, waits)
+    merging = _Merging(merged, _returned(trace))
     with construct(trace, "Bucket Collectives") as out, tracectx(out), set_langctx("torch"):
         for stretch in stretches:
             lines = [line for op in stretch if (line := merging.replacement(op, out))]
@@ -116,6 +117,16 @@ def _only_waits(trace: Trace) -> dict[str, str]:
     reads = Counter(name for op in trace.bound_symbols for name in op.arg_names)
     waits = {op.arg_names[0]: op.out_names[0] for op in trace.bound_symbols if is_wait(op) and op.out_names}
     return {name: result for name, result in waits.items() if reads[name] == 1}
+
+
+def _returned(trace: Trace) -> set[str]:
+    """Return the values that the program returns, and those of which it returns views."""
+    found: set[str] = set()
+    for op in reversed(trace.bound_symbols):
+        shares = op.sym.is_return or any(tag in op.sym.tags for tag in _VIEWS)
+        if shares and (op.sym.is_return or not found.isdisjoint(op.out_names)):
+            found.update(op.arg_names)
+    return found
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -176,7 +187,8 @@ def _is_exact(op: BoundSymbol, operand: TensorProxy) -> bool:
 class _Merging:
     """Replaces the collectives of buckets, and the waits for them."""
 
-    def __init__(self, buckets: Sequence[Bucket], waits: dict[str, str]):
+    def __init__(self, buckets: Sequence[Bucket], returned: set[str]):
+        self._returned = returned
         self._bucket = {op.out_names[0]: bucket for bucket in buckets for op in bucket.starts}
         # By the first collective of a bucket: the merged result in flight, and after the wait.
         self._flat: dict[str, Any] = {}
@@ -194,6 +206,8 @@ class _Merging:
                 if first not in self._waited:
                     self._waited[first] = prims.wait(self._flat[first])
                 part = _part(bucket, self._waited[first], name)
+                if op.out_names[0] in self._returned:
+                    part = clone(part)  # results do not share memory
                 made[:] = [new.substitute({part.name: op.output}) for new in made]
             elif op is last:
                 self._flat[first] = _start(bucket)
@@ -223,5 +237,5 @@ def _part(bucket: Bucket, flat: Any, name: str) -> Any:
             break
         offset += count
     if is_gather:  # the parts of all ranks follow each other
-        return reshape(reshape(flat, (ranks, -1))[:, offset : offset + count], op.output.shape)
+        return reshape(clone(reshape(flat, (ranks, -1))[:, offset : offset + count]), op.output.shape)
     return reshape(flat[offset : offset + count], op.output.shape)

@@ -413,6 +413,23 @@ def has_builtin_hook(ddp: Any) -> bool:
     return bool(vars(ddp)["logger"]._get_ddp_logging_data().strs_map.get("comm_hook"))
 
 
+def fake_store() -> Any:
+    """Return a store for process groups of the backend "fake", in which nothing communicates, and register it."""
+    return importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
+
+
+def timeout_of_group() -> float | None:
+    """Return the seconds after which collectives of the default process group fail, or None if it is not known."""
+    import torch.distributed.distributed_c10d as c10d
+
+    group: Any = c10d._get_default_group()
+    try:
+        backends = [group._get_backend(device) for device in group._device_types]
+        return min(backend.options._timeout.total_seconds() for backend in backends)
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
 def buckets_of_gradients(
     ddp: Any, parameters: Sequence[torch.Tensor], ready: Sequence[torch.Tensor]
 ) -> list[list[torch.Tensor]]:

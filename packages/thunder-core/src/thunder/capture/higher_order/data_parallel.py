@@ -25,6 +25,7 @@ from thunder.capture.tensors.communication import Replica
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
+from thunder.core.groups import UNITS
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
@@ -100,10 +101,18 @@ def _broadcast_buffers(tracer: Tracer, ddp: Any, replica: Replica) -> None:
         kinds.setdefault((handle.dtype, handle.device), []).append(handle)
 
     def broadcast(flat: Any) -> Any:
-        return start(tracer, "DistributedDataParallel", prims.broadcast, flat, 0, replica.group)
+        return _start_bucket(tracer, prims.broadcast, flat, 0, replica.group)
 
     with TracingMode(), torch.no_grad():
         _exchange(tracer, list(kinds.values()), broadcast, factor=None)
+
+
+def _start_bucket(tracer: Tracer, sym: Any, flat: Any, *args: Any) -> Any:
+    """Record the start of a collective on a bucket, which is not merged with other collectives."""
+    result = start(tracer, "DistributedDataParallel", sym, flat, *args)
+    units = tracer.trace.info.setdefault(UNITS, {})
+    units[result._storage.value.name] = f"bucket {len(units)} of DistributedDataParallel"
+    return result
 
 
 def _exchange(
@@ -144,7 +153,7 @@ def _reduce(tracer: Tracer, replica: Replica, ready: Sequence[Any], gradient_of:
         buckets = private.buckets_of_gradients(replica.module, replica.parameters, ready)
 
     def all_reduce(flat: Any) -> Any:
-        return start(tracer, "DistributedDataParallel", prims.all_reduce, flat, "sum", replica.group)
+        return _start_bucket(tracer, prims.all_reduce, flat, "sum", replica.group)
 
     with TracingMode(), torch.no_grad():
         gradients = [[tracer.handle_of(gradient_of(tracer.handle_of(p))) for p in bucket] for bucket in buckets]

@@ -263,6 +263,62 @@ def not_waited_for(x: torch.Tensor) -> torch.Tensor:
 
 
 @case
+def read_before_wait(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    (y + 1).sum()
+    work.wait()
+    return y
+
+
+@case
+def written_before_wait(x: torch.Tensor) -> torch.Tensor:
+    y, every = x * 2, torch.empty(6)
+    work = dist.all_gather_into_tensor(every, y, async_op=True)
+    every[2] = 3.0
+    work.wait()
+    return y
+
+
+@case
+def slices_at_once(x: torch.Tensor) -> torch.Tensor:
+    y = torch.stack([x, x * 2, x * 3])
+    works = [dist.all_reduce(y[i], async_op=True) for i in range(2)]
+    last = y[2].exp()  # this slice is not in flight
+    for work in works:
+        work.wait()
+    return y + last
+
+
+@case
+def work_class(x: torch.Tensor) -> torch.Tensor:
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    return x * isinstance(work, dist.Work)
+
+
+@case
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    y = torch.outer(x, x + 1).reshape(1, 3, 3, 1).to(memory_format=torch.channels_last)
+    dist.all_reduce(y)
+    return y.flatten()
+
+
+@case
+def one_column(x: torch.Tensor) -> torch.Tensor:
+    y = torch.outer(x, x + 1)
+    dist.all_reduce(y[:, 1])
+    return y.flatten()
+
+
+@case
+def new_group(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    dist.all_reduce(y, group=dist.new_group([0, 1]))
+    return y
+
+
+@case
 def lists(x: torch.Tensor) -> Any:
     every = [torch.empty(3), torch.empty(3)]
     dist.all_gather(every, x)

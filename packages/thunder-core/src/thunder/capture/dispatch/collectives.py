@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -83,6 +83,7 @@ def start(tracer: Tracer, title: str, function: Callable[..., Any], *args: Any, 
     grad = any(map(needs_grad, tensors_in(args, kwargs)))
     with tracer.recording():
         current_log().add("collective", title, where=state.source)
+        tracer.communication.check_reads(map(tracer.handle_of, tensors_in(args, kwargs)))
         before = len(tracer.trace.scopes[-1])
         out = function(*tracer.unwrap(args), **tracer.unwrap(kwargs))
         for op in tracer.trace.scopes[-1][before:]:
@@ -167,7 +168,17 @@ def replaced_collectives() -> list[tuple[Any, str, Any]]:
     module = sys.modules.get("torch.distributed.nn.functional")
     if hasattr(module, "_not_supported_under_compile"):  # it raises an error if `torch.compiler.is_compiling()`
         found.append((module, "_not_supported_under_compile", _supported))
-    return found
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    return found + [(module, name, _changes_groups) for name in _CHANGES_OF_GROUPS if hasattr(module, name)]
+
+
+# The functions that are called first when a process group is created or destroyed.
+_CHANGES_OF_GROUPS = ("_new_group_with_tag", "_new_process_group_helper", "destroy_process_group", "split_group")
+
+
+def _changes_groups(*args: Any, **kwargs: Any) -> NoReturn:
+    """Fall back before the group exists: the names of groups count the calls."""
+    fall_back("the program creates or destroys a process group")
 
 
 def _supported(name: str, **kwargs: Any) -> None:

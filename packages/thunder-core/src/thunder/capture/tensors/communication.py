@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
 
 __all__ = ["Communication", "Replica"]
@@ -28,3 +31,8 @@ class Communication:
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
+
+    def check_reads(self, handles: Iterable[Handle]) -> None:
+        """Fall back if the program reads tensors that collectives in flight write."""
+        for handle in handles if self.works else ():
+            aliasing.check_pending(handle)

@@ -98,7 +98,10 @@ def read_in_flight(x: torch.Tensor) -> torch.Tensor:
 @case
 def coalesced(x: torch.Tensor) -> Any:
     sums = functional.all_reduce_coalesced([x, x * 2], "sum", dist.group.WORLD)
-    return [y + 1 for y in sums]
+    every = functional.all_gather_into_tensor_coalesced([x[:, None], x[:2]], dist.group.WORLD)
+    y, z = x * 3, x[1:] * 4
+    dist.all_reduce_coalesced([y, z])
+    return [*[y + 1 for y in sums], every[0] * 2, every[1], y, z]
 
 
 @case

@@ -22,7 +22,7 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "raw_operators": ("all_reduce",) * 2,
     "two_in_flight": ("all_reduce", "all_gather"),
     "result_in_flight": ("all_reduce",) * 2,
-    "coalesced": ("all_reduce",) * 2,
+    "coalesced": ("all_reduce", "all_gather", "all_reduce"),  # of concatenations, as gloo does it
     "rank_is_read": (),
     "in_place_operator": ("all_reduce",),
     "gradient": ("all_reduce",) * 2,

@@ -25,7 +25,7 @@ from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core import prims
 from thunder.core.groups import Group
 from thunder.core.state import state
-from thunder.torch.collectives import group_named, reduction_name
+from thunder.torch.collectives import group_named, joins_tensors, reduction_name
 
 __all__ = ["TracedWork", "replaced_methods"]
 
@@ -168,8 +168,21 @@ def _in_place(tracer: Tracer, name: str, sym: Any, target: Any, *args: Any) -> T
 @_recorded("allreduce", "allreduce_coalesced")
 def _all_reduce(tracer: Tracer, group: Group, tensors: Sequence[Any], opts: Any) -> TracedWork:
     op = _reduction(opts.reduceOp)
+    if len(tensors) > 1 and joins_tensors(group.name, tensors[0].device):
+        return _all_reduce_joined(tracer, group, tensors, op)
     works = [_in_place(tracer, "all_reduce", prims.all_reduce, x, op, group) for x in tensors]
     return works[0] if len(works) == 1 else _together(tracer, works)
+
+
+def _all_reduce_joined(tracer: Tracer, group: Group, tensors: Sequence[Any], op: str) -> TracedWork:
+    flat = tracer.handle_of(torch.cat([x.reshape(-1) for x in tensors]))
+    result = start(tracer, _title("all_reduce_coalesced"), prims.all_reduce, flat, op, group)
+
+    def finish(found: Any) -> None:
+        for target, part in zip(tensors, found.split([x.numel() for x in tensors])):
+            assign(tracer, target, part.reshape(target.shape), "all_reduce")
+
+    return TracedWork(tracer, [result], finish, tensors)
 
 
 def _together(tracer: Tracer, works: Sequence[TracedWork]) -> TracedWork:

@@ -430,17 +430,33 @@ def timeout_of_group() -> float | None:
         return None
 
 
-def buckets_of_gradients(
-    ddp: Any, parameters: Sequence[torch.Tensor], ready: Sequence[torch.Tensor]
-) -> list[list[torch.Tensor]]:
+def named_as_constructed(ddp: Any) -> bool:
+    """Check whether a module has the parameters that it had when DDP was constructed, the same objects."""
+    named = [p for name, p in ddp.module.named_parameters() if name not in ddp.parameters_to_ignore]
+    known = ddp._module_parameters
+    return len(named) == len(known) and all(p is other for p, other in zip(named, known))
+
+
+def reduced_parameters(ddp: Any) -> list[torch.Tensor] | None:
+    """Return the parameters whose gradients DDP averages: those that required grad when it was constructed.
+
+    Return None if a parameter has been frozen or unfrozen since, which DDP does not notice.
+    """
+    found = [p for p in ddp._module_parameters if p.requires_grad]
+    size = sum(p.numel() * p.element_size() for p in found)
+    facts = vars(ddp)["logger"]._get_ddp_logging_data().ints_map
+    constructed = facts.get("num_parameter_tensors"), facts.get("total_parameter_size_bytes")
+    return found if constructed == (len(found), size) else None
+
+
+def buckets_of_gradients(ddp: Any, parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Return the buckets in which DDP reduces gradients from its second step on: lists of parameters.
 
-    Their order is that in which gradients become ready. With `find_unused_parameters` it is that of the module.
+    `parameters` are in the order in which gradients become ready, or with `find_unused_parameters` in the module's.
     """
     config, unused = getattr(ddp, "_bucket_config", None), ddp.find_unused_parameters
     first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap
     limits = list(getattr(config, "per_bucket_bytes_caps", None) or (first, ddp.bucket_bytes_cap))
-    order = list(parameters if unused else ready)
-    buckets, _ = torch.distributed._compute_bucket_assignment_by_size(order, limits)
-    found = [[order[i] for i in bucket] for bucket in buckets]
+    buckets, _ = torch.distributed._compute_bucket_assignment_by_size(list(parameters), limits)
+    found = [[parameters[i] for i in bucket] for bucket in buckets]
     return found[::-1] if unused else found

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
 
 __all__ = ["Communication", "Replica", "Unit"]
@@ -37,3 +40,8 @@ class Communication:
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
         self.shards: dict[int, list[Any]] = {}  # the shards of units that the program reads, by id of the unit
+
+    def check_reads(self, handles: Iterable[Handle]) -> None:
+        """Fall back if the program reads tensors that collectives in flight write."""
+        for handle in handles if self.works else ():
+            aliasing.check_pending(handle)

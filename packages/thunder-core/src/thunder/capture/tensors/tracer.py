@@ -394,14 +394,15 @@ class Tracer:
             tensors = tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
+            if base is None or sym.facts.view == "maybe":
+                self.communication.check_reads(map(self.handle_of, tensors))
             if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
                 out = call_with_autocast(sym, args, kwargs)
             else:
                 out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
-            if detached:
-                out = self.detached(out, args, kwargs)
+            out = self.detached(out, args, kwargs) if detached else out
             grad = grad and torch.is_grad_enabled() and sym.differentiable
             if base is None:
                 return self._results(out, tensors, grad)

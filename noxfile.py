@@ -288,6 +288,21 @@ def surface(session: nox.Session) -> None:
 
 
 @nox.session
+def operator_versions(session: nox.Session) -> None:
+    """Check the list of operations and the versions that changed them; `-- --write` updates it."""
+    install_ours(session, [CORE])
+    session.run("python", "-m", "operator_versions", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
+def device(session: nox.Session) -> None:
+    """Run thunder on a device that is neither CPU nor CUDA (torch's PrivateUse1). Needs a C++ compiler."""
+    install_ours(session, [CORE], ["tests"])
+    folder = str(PACKAGES[CORE] / "tests" / "devices")
+    session.run("python", "-m", "pytest", "-ra", *session.posargs, folder, env={**ENVIRONMENT, "TEST_DEVICE": "1"})
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Compare random programs with eager; `-- --minutes 30`, `-- --enumerate` and `-- --classes` run more."""
     options = install_ours(session, [CORE], ["tests"])

@@ -30,7 +30,7 @@ from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.decisions import Decision, same_answer
 from thunder.runtime.lock import collection_paused
 from thunder.saved.constants import Decoder
-from thunder.saved.keys import call_text, key_of, plugin_packages
+from thunder.saved.keys import call_text, is_importable, key_of, plugin_packages
 from thunder.saved.programs import SavedText, backward_folder, key_text, read_layout
 from thunder.saved.references import Stale
 from thunder.saved.store import SWITCH_VARIABLE, Store, default_directory
@@ -159,6 +159,9 @@ class SavedPrograms:
                 return "the saved programs are for other arguments"
             if not _begins_with(content, observed):
                 return "the saved programs are other paths"
+            for module, found in content["modules"].items():
+                if is_importable(module) != found:
+                    return f"whether the module {module} can be imported has changed"
             decode = Decoder(self._fn)
             prologue = SavedText(content["programs"]["prologue"]).function(decode, kind="prologue")
             try:

@@ -23,7 +23,7 @@ import torch
 from thunder.runtime.torch_private import autocast_devices
 from thunder.saved.digests import class_digest, code_digest
 
-__all__ = ["call_text", "environment", "key_of", "plugin_packages", "sources_of"]
+__all__ = ["call_text", "environment", "is_importable", "key_of", "plugin_packages", "sources_of"]
 
 #: The version of the format. Entries of other versions are never found.
 FORMAT = 1
@@ -142,6 +142,17 @@ def _files(folder: str) -> Iterable[tuple[str, int, int]]:
         elif not entry.name.endswith((".pyc", ".pyo")):
             state = entry.stat()
             yield entry.name, state.st_size, state.st_mtime_ns
+
+
+def is_importable(name: str) -> bool:
+    """Check whether a module that is not loaded can be found, without importing the packages that contain it."""
+    package = name.rpartition(".")[0]
+    if package and package not in sys.modules:
+        return is_importable(package)
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextvars
 import enum
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
@@ -59,6 +59,7 @@ class CodeRecorder(Protocol):
     def modules(self) -> ModuleRecorder: ...
 
     def found(self, source: Source, fn: Any) -> None: ...
+    def asks_for(self, names: Iterable[str]) -> None: ...
     def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None: ...
     def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> bool: ...
 

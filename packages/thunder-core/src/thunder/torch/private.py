@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -222,9 +222,27 @@ def masks_nothing(block_mask: tuple[Any, ...]) -> bool:
     return mask_mod is getattr(module, "noop_mask", None) and rows == large and columns == large
 
 
+def autocast_key(device: str) -> str:
+    """Return the name of the dispatch key of autocast on a type of device, which torch's PrivateUse1 may be."""
+    if device == torch._C._get_privateuse1_backend_name():
+        return "AutocastPrivateUse1"
+    return f"Autocast{device.upper()}"
+
+
+def has_kernel(operators: Iterable[str], key: str) -> bool:
+    """Check whether one of these operators of torch has a kernel for a dispatch key."""
+    for operator in operators:
+        try:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
+                return True
+        except RuntimeError:  # an operator of TorchScript alone
+            continue
+    return False
+
+
 def flex_attention_autocasts(device: str) -> bool:
     """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
-    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
+    key = getattr(torch._C.DispatchKey, autocast_key(device), None)
     operators: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
     return key in getattr(getattr(operators, "flex_attention", None), "py_kernels", {})
 

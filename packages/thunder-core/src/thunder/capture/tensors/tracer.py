@@ -45,6 +45,7 @@ from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.passes.checkpoint import drop_unused_results
+from thunder.runtime.torch_private import any_autocast
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["Lifted", "Tracer", "needs_grad", "tensors_in"]
@@ -396,7 +397,7 @@ class Tracer:
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             if base is None or sym.facts.view == "maybe":
                 self.communication.check_reads(map(self.handle_of, tensors))
-            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+            if any_autocast():
                 out = call_with_autocast(sym, args, kwargs)
             else:
                 out = sym(*args, **kwargs)

@@ -60,7 +60,7 @@ class _Program:
         if differentiable:
             inputs = [x for x in given if isinstance(x, torch.Tensor) and x.requires_grad]
             loss = sum((i + 1) * x.sum() for i, x in enumerate(differentiable))
-            found += map(_described, torch.autograd.grad(loss, inputs, allow_unused=True))  # type: ignore[arg-type]
+            found += map(_described, torch.autograd.grad(loss, inputs, allow_unused=True))
         return [*found, self.module.after()] if hasattr(self.module, "after") else found
 
 

@@ -89,6 +89,7 @@ CASES: dict[str, dict[str, Any]] = {
     "checkpointed": {"checkpointed": True},
     "called_twice": {"calls": 2},
     "accumulating": {},
+    "accumulating_later": {},
     "unsharded_by_hand": {},
     "unused": {"unused": True},
     "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
@@ -107,13 +108,13 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
     for step in range(STEPS):
         if name == "unsharded_by_hand" and step == 1:
             module.unshard()
-        if name == "accumulating":
-            module.set_requires_gradient_sync(step % 2 == 1)
+        reduces = not name.startswith("accumulating") or step % 2 == (name == "accumulating")
+        module.set_requires_gradient_sync(reduces)
         x = torch.randn(3, 6, generator=generator).to(CASES[name].get("dtype", torch.float32))
         loss = run(x).square().mean()
         loss.backward()
         state = [loss.detach().clone()]
-        if name != "accumulating" or step % 2 == 1:
+        if reduces:
             state += [x if x is None else x.to_local().clone() for x in (p.grad for p in module.parameters())]
             optimizer.step()
             optimizer.zero_grad()

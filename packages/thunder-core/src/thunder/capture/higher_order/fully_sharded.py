@@ -114,13 +114,15 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     known = dict(settings)
     reasons = [
         ("in a transform", bool(tracer.parts)),
-        ("whose parameters are not sharded at the moment", sharding != "SHARDED"),
+        ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
+        ("whose parameters have been replaced", not all(p[6] for p in parameters)),
+        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),
         ("that does not reduce its gradients (set_requires_gradient_sync)", not known["reduce_grads"]),
         ("that does not reduce its gradients among replicas", not known["all_reduce_grads"]),
-        ("with hooks on its all-reduce", known["_all_reduce_hook"] != "None"),
+        ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
-        ("with a factor for its gradients", known["gradient_divide_factor"] != "None"),
+        ("with a factor for its gradients", known["gradient_divide_factor"] is not None),
         ("that reshards its parameters to a part of the ranks", bool(meshes[1]) and meshes[1] != meshes[0]),
         ("whose parameters are sharded in another dimension than the first", any(p[3] != 0 for p in parameters)),
         ("whose parameters are sharded by another parallelism, too", not all(p[4] for p in parameters)),

@@ -32,6 +32,7 @@ MYPY = "mypy==2.4.*"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 TRANSFORMERS = "transformers==5.23.*"
 LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
+RECIPES = [TRANSFORMERS, "accelerate==1.*", "lightning==2.6.*"]
 PLUGIN_GROUP = "thunder.executors.v1"
 
 # Two workers, each with one torch thread: more threads would only contend on small tensors.
@@ -337,6 +338,16 @@ def models(session: nox.Session) -> None:
         *session.posargs,
         env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
     )
+
+
+@nox.session
+def recipes(session: nox.Session) -> None:
+    """Run the recipes of docs/recipes, also those with Transformers' and Lightning's trainers."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, *RECIPES)
+    check_environment(session)
+    folder = str(PACKAGES[CORE] / "tests" / "recipes")
+    session.run("python", "-m", "pytest", *session.posargs, folder, env={**ENVIRONMENT, "TEST_RECIPES": "1"})
 
 
 @nox.session

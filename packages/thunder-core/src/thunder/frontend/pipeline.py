@@ -43,7 +43,7 @@ from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.lock import collection_paused
-from thunder.runtime.torch_private import on_profiling
+from thunder.runtime.torch_private import any_autocast, on_profiling
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
 
@@ -236,11 +236,7 @@ def _without_gradient(trace: Trace) -> Callable[..., Any]:
 def needs_decorators(trace: Trace) -> bool:
     """Check whether a program without gradients needs a context in which gradients and autocast are off."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
-    return needs_no_grad or _autocast_is_on()
-
-
-def _autocast_is_on() -> bool:
-    return any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda"))
+    return needs_no_grad or any_autocast()
 
 
 def _differentiated(trace: Trace) -> list[TensorProxy]:

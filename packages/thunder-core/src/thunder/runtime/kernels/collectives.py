@@ -22,6 +22,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "gather_shards",
     "gather_to",
     "group_ranks",
     "receive",
@@ -150,6 +151,12 @@ def all_gather(a: torch.Tensor, group: Group) -> torch.Tensor:
         _real(result), _real(given), _options("AllgatherOptions")
     )
     return _running(group, result, work, given)
+
+
+@kernel
+def gather_shards(a: torch.Tensor, group: Group) -> torch.Tensor:
+    """Start to concatenate the tensors of all ranks, which backward does again."""
+    return all_gather(a, group)
 
 
 @kernel

@@ -225,6 +225,14 @@ def threads(session: nox.Session) -> None:
 
 
 @nox.session
+def changes(session: nox.Session) -> None:
+    """Change what saved programs depend on, and compare with eager in new processes; `-- -k NAME` runs one."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, "numpy")
+    session.run("python", "-m", "saved_changes", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
 def mutants(session: nox.Session) -> None:
     """Take one guard after the other out of thunder, and check that the soak finds it; `-- -k NAME` runs one."""
     options = install_ours(session, [CORE], ["tests"])

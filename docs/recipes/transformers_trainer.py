@@ -41,7 +41,10 @@ def main(arguments: list[str] | None = None) -> list[float]:
     options = parser.parse_args(arguments)
 
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4))
+    config = GPT2Config(
+        vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
     model = thunder.jit(model)  # an instance of the model's class: Trainer finds its methods and its signature
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(

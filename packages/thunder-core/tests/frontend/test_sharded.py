@@ -153,3 +153,45 @@ def test_a_sharded_jitted_module_keeps_its_interface() -> None:
     jitted.reshard()
     assert jitted.inner[0].weight.grad is not None
     jitted.unshard()
+
+
+class Heads(nn.Module):
+    """Two results that depend on different parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both results."""
+        return self.a(x), self.b(x)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_results_that_are_differentiated_one_by_one(inside: bool) -> None:
+    """DDP reduces a bucket when the gradients of both results have arrived, as in eager mode."""
+
+    def reductions(jit: Callable[[Any], Any]) -> list[int]:
+        torch.manual_seed(0)
+        ddp = replicated(jit(Heads()) if inside else Heads())
+        reduced: list[int] = []
+
+        def hook(state: Any, bucket: Any) -> Any:
+            reduced.append(bucket.buffer().numel())
+            done: Any = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        hook.__annotations__ = {}  # DDP accepts hooks without annotations
+        ddp.register_comm_hook(None, hook)  # type: ignore[operator]
+        run = ddp if inside else jit(ddp)
+        counts = []
+        for _ in range(3):
+            a, b = run(torch.ones(2, 4))
+            a.sum().backward()
+            counts.append(len(reduced))
+            b.sum().backward()
+            counts.append(len(reduced))
+        return counts
+
+    assert reductions(thunder.jit) == reductions(lambda f: f)

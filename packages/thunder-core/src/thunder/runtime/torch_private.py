@@ -42,6 +42,7 @@ __all__ = [
     "functorch_active",
     "fx_is_tracing",
     "hidden_from_dynamo",
+    "in_data_parallel",
     "increment_versions",
     "jit_tracing_state",
     "kernels_enabled",
@@ -312,3 +313,9 @@ def hidden_from_dynamo(fn: F) -> F:
         skip: Any = eval_frame._FrameAction.SKIP  # type: ignore[attr-defined]
         eval_frame.set_code_exec_strategy(fn.__code__, eval_frame._FrameExecStrategy(skip, skip))  # type: ignore[attr-defined]
     return fn
+
+
+def in_data_parallel() -> bool:
+    """Check whether the forward of a `DistributedDataParallel` module runs."""
+    module = sys.modules.get("torch.nn.parallel.distributed")
+    return module is not None and getattr(module.DistributedDataParallel, "_active_ddp_module", None) is not None

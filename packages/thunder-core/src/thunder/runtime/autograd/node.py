@@ -17,7 +17,7 @@ from thunder.runtime.autograd.gradient_routing import GradientRouting, observes_
 from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
 from thunder.runtime.autograd.staged_backward import StagedBackward, StartBackward, as_node, view_returned_inputs
-from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active
+from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active, in_data_parallel
 
 __all__ = ["Key", "Programs", "autograd_function"]
 
@@ -271,7 +271,9 @@ def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any])
     node = as_node("ThunderFunction", forward, backward, d.natively)
 
     def run(*inputs: Any) -> Any:
-        if not any(observes_gradient(inputs[i]) for i in routing.partial) or not torch.is_grad_enabled():
+        # The hooks of DistributedDataParallel on gradients of parameters are in C++, where nobody sees them.
+        observed = in_data_parallel() or any(observes_gradient(inputs[i]) for i in routing.partial)
+        if not observed or not torch.is_grad_enabled():
             return apply(*inputs)
         if function_transform_active():
             return d.natively(*inputs)

@@ -7,19 +7,27 @@ also contains the operations without a symbol in thunder, which run as opaque op
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import capture
 from thunder.core.errors import ThunderError
+from thunder.examine.distributed import DistributedReport, simulate_programs
+from thunder.examine.hardware import hardware_of
 from thunder.examine.page import embedded, page_of
+from thunder.examine.predictions import memory_of
 from thunder.examine.program import compile_call
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.passes.dce import dce
+from thunder.passes.overlap import is_start
+from thunder.passes.postponing import innermost
 
 __all__ = ["Report", "examine"]
 
@@ -28,11 +36,21 @@ class Report:
     """The result of `examine`: `operations`, those that are `opaque`, and `uncacheable` (why it cannot be cached)."""
 
     def __init__(
-        self, operations: list[OperationReport], uncacheable: str | None, page: Callable[[], str] | None = None
+        self,
+        operations: list[OperationReport],
+        uncacheable: str | None,
+        page: Callable[[], str] | None = None,
+        communication: Callable[[], DistributedReport] | None = None,
     ):
         self.operations = operations
         self.uncacheable = uncacheable
         self._page = page
+        self._communication = communication
+
+    @functools.cached_property
+    def communication(self) -> DistributedReport | None:
+        """The collectives of the compiled program, with predicted times and what hides them; None if it has none."""
+        return None if self._communication is None else self._communication()
 
     @property
     def opaque(self) -> list[OperationReport]:
@@ -44,6 +62,8 @@ class Report:
         lines = [f"{len(top)} operations, {len(self.opaque)} of them opaque", *map(str, self.operations)]
         if self.uncacheable:
             lines.append(f"not cached: {self.uncacheable}")
+        if self.communication is not None:
+            lines += ["", "communication, predicted", str(self.communication)]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -78,6 +98,11 @@ def examine(
     def page() -> str:
         return page_of(compile_call(fn if given is None else given, args, kwargs, executors), given)
 
+    def communication() -> DistributedReport:
+        call = compile_call(fn if given is None else given, args, kwargs, executors)
+        device = next((x.device for x in call.inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
+        return simulate_programs(call.programs, hardware_of(device), {}, memory_of(call.specialization).peak)
+
     around = []
     compilation = Compilation()
     if isinstance(jitted, JitFunction):
@@ -89,4 +114,6 @@ def examine(
         asked = resolve_executors(executors)
     captured = capture(fn, args, kwargs, name="computation", executors=asked, around=around)
     with compiling(compilation):
-        return Report(report(dce(captured.computation), asked), captured.uncacheable, page)
+        operations = report(dce(captured.computation), asked)
+    communicates = any(op.has_effect and any(map(is_start, innermost(op))) for op in captured.computation.bound_symbols)
+    return Report(operations, captured.uncacheable, page, communication if communicates else None)

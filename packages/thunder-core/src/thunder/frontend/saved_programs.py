@@ -71,6 +71,8 @@ class SavedPrograms:
             return "saving is off"
         if self._options.cache in ("same input", "no caching"):
             return f'programs with cache="{self._options.cache}" are not saved'
+        if self._options.bucketing != "never":
+            return "programs whose ranks agree on merged collectives are not saved"
         for transform in self._transforms:
             if transform.saved_key() is None:
                 return f"the transform {transform.name} does not say what it depends on (Transform.saved_key)"
@@ -89,6 +91,8 @@ class SavedPrograms:
                     options.cache,
                     options.remat,
                     str(options.measured),
+                    options.check_ranks,
+                    options.overlap_memory,
                     options.cuda_graphs,
                     options.exact,
                     options.own_name,

@@ -8,13 +8,15 @@ folder to a wheel. Importing this package imports neither a plugin nor torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from thunder.core.deprecations import old_names
 from thunder.core.environment import EXECUTORS_VARIABLE, names_in
 from thunder.core.errors import PluginLoadError, ThunderError
 from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.discovery import API_VERSION, GROUP
 from thunder.plugins.env import (
+    AcceleratorDevice,
     Availability,
     Env,
     GpuDevice,
@@ -35,6 +37,7 @@ __all__ = [
     "GROUP",
     "HOOKS",
     "PHASES",
+    "AcceleratorDevice",
     "Availability",
     "ConformanceProfile",
     "Env",
@@ -68,6 +71,9 @@ __all__ = [
     "reset",
     "transformed",
 ]
+
+if not TYPE_CHECKING:  # type checkers report unknown names
+    __getattr__ = old_names(__name__)
 
 _manager = PluginManager()
 

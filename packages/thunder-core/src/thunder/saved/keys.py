@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from thunder.runtime.torch_private import autocast_devices
 from thunder.saved.digests import class_digest, code_digest
 
 __all__ = ["call_text", "environment", "is_importable", "key_of", "plugin_packages", "sources_of"]
@@ -158,7 +159,7 @@ def is_importable(name: str) -> bool:
 def call_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return the metadata of a call's arguments and the modes around it, by which most other programs are left out."""
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), str(torch.get_default_dtype())
-    casts = [str(torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    casts = [str(torch.get_autocast_dtype(d)) for d in autocast_devices() if torch.is_autocast_enabled(d)]
     return _hash([modes, casts, [_argument(x) for x in args], [[k, _argument(x)] for k, x in kwargs.items()]])
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes that user code sets on functions: a cached program sees each change, and repeats each assignment."""
+"""Reads that no hook sees, of functions above all: a cached program sees each change, and repeats each assignment."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -127,6 +128,73 @@ def test_counter_on_the_called_function() -> None:
     f.calls = 0  # type: ignore[attr-defined]
     jitted = thunder.jit(f, cache="symbolic values")
     assert [jitted(torch.ones(1)).item() for _ in range(4)] == [1, 2, 3, 4]
+
+
+def test_methods_of_containers(watch: Any) -> None:
+    """A method that was taken from a container reads and changes the container."""
+    items, table = [1.0], {"k": 2.0}
+    append, get = items.append, table.get
+    seen = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        append(len(seen))  # type: ignore[arg-type]
+        return x * get("k") * len(items)  # type: ignore[operator]
+
+    jitted = thunder.jit(f, cache="symbolic values")
+    assert [jitted(torch.ones(1)).item() for _ in range(3)] == [4, 6, 8] and len(items) == 4
+    watched = watch(lambda x: x * get("k"))
+    table["k"] = 3.0
+    watched.changed()
+
+
+class _Point:
+    __match_args__ = ("x",)
+    x, y = 2.0, 3.0
+
+
+def test_patterns_by_position(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern of a class reads the names of its positions."""
+    point = _Point()
+
+    def f(x: torch.Tensor) -> Any:
+        match point:
+            case _Point(value):
+                return x * value
+
+    watched = watch(f)
+    monkeypatch.setattr(_Point, "__match_args__", ("y",))
+    watched.changed()
+
+
+@pytest.mark.parametrize("class_attribute", [True, False])
+def test_readers_of_attributes(watch: Any, monkeypatch: pytest.MonkeyPatch, class_attribute: bool) -> None:
+    """`operator.attrgetter` reads attributes of classes and functions, whose names no code contains."""
+    read = operator.attrgetter("x")
+    owner: Any = _Point if class_attribute else plain()
+    monkeypatch.setattr(owner, "x", 2.0, raising=False)
+    watched = watch(lambda x: x * read(owner))
+    owner.x = 3.0
+    watched.changed()
+
+
+class _Plain:
+    k = 2.0
+
+
+UNSEEN: dict[str, Callable[[Any], Any]] = {
+    "object": lambda g: object.__getattribute__(g, "k"),
+    "static": lambda g: inspect.getattr_static(g, "k"),
+    "closure": lambda g: g.f.__closure__[0].cell_contents,
+    "globals": lambda g: len(g.f.__globals__),
+}
+
+
+@pytest.mark.parametrize("read", UNSEEN)
+def test_reads_that_no_hook_sees(never_cached: Any, read: str) -> None:
+    """A program that reads past all hooks is not cached."""
+    thing: Any = _Plain()
+    thing.f = lambda: thing
+    assert "thunder does not see" in never_cached(lambda x: x * (UNSEEN[read](thing) is not None))
 
 
 @pytest.mark.filterwarnings("ignore::thunder.core.errors.FallbackWarning")

@@ -50,6 +50,12 @@ class ModuleRecorder(Protocol):
     def assigned(self, module: types.ModuleType, name: str, value: Any) -> None: ...
 
 
+class AttributesOfFunctions(Protocol):
+    """What kinds use of the recorder of attributes of functions."""
+
+    def read(self, fn: Any, name: str) -> None: ...
+
+
 class CodeRecorder(Protocol):
     """What kinds use of the recorder of functions and code."""
 
@@ -57,6 +63,8 @@ class CodeRecorder(Protocol):
 
     @property
     def modules(self) -> ModuleRecorder: ...
+    @property
+    def attributes(self) -> AttributesOfFunctions: ...
 
     def found(self, source: Source, fn: Any) -> None: ...
     def asks_for(self, names: Iterable[str]) -> None: ...

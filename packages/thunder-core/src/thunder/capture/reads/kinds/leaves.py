@@ -133,7 +133,8 @@ class Identity(Kind):
 
 
 def _attributes_read_by(x: operator.attrgetter[Any] | operator.methodcaller) -> list[str]:
-    made, names = x.__reduce__()[:2]
+    reduced: Any = x.__reduce__()
+    made, names = reduced[:2]
     if isinstance(x, operator.methodcaller):
         names = (getattr(made, "args", names))[:1]  # a partial application, if the call has keywords
     return [part for name in names for part in name.split(".")]

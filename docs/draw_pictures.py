@@ -89,17 +89,17 @@ def chart(result: dict) -> Picture:
     """Draw the bars of one result; shorter is better in all of them."""
     bars = result["bars"]
     says = ", ".join(f"{name} {value:g}" for name, value in bars.items())
-    picture = Picture(300, 76 + 40 * 3 + 24, f"{result['title']}: {result['subject']}: {says}")
+    picture = Picture(241, 76 + 40 * 3 + 24, f"{result['title']}: {result['subject']}: {says}")
     picture.text(18, 32, result["title"], size=17, kind="bold")
-    picture.text(18, 52, result["subject"], kind="quiet")
+    picture.text(18, 52, result["subject"], size=11.5, kind="quiet")
     largest = max(bars.values())
     for number, (name, value) in enumerate(bars.items()):
         y = 70 + 40 * number
         picture.text(18, y + 10, name, size=12, kind="bold" if name == "thunder" else "")
-        length = 205 * value / largest
+        length = 155 * value / largest
         picture.bar(18, y + 15, length, 13, "bar ours" if name == "thunder" else "bar")
         picture.text(18 + length + 6, y + 26, f"{value:g}", size=12)
-    picture.text(18, 206, result["where"], size=11.5, kind="quiet")
+    picture.text(18, 206, result["where"], size=11, kind="quiet")
     return picture
 
 

@@ -95,7 +95,7 @@ def write(model: nn.Module, start: str, length: int = 120) -> str:
 
 def plot(losses: dict[str, list[float]], path: Path) -> None:
     """Draw the losses, one after the other, as an SVG file."""
-    width, height, left, right, bottom = 640, 320, 50, 620, 280
+    width, height, left, right, bottom = 640, 300, 50, 620, 280
     steps, top = sum(map(len, losses.values())), max(map(max, losses.values()))
 
     def at(step: float, loss: float) -> tuple[float, float]:
@@ -108,8 +108,10 @@ def plot(losses: dict[str, list[float]], path: Path) -> None:
     for (name, values), color in zip(losses.items(), ("#2f7de1", "#d9730d")):
         points = " ".join("{:.1f},{:.1f}".format(*at(done + i, value)) for i, value in enumerate(values))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>')
-        x, _ = at(done, 0)
-        parts.append(f'<text x="{x + 8:.0f}" y="{height - 14}" fill="{color}">{name}: {values[-1]:.2f}</text>')
+        y = 36 + 20 * (done > 0)
+        parts.append(
+            f'<text x="{right}" y="{y}" text-anchor="end" style="fill: {color}">{name}: {values[-1]:.2f}</text>'
+        )
         done += len(values)
     style = "<style>text { font: 13px sans-serif; fill: #64748b }</style>"
     path.write_text(

@@ -4,141 +4,48 @@
 Every session runs from a fresh clone with only Python and pip. Sessions that need torch use the torch of the
 interpreter that runs nox, in any build. They install a torch only if there is none, and never replace it. Requirements
 of the packages are read from each package's ``pyproject.toml``, so that they are defined only once.
+
+What all sessions share is in `.ci/environments.py`, and the sessions that build and release in `.ci/releasing.py`.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.metadata
-import importlib.util
 import os
-import shutil
-import tarfile
+import sys
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nox
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parent
-PACKAGES = {path.parent.name: path.parent for path in sorted((ROOT / "packages").glob("*/pyproject.toml"))}
-CORE = "thunder-core"
-TOOLS = PACKAGES[CORE] / "tools"
-TORCH = "torch==2.13.0"
-MYPY = "mypy==2.4.*"
-PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
-TRANSFORMERS = "transformers==5.23.*"
-LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
-PLUGIN_GROUP = "thunder.executors.v1"
+sys.path.insert(0, str(Path(__file__).resolve().parent / ".ci"))
 
-# Two workers, each with one torch thread: more threads would only contend on small tensors.
-WORKERS = ["-n", "2"]
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THUNDER_CACHE": "0"}
+from environments import (
+    CORE,
+    ENVIRONMENT,
+    LITGPT,
+    MYPY,
+    PACKAGES,
+    PLUGIN_GROUP,
+    PYTHONS,
+    QUICK,
+    ROOT,
+    TOOLS,
+    TRANSFORMERS,
+    check_environment,
+    install_ours,
+    project_of,
+    requirements_of,
+    workers,
+)  # fmt: skip
+from releasing import build, compat, installs, release_check
+
+__all__ = ["build", "compat", "installs", "release_check"]  # sessions, which nox finds
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["lint", "types", "user_types", "imports", "tests"]
-
-
-# --- helpers ---------------------------------------------------------------------------------------------------
-
-
-def project_of(name: str) -> dict:
-    """Return the parsed pyproject.toml of a package of this repository."""
-    return nox.project.load_toml(PACKAGES[name] / "pyproject.toml")
-
-
-def requirements_of(name: str, extras: Iterable[str] = ()) -> list[str]:
-    """Return a package's external requirements without torch. Requirements on our own packages are followed."""
-    project = project_of(name)["project"]
-    optional = project.get("optional-dependencies", {})
-    texts = [*project.get("dependencies", ()), *(text for extra in extras for text in optional.get(extra, ()))]
-    found: list[str] = []
-    for text in texts:
-        requirement = Requirement(text)
-        wanted = canonicalize_name(requirement.name)
-        if wanted == name:
-            found += requirements_of(name, requirement.extras)
-        elif wanted in PACKAGES:
-            found += requirements_of(wanted, requirement.extras)
-        elif wanted != "torch":
-            found.append(text)
-    return list(dict.fromkeys(found))
-
-
-def torch_directories() -> list[str]:
-    """Return the directories of torch and its requirements in the interpreter that runs nox.
-
-    Empty if it has no torch.
-    """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return []
-    found = [str(Path(spec.origin).resolve().parents[1])]
-    pending, seen = ["torch"], set()
-    while pending:
-        name = canonicalize_name(pending.pop())
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.append(str(Path(str(distribution.locate_file(""))).resolve()))
-        needed = map(Requirement, distribution.requires or ())
-        pending += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return list(dict.fromkeys(found))
-
-
-def python_says(session: nox.Session, code: str) -> str:
-    """Return the text that the session's interpreter prints for `code`."""
-    return str(session.run("python", "-c", code, silent=True, log=False)).strip()
-
-
-def provide_torch(session: nox.Session) -> list[str]:
-    """Provide a torch to the session. Return the pip options that keep pip from installing another torch.
-
-    An existing torch is made available through a ``.pth`` file. Its directories come after the session's own packages.
-    Packages that the session installs therefore take precedence, and pip considers torch installed.
-    (``--system-site-packages`` would miss a torch in a virtual environment, because it adds the packages of the base
-    interpreter.)
-    """
-    site = Path(python_says(session, "import sysconfig; print(sysconfig.get_path('purelib'))"))
-    lent = site / "torch_of_the_outer_interpreter.pth"
-    if directories := torch_directories():
-        lent.write_text("\n".join(directories) + "\n", encoding="utf-8")
-        session.log(f"keeping the torch found in {directories[0]}")
-    else:
-        lent.unlink(missing_ok=True)
-        session.install(TORCH)
-    version = python_says(session, "import importlib.metadata as m; print(m.version('torch'))")
-    constraints = Path(session.create_tmp()).resolve() / "constraints.txt"
-    constraints.write_text(f"torch=={version}\n", encoding="utf-8")
-    return ["--constraint", str(constraints)]
-
-
-def install_ours(session: nox.Session, names: Iterable[str], extras: Iterable[str] = ()) -> list[str]:
-    """Install our packages from the checkout (editable) after torch. Return pip's options for further installs."""
-    options = provide_torch(session)
-    names = list(names)
-    if outside := [text for name in names for text in requirements_of(name, extras)]:
-        session.install(*options, *dict.fromkeys(outside))
-    session.install("--no-deps", *(part for name in names for part in ("--editable", str(PACKAGES[name]))))
-    return options
-
-
-def check_environment(session: nox.Session) -> None:
-    """Print the environment of the session, so that it is in the log."""
-    names = "sys.version.split()[0], 'torch', torch.__version__, torch.__file__, 'thunder', thunder.__version__"
-    session.run("python", "-c", f"import sys, torch, thunder; print('python', {names})")
-
-
-def workers(arguments: Iterable[str]) -> list[str]:
-    """Return pytest's options for several processes, unless the arguments set them or ask for a debugger."""
-    return [] if any(each.startswith(("-n", "--numprocesses", "--pdb", "-s")) for each in arguments) else WORKERS
 
 
 # --- running -----------------------------------------------------------------------------------------------------
@@ -288,6 +195,21 @@ def surface(session: nox.Session) -> None:
 
 
 @nox.session
+def operator_versions(session: nox.Session) -> None:
+    """Check the list of operations and the versions that changed them; `-- --write` updates it."""
+    install_ours(session, [CORE])
+    session.run("python", "-m", "operator_versions", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
+def device(session: nox.Session) -> None:
+    """Run thunder on a device that is neither CPU nor CUDA (torch's PrivateUse1). Needs a C++ compiler."""
+    install_ours(session, [CORE], ["tests"])
+    folder = str(PACKAGES[CORE] / "tests" / "devices")
+    session.run("python", "-m", "pytest", "-ra", *session.posargs, folder, env={**ENVIRONMENT, "TEST_DEVICE": "1"})
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Compare random programs with eager; `-- --minutes 30`, `-- --enumerate` and `-- --classes` run more."""
     options = install_ours(session, [CORE], ["tests"])
@@ -300,6 +222,14 @@ def threads(session: nox.Session) -> None:
     """Serve, retrace, save and fork on many threads, then train and serve; `-- --minutes 60` for an hour of threads."""
     install_ours(session, [CORE], ["tests"])
     session.run("python", "-m", "soak.threads", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
+def changes(session: nox.Session) -> None:
+    """Change what saved programs depend on, and compare with eager in new processes; `-- -k NAME` runs one."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, "numpy")
+    session.run("python", "-m", "saved_changes", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
 
 
 @nox.session
@@ -420,83 +350,37 @@ def docs(session: nox.Session) -> None:
     session.log(f"open {target.relative_to(ROOT) / 'index.html'}")
 
 
-# --- releasing -------------------------------------------------------------------------------------------------
+# --- measuring and watching --------------------------------------------------------------------------------------
 
 
 @nox.session
-def build(session: nox.Session) -> None:
-    """Build wheel and sdist of every package into dist/, check both, and import the wheel in a bare environment."""
-    session.install("build==1.*")
-    target = ROOT / "dist"
-    for name, path in PACKAGES.items():
-        output = target / name
-        shutil.rmtree(output, ignore_errors=True)
-        session.run("python", "-m", "build", "--outdir", str(output), str(path))
-        (wheel,) = output.glob("*.whl")
-        (sdist,) = output.glob("*.tar.gz")
-        check_wheel(session, name, wheel)
-        check_sdist(session, name, sdist)
-        check_import(session, name, wheel)
+def bench(session: nox.Session) -> None:
+    """Time compilation and calls on the CPU; `-- --json FILE` keeps it, `-- --against FILE` fails if 5 % slower.
+
+    `-- --suite passes` runs one of the suites. Numbers of different machines cannot be compared.
+    """
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, "numpy")
+    check_environment(session)
+    session.run("python", "-m", "bench", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
 
 
 @nox.session
-def release_check(session: nox.Session) -> None:
-    """Check that packages can be released: their conformance tables. `-- PACKAGE` checks one; the default is all."""
-    session.install(*requirements_of(CORE))  # without torch, which the check does not import
-    path = os.pathsep.join(map(str, (TOOLS, PACKAGES[CORE] / "src")))
-    session.run("python", "-m", "release_check", *session.posargs, env={"PYTHONPATH": path})
+def nightly(session: nox.Session) -> None:
+    """Run the canaries of torch's private names, then quick tests, with torch's nightly build or THUNDER_TORCH.
 
-
-def check_wheel(session: nox.Session, name: str, wheel: Path) -> None:
-    """Check a wheel for its types, licence, entry points, static version and (core) the conformance suite."""
-    project = project_of(name)["project"]
-    with zipfile.ZipFile(wheel) as archive:
-        files = archive.namelist()
-        info = next(file.split("/")[0] for file in files if file.endswith(".dist-info/METADATA"))
-        entry_points = archive.read(f"{info}/entry_points.txt").decode() if f"{info}/entry_points.txt" in files else ""
-    module = "thunder" if name == CORE else name.replace("-", "_")
-    wanted = [f"{module}/__init__.py", f"{module}/py.typed", f"{info}/licenses/LICENSE"]
-    wanted += ["thunder/tests/__init__.py", "pytest_thunder.py"] if name == CORE else []
-    for file in wanted:
-        if file not in files:
-            session.error(f"{wheel.name} lacks {file}")
-    for group, entries in project.get("entry-points", {}).items():
-        for key, value in entries.items():
-            if f"[{group}]" not in entry_points or f"{key} = {value}" not in entry_points:
-                session.error(f"{wheel.name} has no entry point {key} = {value} in [{group}]")
-    if f"-{project['version']}-" not in wheel.name:
-        session.error(f"{wheel.name} must have version {project['version']} of {PACKAGES[name]}")
-    strangers = {file.split("/")[0] for file in files} - {module, info, "pytest_thunder.py"}
-    if strangers:
-        session.error(f"{wheel.name} would also install {sorted(strangers)}")
-
-
-def check_sdist(session: nox.Session, name: str, sdist: Path) -> None:
-    """Check that an sdist contains everything needed to build and test again."""
-    with tarfile.open(sdist) as archive:
-        files = {member.name.partition("/")[2] for member in archive.getmembers()}
-    for file in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
-        if file not in files:
-            session.error(f"{sdist.name} lacks {file}")
-    for folder in ("src/", "tests/"):
-        if not any(file.startswith(folder) for file in files):
-            session.error(f"{sdist.name} lacks {folder}")
-
-
-def check_import(session: nox.Session, name: str, wheel: Path) -> None:
-    """Import the wheel in a fresh environment outside of the checkout, with its dependencies but without torch."""
-    scratch = Path(session.create_tmp()).resolve() / f"import-{name}"
-    shutil.rmtree(scratch, ignore_errors=True)
-    session.run("python", "-m", "venv", str(scratch))
-    python = next(path for path in (scratch / "bin" / "python", scratch / "Scripts" / "python.exe") if path.exists())
-    wheels = [str(wheel)]
-    if name != CORE:
-        wheels += map(str, (ROOT / "dist" / CORE).glob("*.whl"))
-    module = "thunder" if name == CORE else name.replace("-", "_")
-    code = f"import {module}, sys; assert 'torch' not in sys.modules; print({module}.__file__, {module}.__version__)"
-    with session.chdir(scratch):
-        session.run(str(python), "-m", "pip", "install", "--quiet", *requirements_of(name), external=True)
-        session.run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wheels, external=True)
-        session.run(str(python), "-I", "-c", code, external=True)
-        session.run(str(python), "-I", "-m", "thunder", "plugins", external=True)  # the command line needs no torch
-    shutil.rmtree(scratch)
+    pip finds nightly builds in the index that `PIP_EXTRA_INDEX_URL` names. `THUNDER_TORCH=installed` keeps the torch of
+    the interpreter that runs nox.
+    """
+    asked = os.environ.get("THUNDER_TORCH", "")
+    if asked == "installed":
+        install_ours(session, [CORE], ["tests"])
+    else:
+        session.install(*([asked] if asked else ["--pre", "torch"]))
+        session.install(*requirements_of(CORE, ["tests"]))
+        session.install("--no-deps", "--editable", str(PACKAGES[CORE]))
+    check_environment(session)
+    tests = PACKAGES[CORE] / "tests"
+    canaries = [tests / "torch" / "test_private.py", *sorted((tests / "runtime").glob("test_torch_*.py"))]
+    run_pytest(session, list(map(str, canaries)), success_codes=[0])
+    run_pytest(session, [str(tests / name) for name in QUICK], success_codes=[0])

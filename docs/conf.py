@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import api_pages
 import operator_page
 
 project = "thunder"
@@ -50,5 +51,6 @@ def _own_docstrings_only(app: object, what: str, name: str, obj: object, options
 def setup(app) -> None:
     """Sphinx calls this."""
     operator_page.write(Path(app.srcdir) / "generated")
+    api_pages.write(Path(app.srcdir) / "generated")
     app.connect("autodoc-process-docstring", _own_docstrings_only)
     app.connect("autodoc-process-docstring", _code_spans)

@@ -8,6 +8,7 @@ where its gradient comes from, and what passes may assume of it.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,15 @@ INTRODUCTION = """\
 This page is written from the declarations of the operations each time the documentation is built. A call of a
 function of torch that is not listed is not an error: it runs in torch, as one opaque operation of the trace.
 
+*Since* is the version of thunder-core that added the operation. If its arguments or its decomposition have changed
+after that, the version that changed them last follows.
+
 *Gradient*: `own` is a rule written for the operation, `parts` comes from what the operation is made of, and `none` says
 that no gradient flows through it.
 """
+
+
+VERSIONS = Path(__file__).resolve().parents[1] / "packages" / "thunder-core" / "operators.json"
 
 
 def write(folder: Path) -> Path:
@@ -37,11 +44,13 @@ def write(folder: Path) -> Path:
             answers_to.setdefault(id(symbol), []).append(name)
     languages = list(all_torchsymbols().values())
     primitives = list(all_prims().values())
+    versions = json.loads(VERSIONS.read_text(encoding="utf-8"))
+    columns = ("operation", "in torch", "gradient", "since", "what it is")
     text = INTRODUCTION
     text += f"\n## The torch language\n\n{len(languages)} operations.\n\n"
-    text += _table(("operation", "in torch", "gradient", "what it is"), map(_symbol_row(answers_to), languages))
+    text += _table(columns, map(_symbol_row(answers_to, versions), languages))
     text += f"\n## Primitives\n\n{len(primitives)} operations.\n\n"
-    text += _table(("operation", "in torch", "gradient", "what it is"), map(_symbol_row({}), primitives))
+    text += _table(columns, map(_symbol_row({}, versions), primitives))
     text += f"\n## The core language\n\n{len(clang_ops)} functions over primitives.\n\n"
     text += _table(("function", "what it is"), ((f"`{name}`", _summary(fn)) for name, fn in clang_ops.items()))
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,10 +60,12 @@ def write(folder: Path) -> Path:
     return page
 
 
-def _symbol_row(answers_to: dict[int, list[str]]) -> Callable[[Any], tuple[str, ...]]:
+def _symbol_row(answers_to: dict[int, list[str]], versions: Any) -> Callable[[Any], tuple[str, ...]]:
     def row(symbol: Any) -> tuple[str, ...]:
         names = list(dict.fromkeys(answers_to.get(id(symbol), symbol.torch_names)))
-        return f"`{symbol.id}`", ", ".join(f"`{name}`" for name in names), _gradient(symbol), _summary(symbol)
+        entry = versions.get(str(symbol.id), {})
+        since = ", changed in ".join(entry[what] for what in ("since", "changed") if what in entry)
+        return f"`{symbol.id}`", ", ".join(f"`{name}`" for name in names), _gradient(symbol), since, _summary(symbol)
 
     return row
 

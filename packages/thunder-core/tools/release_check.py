@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nox -s release_check [-- PACKAGE...]`: check what must hold when a package is released.
 
-The conformance tables of a package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for
-thunder-core) must have been made from its sources as they are now, must be complete, and must have no failed rows.
+Version, tag and changelog must name one release. The metadata must have addresses, classifiers for all Pythons that
+are tested, and, for a plugin, a range of thunder-core (`nox -s compat` finds it out). The conformance tables of a
+package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for thunder-core) must have been
+made from its sources as they are now, must be complete, and must have no failed rows.
 
 A check is a function `(root, package) -> problems`. Add further checks to `CHECKS`.
 """
@@ -10,15 +12,25 @@ A check is a function `(root, package) -> problems`. Add further checks to `CHEC
 from __future__ import annotations
 
 import argparse
+import ast
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from release_files import module_of, project_of
 from thunder.plugins.sources import hash_of_sources
 
-__all__ = ["CHECKS", "Page", "Table", "check", "check_tables", "main", "page_of"]
+__all__ = [
+    "CHECKS", "Page", "Table", "check", "check_changelog", "check_metadata", "check_range", "check_tables",
+    "check_version", "main", "page_of",
+]  # fmt: skip
 
 CORE, PREFIX = "thunder-core", "thunder-ex-"
 TABLES = Path("docs", "conformance")
@@ -86,8 +98,7 @@ def plugins_of(package: str) -> tuple[str, ...]:
 
 def sources_of(root: Path, package: str) -> Path:
     """Return the folder of a package that its wheel installs."""
-    module = "thunder" if package == CORE else package.replace("-", "_")
-    return root / "packages" / package / "src" / module
+    return root / "packages" / package / "src" / module_of(package)
 
 
 def check_tables(root: Path, package: str) -> list[str]:
@@ -113,7 +124,99 @@ def check_tables(root: Path, package: str) -> list[str]:
     return found
 
 
-CHECKS: tuple[Callable[[Path, str], list[str]], ...] = (check_tables,)
+# -- version, changelog, tag ------------------------------------------------------------------------------------------
+def check_version(root: Path, package: str) -> list[str]:
+    """Check that the sources have the version of pyproject.toml, and that no other commit has its tag."""
+    version = project_of(package, root)["version"]
+    found = []
+    module = ast.parse((sources_of(root, package) / "__init__.py").read_text(encoding="utf-8"))
+    assigned = {ast.unparse(n.targets[0]): n.value for n in module.body if isinstance(n, ast.Assign)}
+    said = ast.literal_eval(assigned["__version__"]) if "__version__" in assigned else None
+    if said != version:
+        found.append(f"__version__ is {said!r}, but pyproject.toml has the version {version}")
+    if str(Version(version)) != version:
+        found.append(f"the version {version} is not in its normal form, {Version(version)}")
+    tag = f"{package}-{version}"
+    tagged, head = (_git(root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") for name in (tag, "HEAD"))
+    if tagged and tagged != head:
+        found.append(f"another commit has the tag {tag}: this version was released, so choose the next")
+    return found
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Return what git prints; nothing if it fails, e.g. outside of a checkout."""
+    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def check_changelog(root: Path, package: str) -> list[str]:
+    """Check that the changelog starts with the version and its date, and says something about it."""
+    version = project_of(package, root)["version"]
+    path = root / "packages" / package / "CHANGELOG.md"
+    name = path.relative_to(root).as_posix()
+    sections = re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    heading, _, text = sections[0].partition("\n") if sections else ("", "", "")
+    found = []
+    if not re.fullmatch(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)", heading.strip()):
+        found.append(f"{name} starts with {heading.strip()!r} instead of '{version} (YYYY-MM-DD)'")
+    if not text.strip():
+        found.append(f"{name} says nothing about {version}")
+    return found
+
+
+# -- metadata ---------------------------------------------------------------------------------------------------------
+URLS = ("Homepage", "Documentation", "Source", "Issues", "Changelog")
+CLASSIFIERS = ("Typing :: Typed", "Programming Language :: Python :: 3 :: Only")
+
+
+def pythons_of(root: Path) -> list[str]:
+    """Return the versions of Python that the session `versions` tests."""
+    nodes = ast.parse((root / ".ci" / "environments.py").read_text(encoding="utf-8")).body
+    found = [n.value for n in nodes if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "PYTHONS"]
+    names: list[str] = ast.literal_eval(found[0])
+    return names
+
+
+def check_metadata(root: Path, package: str) -> list[str]:
+    """Check the metadata that an index shows, and the files that every package has."""
+    project: Any = project_of(package, root)
+    folder = root / "packages" / package
+    found = [f"[project.urls] has no {name}" for name in URLS if name not in project.get("urls", {})]
+    pythons = pythons_of(root)
+    wanted = [*CLASSIFIERS, *(f"Programming Language :: Python :: {version}" for version in pythons)]
+    found += [f"there is no classifier {each!r}" for each in wanted if each not in project.get("classifiers", ())]
+    if project.get("requires-python") != f">={pythons[0]}":
+        found.append(
+            f"requires-python is {project.get('requires-python')!r}, but {pythons[0]} is the oldest that is tested"
+        )
+    if project.get("license") != "Apache-2.0" or project.get("license-files") != ["LICENSE"]:
+        found.append('the licence must be declared: license = "Apache-2.0", license-files = ["LICENSE"]')
+    files = [folder / "LICENSE", folder / "README.md", sources_of(root, package) / "py.typed"]
+    found += [f"there is no {file.relative_to(root).as_posix()}" for file in files if not file.is_file()]
+    if (folder / "LICENSE").is_file() and (folder / "LICENSE").read_bytes() != (root / "LICENSE").read_bytes():
+        found.append(f"{package}/LICENSE is not the licence of the repository")
+    return found
+
+
+def check_range(root: Path, package: str) -> list[str]:
+    """Check that a plugin allows this thunder-core, and no version that may have removed what is deprecated now."""
+    if package == CORE:
+        return []
+    core = Version(project_of(CORE, root)["version"])
+    ranges = [Requirement(text) for text in project_of(package, root).get("dependencies", ())]
+    (allowed,) = [each.specifier for each in ranges if each.name == CORE] or [None]
+    if allowed is None or core not in allowed:
+        return [f"it must allow {CORE} {core}, but it requires {CORE}{allowed or ''}"]
+    removed = Version(f"{core.major}.{core.minor + 2}")
+    found = [f"it allows {CORE} {removed}, which may remove what is deprecated now"] if removed in allowed else []
+    if not any(each.operator in (">=", "==", "~=") for each in allowed):
+        found.append(f"it must say from which {CORE} on it works: {CORE}>=…")
+    return found
+
+
+CHECKS: tuple[Callable[[Path, str], list[str]], ...] = (
+    check_version, check_changelog, check_metadata, check_range, check_tables,
+)  # fmt: skip
 
 
 def check(root: Path, packages: Sequence[str]) -> dict[str, list[str]]:

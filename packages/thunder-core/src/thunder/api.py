@@ -16,7 +16,9 @@ import torch
 from thunder.frontend.jit import JitFunction, jitted_of, statistics
 from thunder.frontend.module import ThunderModule, jitted_module
 from thunder.frontend.options import (
+    BUCKET_BYTES,
     MAX_SPECIALIZATIONS,
+    Bucketing,
     CacheOption,
     CUDAGraphs,
     Measured,
@@ -82,6 +84,9 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     save: bool | str | os.PathLike[str] | None = ...,
     measured: Measured = ...,
     check_ranks: bool | None = ...,
+    bucketing: Bucketing = ...,
+    bucket_bytes: int = ...,
+    overlap_memory: int | None = ...,
     **options: Any,
 ) -> Module: ...
 @overload
@@ -99,6 +104,9 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     save: bool | str | os.PathLike[str] | None = ...,
     measured: Measured = ...,
     check_ranks: bool | None = ...,
+    bucketing: Bucketing = ...,
+    bucket_bytes: int = ...,
+    overlap_memory: int | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
 @overload
@@ -116,6 +124,9 @@ def jit(
     save: bool | str | os.PathLike[str] | None = ...,
     measured: Measured = ...,
     check_ranks: bool | None = ...,
+    bucketing: Bucketing = ...,
+    bucket_bytes: int = ...,
+    overlap_memory: int | None = ...,
     **options: Any,
 ) -> _Decorator: ...
 def jit(
@@ -132,6 +143,9 @@ def jit(
     save: bool | str | os.PathLike[str] | None = None,
     measured: Measured = False,
     check_ranks: bool | None = None,
+    bucketing: Bucketing = "never",
+    bucket_bytes: int = BUCKET_BYTES,
+    overlap_memory: int | None = None,
     **options: Any,
 ) -> Any:
     """Compile a function or a module.
@@ -165,8 +179,13 @@ def jit(
       rules choose. True: what was measured earlier is used; the rest is measured before the third call, and used by
       later processes. "first call": the rest is measured during compilation, and used at once. A process never changes
       its choice, and `thunder.explain` lists the choices with their times.
-    - `check_ranks`: whether ranks of torch.distributed compare their collectives at the first call; a difference is an
-      error that names the lines. None means that the environment variable `THUNDER_CHECK_RANKS=1` decides.
+    - `check_ranks`: whether ranks of torch.distributed compare their collectives, at the first call and when each of
+      them starts; a difference is an error that names the lines. None means that the environment variable
+      `THUNDER_CHECK_RANKS=1` decides.
+    - `bucketing`: whether collectives of torch.distributed that the program runs one by one are merged, up to
+      `bucket_bytes`. "never", "exact" (where the results keep all bits) or "any".
+    - `overlap_memory`: the bytes that collectives in flight may add to the predicted peak of memory. None means the
+      size of the largest collective.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.
@@ -185,6 +204,9 @@ def jit(
             save=save,
             measured=measured,
             check_ranks=check_ranks,
+            bucketing=bucketing,
+            bucket_bytes=bucket_bytes,
+            overlap_memory=overlap_memory,
             **options,
         )
     if not callable(fn):
@@ -195,15 +217,18 @@ def jit(
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
         max_programs=max_programs, max_compile_time=max_compile_time, save=save, measured=measured,
-        check_ranks=check_ranks, extra=options,
+        check_ranks=check_ranks, bucketing=bucketing, bucket_bytes=bucket_bytes, overlap_memory=overlap_memory,
+        extra=options,
     )  # fmt: skip
     transforms = _as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
         given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
-        if (*given, save, check_ranks, options) == (
-            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None, None, {},
+        communication = check_ranks, bucketing, bucket_bytes, overlap_memory
+        if (*given, save, *communication, options) == (
+            None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None,
+            None, "never", BUCKET_BYTES, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -248,7 +273,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
-    "save", "measured", "check_ranks",
+    "save", "measured", "check_ranks", "bucketing", "bucket_bytes", "overlap_memory",
 )  # fmt: skip
 
 

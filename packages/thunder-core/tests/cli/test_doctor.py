@@ -15,7 +15,7 @@ from thunder.cli.child import EVERY
 from thunder.plugins import GROUP, PluginManager, PluginRecord, PluginState
 
 GPU = {"index": 0, "name": "H200", "capability": [9, 0], "total_memory": 150 * 2**30}
-TORCH = {"torch": "2.99", "torch_error": None, "cuda": "13.0", "cuda_error": None, "devices": [GPU]}
+TORCH = {"torch": "2.99", "torch_error": None, "cuda": "13.0", "cuda_error": None, "devices": [GPU], "accelerators": []}
 NO_GPU = {**TORCH, "cuda": None, "cuda_error": "this torch was built without CUDA", "devices": []}
 NO_TORCH = {
     **NO_GPU,
@@ -37,8 +37,8 @@ def machine(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("THUNDER_DISABLE_PLUGINS", raising=False)
     monkeypatch.delenv("THUNDER_EXECUTORS", raising=False)
 
-    def make(env: dict[str, Any], *settled: PluginRecord, **seen: Any) -> None:
-        records = [*settled, *(record(name) for name in seen)]
+    def make(env: dict[str, Any], *scanned: PluginRecord, **seen: Any) -> None:
+        records = [*scanned, *(record(name) for name in seen)]
         looks: dict[str | None, Any] = {None: env if "crash" in env else {"env": env, "record": None}}
         for name, told in seen.items():
             fields = {key: value for key, value in told.items() if key not in ("crash", "error", "output")}
@@ -47,7 +47,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
                 looks[name]["error"] = told["error"]
         alone = [looked["record"] for looked in looks.values() if looked.get("record")]
         crash = {"crash": "crashed: killed by SIGSEGV", "output": "Fatal Python error"}
-        looks[EVERY] = {"env": env, "records": [*(record.to_dict() for record in settled), *alone]}
+        looks[EVERY] = {"env": env, "records": [*(record.to_dict() for record in scanned), *alone]}
         if "crash" in env or any("crash" in told for told in seen.values()):
             looks[EVERY] = crash
         monkeypatch.setattr(thunder.plugins, "_manager", PluginManager(scan=lambda: list(records)))
@@ -166,8 +166,8 @@ def test_how_many_processes(machine, capsys, monkeypatch) -> None:
     """One if nothing fails, one more for each plugin that fails, and one for each plugin after a crash."""
     looks: list[str | None] = []
 
-    def count(*settled: PluginRecord, **seen: Any) -> list[str | None]:
-        machine(TORCH, *settled, **seen)
+    def count(*scanned: PluginRecord, **seen: Any) -> list[str | None]:
+        machine(TORCH, *scanned, **seen)
         look = doctor.look
         monkeypatch.setattr(doctor, "look", lambda name, timeout: looks.append(name) or look(name, timeout))
         looks.clear()

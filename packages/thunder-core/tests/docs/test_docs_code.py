@@ -118,6 +118,7 @@ def test_commands(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
             pytest.fail(f"`python -m thunder {line}`: {capsys.readouterr().err}")
     for script in re.findall(r"packages/[\w./-]+\.py\b", text):
         assert (ROOT / script).exists(), script
-    jobs = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text("utf-8"), re.MULTILINE))
+    noxfiles = "".join((ROOT / name).read_text("utf-8") for name in ("noxfile.py", ".ci/releasing.py"))
+    jobs = set(re.findall(r"^def (\w+)\(session", noxfiles, re.MULTILINE))
     for job in re.findall(r"nox -s (\w+)", text):
         assert job in jobs, job

@@ -17,6 +17,7 @@ from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
 from thunder.execution import in_place_updates as tested
 from thunder.executors.torchex.in_place import TorchMemory
+from thunder.extend import NewResults, OperatorExecutor
 from thunder.tests.running import share_memory, tensors_in
 
 
@@ -524,3 +525,64 @@ def test_that_decisions_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tested, "may_fail", lambda op: False)
     with pytest.raises(AssertionError):
         test_nothing_is_written_before_a_decision(decides)
+
+
+# -- operators with `out=` --------------------------------------------------------------------------------------------
+def scaled(a: torch.Tensor, n: float) -> torch.Tensor:
+    return (a * n).contiguous()
+
+
+def scaled_into(a: torch.Tensor, n: float, *, out: torch.Tensor) -> torch.Tensor:
+    return torch.mul(a, n, out=out)
+
+
+def rows_into(a: torch.Tensor, n: float, *, out: torch.Tensor) -> torch.Tensor:
+    return out.zero_().add_(a.sum() * n)  # wrong if `out` is an argument
+
+
+def rows(a: torch.Tensor, n: float) -> torch.Tensor:
+    return torch.zeros(a.shape).add_(a.sum() * n)
+
+
+@pytest.fixture
+def acme() -> Any:
+    """An executor with operators that were registered with `out=`; the second reads each element for all results."""
+    executor = OperatorExecutor("acme", memory=NewResults())
+    executor.register_operator(
+        "scale", like=lambda a, n: a * n, fn=scaled, out=scaled_into, tags=(OpTags.ELEMENTWISE_OP,)
+    )
+    executor.register_operator("rows", like=lambda a, n: (a * 0) + a.sum() * n, fn=rows, out=rows_into)
+    return executor.opmap
+
+
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_operators_with_out(acme: Any, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their results are written where an input is updated, also over an argument if they are elementwise."""
+    monkeypatch.setenv("THUNDER_VERIFY", level)
+    monkeypatch.setenv("THUNDER_CACHE", "0")
+
+    def update(name: str, of: str) -> Callable[..., Any]:
+        def program(x: torch.Tensor, y: torch.Tensor) -> None:
+            (x if of == "other" else y).copy_(acme[name](y, 0.5))
+
+        return program
+
+    expected = {
+        ("scale", "other"): "scale_out > x", ("scale", "itself"): "scale_out > y",
+        ("rows", "other"): "rows_out > x", ("rows", "itself"): "copy_",
+    }  # fmt: skip
+    for (name, of), wanted in expected.items():
+        jitted = thunder.jit(update(name, of), executors=[acme["scale"].executor])
+        x, y = matrix(), matrix(1)
+        result = (scaled if name == "scale" else rows)(y, 0.5)
+        address = x.data_ptr(), y.data_ptr()
+        jitted(x, y)
+        assert torch.equal(x if of == "other" else y, result)
+        assert (x.data_ptr(), y.data_ptr()) == address
+        assert lines(thunder.last_traces(jitted)[-1])[0] == wanted, (name, of)
+
+
+def test_out_needs_new_results() -> None:
+    """Otherwise nobody knows what a result shares memory with."""
+    with pytest.raises(ValueError, match=r"pass memory=NewResults\(\) to OperatorExecutor"):
+        OperatorExecutor("acme").register_operator("scale", like=lambda a, n: a * n, fn=scaled, out=scaled_into)

@@ -28,7 +28,8 @@ SURFACE = {
         to_device to_dtype to_torch_device to_torch_dtype tracectx write_once
     """,
     "thunder.plugins": """
-        API_VERSION Availability ConformanceProfile Env ExecutorInfo GROUP GpuDevice HOOKS OptionSpec PHASES PassContext
+        API_VERSION AcceleratorDevice Availability ConformanceProfile Env ExecutorInfo GROUP GpuDevice HOOKS OptionSpec
+        PHASES PassContext
         PluginLoadError PluginManager PluginRecord PluginRegistry PluginState ThunderError TransformSpec check_options
         conformance_profile describe_error executor_order hookimpl hookspec is_usable known_options load_all load_named
         major_and_minor manager records registered_transforms reject_device reject_version reset transformed

@@ -52,6 +52,45 @@ def test_a_rank_that_compiles_again_waits_for_nobody(found: list[dict[str, Any]]
     assert [report["misses"] for report in found] == [1, 3]  # the third changed number is an input
 
 
+def test_decisions_that_differ_later_are_named_on_both_ranks(found: list[dict[str, Any]]) -> None:
+    """Rank 0 waits in a collective that rank 1 does not start, until the timeout of the group."""
+    for report in found:
+        assert report["decided_alike"] == ""
+        assert report["decided"].startswith(
+            "RankMismatchError: thunder.jit(decided) starts different collectives on two ranks"
+        )
+        for line in (
+            "rank 0: all_reduce(float32[3], 'sum'), 1 of 1 in its program  at ",
+            "rank 1: all_reduce(float32[3], 'sum'), 1 of 2 in its program  at ",
+            "where u0 is True, at ",
+            "where u0 is False, at ",
+        ):
+            assert line in report["decided"]
+
+
+def test_a_program_with_more_collectives_of_the_same_kind_is_an_error(found: list[dict[str, Any]]) -> None:
+    for report in found:
+        first, second = report["other_number"]
+        assert first == ""
+        assert "rank 0: all_reduce(float32[3], 'sum'), 1 of 1 in its program" in second
+        assert "rank 1: all_reduce(float32[3], 'sum'), 1 of 2 in its program" in second
+
+
+def test_a_rank_may_run_the_same_collectives_eagerly(found: list[dict[str, Any]]) -> None:
+    """Their comparison ends, and the numbers are right."""
+    for report in found:
+        assert report["eager_later"] == [[4.0, 8.0, 12.0]] * 3
+
+
+def test_a_condition_may_be_reduced(found: list[dict[str, Any]]) -> None:
+    assert [report["reduced_condition"] for report in found] == [[[0.0] * 3] * 2 + [[-1.0, -2.0, -3.0]]] * 2
+
+
+def test_a_rank_that_waits_alone_gets_an_error_with_its_line(found: list[dict[str, Any]]) -> None:
+    assert "Timed out" in found[0]["alone"]
+    assert "ranks_differ.py:" in found[0]["alone"]
+
+
 def test_the_option_is_checked() -> None:
     with pytest.raises(ValueError, match="check_ranks is True, False or None"):
         thunder.jit(lambda x: x, check_ranks="always")

@@ -23,13 +23,20 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "small_buckets": (*BUFFERS, *["all_reduce"] * 4),
     "without_buffers": ("all_reduce",),
     "bucket_views": (*BUFFERS, "all_reduce"),
-    "finds_unused": (*BUFFERS, "all_reduce"),
+    "finds_unused": (*BUFFERS, "all_reduce", "all_reduce"),  # with the parameters that each rank uses
     "frozen": (*BUFFERS, "all_reduce"),
     "tied": (*BUFFERS, "all_reduce"),
     "accumulating": (*BUFFERS, "all_reduce"),  # no buffers are broadcast after a forward under no_sync
     "twice_without_zeroing": (*BUFFERS, "all_reduce") * 2,
+    "sharded_optimizer": (*BUFFERS, "all_reduce", *["broadcast"] * 9),  # of each parameter, by its owner
+    "order_by_rank": ("all_reduce",),
 }
-PARTLY_EAGER = {"unused": "2 parameters of a DistributedDataParallel module get no gradient", "hooked": "hooks"}
+PARTLY_EAGER = {
+    "unused": "2 parameters of a DistributedDataParallel module get no gradient",
+    "hooked": "hooks",
+    "unfrozen": "parameters (un)frozen afterwards",
+    "replaced": "parameters were replaced or added afterwards",
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return reports("ranks_ddp.py", 2, tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("name", [*COMPILED, *PARTLY_EAGER, "module", "module_inside"])
+@pytest.mark.parametrize("name", [*COMPILED, *PARTLY_EAGER, "used_on_one_rank", "module", "module_inside"])
 def test_training_is_equal_to_the_bit(found: list[dict[str, Any]], name: str) -> None:
     """Losses, parameters and buffers after each step, on each rank."""
     for report in found:
@@ -88,3 +95,9 @@ def test_four_ranks_reduce_in_the_buckets_of_eager_mode(tmp_path: Path) -> None:
 def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, Any]], name: str) -> None:
     for report in found:
         assert PARTLY_EAGER[name] in report[name]["reason"]
+
+
+def test_a_rank_that_runs_ddp_eagerly_communicates_with_a_compiled_one(found: list[dict[str, Any]]) -> None:
+    """With `find_unused_parameters`, also elements that are not contiguous meet their own on the other rank."""
+    assert found[0]["used_on_one_rank"]["reason"] is None
+    assert "get no gradient" in found[1]["used_on_one_rank"]["reason"]

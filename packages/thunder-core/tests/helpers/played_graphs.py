@@ -69,5 +69,5 @@ class Played:
         monkeypatch.setattr(Memory, "follow", lambda self, device: None)
 
 
-def always(fn: Any) -> Any:
-    return thunder.jit(fn, executors=["torch"], cuda_graphs="always")
+def always(fn: Any, executors: Sequence[Any] = ("torch",)) -> Any:
+    return thunder.jit(fn, executors=[*executors], cuda_graphs="always")

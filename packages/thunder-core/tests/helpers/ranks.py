@@ -98,7 +98,10 @@ def read_in_flight(x: torch.Tensor) -> torch.Tensor:
 @case
 def coalesced(x: torch.Tensor) -> Any:
     sums = functional.all_reduce_coalesced([x, x * 2], "sum", dist.group.WORLD)
-    return [y + 1 for y in sums]
+    every = functional.all_gather_into_tensor_coalesced([x[:, None], x[:2]], dist.group.WORLD)
+    y, z = x * 3, x[1:] * 4
+    dist.all_reduce_coalesced([y, z])
+    return [*[y + 1 for y in sums], every[0] * 2, every[1], y, z]
 
 
 @case
@@ -260,6 +263,62 @@ def several_at_once(x: torch.Tensor) -> torch.Tensor:
 def not_waited_for(x: torch.Tensor) -> torch.Tensor:
     dist.all_reduce(torch.ones(2), async_op=True)
     return x * 2
+
+
+@case
+def read_before_wait(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    (y + 1).sum()
+    work.wait()
+    return y
+
+
+@case
+def written_before_wait(x: torch.Tensor) -> torch.Tensor:
+    y, every = x * 2, torch.empty(6)
+    work = dist.all_gather_into_tensor(every, y, async_op=True)
+    every[2] = 3.0
+    work.wait()
+    return y
+
+
+@case
+def slices_at_once(x: torch.Tensor) -> torch.Tensor:
+    y = torch.stack([x, x * 2, x * 3])
+    works = [dist.all_reduce(y[i], async_op=True) for i in range(2)]
+    last = y[2].exp()  # this slice is not in flight
+    for work in works:
+        work.wait()
+    return y + last
+
+
+@case
+def work_class(x: torch.Tensor) -> torch.Tensor:
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    return x * isinstance(work, dist.Work)
+
+
+@case
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    y = torch.outer(x, x + 1).reshape(1, 3, 3, 1).to(memory_format=torch.channels_last)
+    dist.all_reduce(y)
+    return y.flatten()
+
+
+@case
+def one_column(x: torch.Tensor) -> torch.Tensor:
+    y = torch.outer(x, x + 1)
+    dist.all_reduce(y[:, 1])
+    return y.flatten()
+
+
+@case
+def new_group(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    dist.all_reduce(y, group=dist.new_group([0, 1]))
+    return y
 
 
 @case

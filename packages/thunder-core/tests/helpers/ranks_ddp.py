@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from processes import main
 from ranks import collectives
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import thunder
@@ -49,6 +51,41 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.layers(x))
+
+
+class OrderByRank(nn.Module):
+    """Layers that ranks use in another order, so that gradients become ready in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 5), nn.Linear(5, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = (self.one, self.two) if dist.get_rank() == 0 else (self.two, self.one)
+        return second(first(x).tanh())
+
+
+class UsedOnOneRank(nn.Module):
+    """A layer that only rank 0 uses, and a weight that is not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.transposed = nn.Parameter(torch.randn(4, 5).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.one(x) @ self.transposed
+        return y + self.two(x)[:, :4] if dist.get_rank() == 0 else y
+
+
+def unfrozen(ddp: Any) -> Any:
+    ddp.module.layers[0].requires_grad_(True)
+    return ddp
+
+
+def replaced(ddp: Any) -> Any:
+    ddp.module.head.weight = nn.Parameter(torch.ones(5, 5))
+    return ddp
 
 
 def replicated(rank: int, *, jits_inside: bool = False, model: nn.Module | None = None, **options: Any) -> nn.Module:
@@ -137,6 +174,7 @@ def report(eager: list[Any], found: list[Any], jitted: Any) -> dict[str, Any]:
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    "sharded": lambda parameters: ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.1, momentum=0.9),
 }
 # build, step, optimizer
 WHOLE: dict[str, tuple[Callable[[int], Any], Callable[..., Any], str]] = {
@@ -152,6 +190,15 @@ WHOLE: dict[str, tuple[Callable[[int], Any], Callable[..., Any], str]] = {
     "accumulating": (replicated, accumulating, "sgd"),
     "twice_without_zeroing": (replicated, twice_without_zeroing, "sgd"),
     "unused": (lambda rank: replicated(rank, model=Model(unused=True), find_unused_parameters=True), step_of, "sgd"),
+    "sharded_optimizer": (replicated, step_of, "sharded"),
+    "order_by_rank": (lambda rank: replicated(rank, model=OrderByRank()), step_of, "sgd"),
+    "used_on_one_rank": (
+        lambda rank: replicated(rank, model=UsedOnOneRank(), find_unused_parameters=True),
+        step_of,
+        "sgd",
+    ),
+    "unfrozen": (lambda rank: unfrozen(replicated(rank, model=Model(frozen=True))), step_of, "sgd"),
+    "replaced": (lambda rank: replaced(replicated(rank, find_unused_parameters=True)), step_of, "sgd"),
     "hooked": (lambda rank: _hooked(replicated(rank)), step_of, "sgd"),
 }
 
@@ -168,7 +215,8 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
     for name, (build, make, optimizer) in WHOLE.items():
         if not wanted or name in wanted:
             eager, _ = train(rank, lambda: build(rank), make, None, OPTIMIZERS[optimizer])
-            states, jitted = train(rank, lambda: build(rank), make, thunder.jit, OPTIMIZERS[optimizer])
+            jit = functools.partial(thunder.jit, check_ranks=False) if name == "used_on_one_rank" else thunder.jit
+            states, jitted = train(rank, lambda: build(rank), make, jit, OPTIMIZERS[optimizer])
             found[name] = report(eager, states, jitted)
     for name, inside in (("module", False), ("module_inside", True)):
         if not wanted or name in wanted:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import torch
@@ -49,12 +50,56 @@ def same(x: torch.Tensor, factor: int) -> torch.Tensor:
     return functional.all_reduce(y, "sum", dist.group.WORLD) * factor
 
 
+def decided(x: torch.Tensor, group: Any) -> torch.Tensor:
+    if x.sum() > 0:
+        return functional.all_reduce(x, "sum", group)
+    return functional.all_reduce(x, "sum", group) + functional.all_reduce(x.exp(), "sum", group)
+
+
+def other_number(x: torch.Tensor, n: int, group: Any) -> torch.Tensor:
+    y = functional.all_reduce(x, "sum", group)
+    return functional.all_reduce(y, "sum", group) if n > 0 and dist.get_rank() == 1 else y
+
+
+def eager_later(x: torch.Tensor, n: int) -> torch.Tensor:
+    if n == 1 and dist.get_rank() == 1:
+        torch.manual_seed(0)  # no trace can express it
+    return functional.all_reduce(x, "sum", dist.group.WORLD) * 2
+
+
+def reduced_condition(x: torch.Tensor) -> torch.Tensor:
+    any_is_positive = (x.sum() > 0).float().reshape(1)
+    dist.all_reduce(any_is_positive, dist.ReduceOp.MAX)
+    return functional.all_reduce(x, "sum", dist.group.WORLD) if any_is_positive.item() else x
+
+
 def error_of(fn: Any, *args: Any) -> str:
     try:
         fn(*args)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
     return ""
+
+
+def later_calls(rank: int) -> dict[str, Any]:
+    """Differences that come up after the first call."""
+    found: dict[str, Any] = {}
+    x = torch.arange(1.0, 4.0)
+    briefly = datetime.timedelta(seconds=1)
+    groups = [dist.new_group(timeout=briefly) for _ in range(3)]
+    jitted = thunder.jit(decided, check_ranks=True)
+    found["decided_alike"] = error_of(jitted, x, groups[0])
+    found["decided"] = error_of(jitted, x * (1 if rank == 0 else -1), groups[0])
+    jitted = thunder.jit(other_number, check_ranks=True)
+    found["other_number"] = [error_of(jitted, x, n, groups[1]) for n in range(2)]
+    jitted = thunder.jit(eager_later, check_ranks=True)
+    found["eager_later"] = [jitted(x, n).tolist() for n in range(3)]
+    jitted = thunder.jit(reduced_condition, check_ranks=True)
+    found["reduced_condition"] = [jitted(x * (-1 if rank == 0 else sign)).tolist() for sign in (1, 1, -1)]
+    if rank == 0:
+        alone = thunder.jit(lambda x: functional.all_reduce(x, "sum", groups[2]), check_ranks=False)
+        found["alone"] = error_of(alone, x)
+    return found
 
 
 def run(rank: int, size: int) -> Any:
@@ -69,7 +114,7 @@ def run(rank: int, size: int) -> Any:
     for i in range(3):  # rank 1 compiles again in each call, alone
         jitted(x, 1 if rank == 0 else 2 + i)
     found["misses"] = thunder.cache_misses(jitted)
-    return found
+    return {**found, **later_calls(rank)}
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ def python_files(*folders: str) -> Iterator[Path]:
         for folder in folders:
             yield from sorted((package / folder).rglob("*.py"))
     if folders != ("src",):
-        yield from (path for path in (ROOT / "noxfile.py", ROOT / "docs" / "conf.py") if path.exists())
+        top = (ROOT / "noxfile.py", *sorted((ROOT / ".ci").glob("*.py")), ROOT / "docs" / "conf.py")
+        yield from (path for path in top if path.exists())
 
 
 def named(path: Path) -> str:
@@ -147,7 +148,9 @@ def test_no_machine_is_named() -> None:
 
 def test_the_workflows_run_what_the_readme_says() -> None:
     """Public CI runs the README's commands; each session that a workflow names is in the noxfile."""
-    sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.MULTILINE))
+    noxfiles = [ROOT / "noxfile.py", ROOT / ".ci" / "releasing.py"]
+    text = "".join(path.read_text(encoding="utf-8") for path in noxfiles)
+    sessions = set(re.findall(r"^def (\w+)\(session", text, re.MULTILINE))
     workflows = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml"))
     named_there = {name for line in re.findall(r"nox -s ([\w -]+)", workflows, re.MULTILINE) for name in line.split()}
     assert {name.partition("-")[0] for name in named_there} <= sessions

@@ -112,9 +112,12 @@ PHRASES = {
 KEPT = {"CHANGELOG.md", "test_words.py"}
 
 
+TOP = ("noxfile.py", ".ci/*.py")
+
+
 def texts() -> Iterator[tuple[str, str]]:
     """Yield each of our sources, tests and pages."""
-    for pattern in ("packages/*/src/**/*.py", "packages/*/tests/**/*.py", "packages/*/benchmarks/*.py", "noxfile.py"):
+    for pattern in (*(f"packages/*/{each}" for each in ("src/**/*.py", "tests/**/*.py", "benchmarks/*.py")), *TOP):
         for path in ROOT.glob(pattern):
             if path.name not in KEPT:
                 yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")

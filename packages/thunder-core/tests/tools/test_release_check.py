@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import release_check
 from release_check import HEADER, main
 from thunder.plugins.sources import hash_of_sources
 from thunder.tests.report import Outcome, Run, Summary, write_report
@@ -17,8 +18,9 @@ RUN = Run(COMMAND, {"torch": "2.13"}, selected=2, finished=2)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of one package with a table of its sources, as `--thunder-report` writes it."""
+    monkeypatch.setattr(release_check, "CHECKS", (release_check.check_tables,))
     for name, module in ((NAME, "thunder_ex_acme"), ("thunder-core", "thunder")):
         source = tmp_path / "packages" / name / "src" / module / "__init__.py"
         source.parent.mkdir(parents=True)

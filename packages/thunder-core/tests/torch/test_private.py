@@ -108,3 +108,17 @@ x = torch.ones(2, requires_grad=True)
 x.sum().backward()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_kernels_of_operators_are_found():
+    """The names of dispatch keys and of operators. Without them, autocast on other devices would cast nothing."""
+    assert private.has_kernel(["aten::no_such", "aten::matmul"], "CompositeImplicitAutograd")
+    assert not private.has_kernel(["aten::mul.Tensor"], "CompositeImplicitAutograd")
+    for device in ("cpu", "cuda", "xpu"):
+        assert private.has_kernel(["aten::mm"], private.autocast_key(device))
+        assert not private.has_kernel(["aten::relu"], private.autocast_key(device))
+
+
+def test_the_key_of_a_vendors_device():
+    assert private.autocast_key(torch._C._get_privateuse1_backend_name()) == "AutocastPrivateUse1"
+    assert not private.has_kernel(["aten::mm"], "AutocastPrivateUse1")

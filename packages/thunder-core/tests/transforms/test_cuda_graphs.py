@@ -23,7 +23,7 @@ from thunder.core.state import tracectx
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
 from thunder.execution.claim import transform_for_execution
-from thunder.extend import get_always_executors
+from thunder.extend import NewResults, OperatorExecutor, get_always_executors
 from thunder.transforms import CUDAGraphTransform, PassContext
 from thunder.transforms.captured_region import CapturedRegion
 
@@ -499,3 +499,27 @@ def test_mixed_precision() -> None:
             optimizer.zero_grad()
         results.append(loss.detach())
     torch.testing.assert_close(*results, rtol=1e-2, atol=1e-3)
+
+
+def test_what_executors_declare(pretended: Played) -> None:
+    """Operators are not captured, or some of their calls, if their executor says so. The trace has the reason."""
+
+    def moderate(a: Any, n: int) -> bool | str:
+        return n < 3 or "copies from the host"
+
+    acme = OperatorExecutor("acme", memory=NewResults())
+    declared = {"good": True, "bad": False, "other": "waits", "some": moderate}
+    add = {
+        name: acme.register_operator(name, like=lambda a, n: a + n, fn=lambda a, n: a + n, capturable=capturable)
+        for name, capturable in declared.items()
+    }
+    for name, n, reason in (
+        ("good", 1, None), ("bad", 1, "bad must not be captured"), ("other", 1, "other waits"), ("some", 1, None),
+        ("some", 3, "some copies from the host"),
+    ):  # fmt: skip
+        fast = always(lambda a, name=name, n=n: add[name](add[name](a, n), n), executors=[acme])
+        for _ in range(3):
+            assert torch.equal(fast(torch.ones(3)), torch.ones(3) + 2 * n)
+        text = str(thunder.last_traces(fast)[-1])
+        assert ("CUDAGraph0(" in text) == (reason is None), text
+        assert reason is None or f"CUDA graphs: not captured, {reason}" in text

@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "modules that are missing",
         f"{_READS}/modules.py",
-        "            if module is None:\n                self._recorder.absent(_SYS_MODULES, name)\n"
+        "            if module is None:\n                self._absent(name)\n"
         "            elif isinstance(module, ModuleType) and not",
         "            if module is None:\n                pass\n            elif isinstance(module, ModuleType) and not",
         "^absent module$",

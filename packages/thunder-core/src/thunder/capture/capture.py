@@ -20,7 +20,7 @@ from thunder.capture.guards.prologue import Prologue
 from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.higher_order.leaf_gradients import detach_freed
 from thunder.capture.numbers.symbolic import Dynamic, Number
-from thunder.capture.reads.bytecode import raised_by_branch, uses_hashes
+from thunder.capture.reads.bytecode import raised_by_branch, varies_among_processes
 from thunder.capture.reads.guard_kinds import HasContents, HasMembers
 from thunder.capture.session import CaptureSession, parameter_names
 from thunder.capture.tensors.aliasing import shared_memory
@@ -52,7 +52,8 @@ class Captured:
         self.switched: tuple[tuple[int, ...], tuple[int, ...]] = (), ()
         self.uncacheable: str | None = None
         self.enables_grad = False  # whether the program enables gradients that the caller has disabled
-        self.uses_hashes = False  # whether the program may depend on hashes, which differ between processes
+        self.varies = False  # whether the program may depend on what differs between processes, e.g. hashes
+        self.not_loaded: frozenset[str] = frozenset()  # modules that the program has asked for or tried to import
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
 
@@ -160,7 +161,8 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
     if tracer.decisions is not None:
         captured.decisions = tuple(tracer.decisions.made)
     sets = any(isinstance(g, (HasMembers, HasContents)) and type(g.operand) is frozenset for g in recorder.guards)
-    captured.uses_hashes = sets or any(map(uses_hashes, recorder.code.ran))
+    captured.varies = sets or any(map(varies_among_processes, recorder.code.ran))
+    captured.not_loaded = frozenset(recorder.code.modules.not_loaded)
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
         written = _changed(tracer)

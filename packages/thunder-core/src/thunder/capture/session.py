@@ -99,7 +99,7 @@ class CaptureSession:
         self.tracer = tracer = make_tracer(name, executors)
         tracer.replaced = replacements()
         self.recorder = recorder = ReadRecorder(substitutions)
-        tracer.reader = recorder.reader
+        tracer.reader, tracer.recorder = recorder.reader, recorder
         recorder.source_of_input = self.source_of
         if distinct:
             recorder.watch_identity()
@@ -192,6 +192,7 @@ class CaptureSession:
     def release(self) -> None:
         """Release references to the user's objects. Otherwise an input would live until a garbage collection."""
         self.recorder.release()
+        self.substitutions.release()
         self.evaluation.release()
         for lifted in self.tracer.inputs:
             lifted.handle.forget_attributes()

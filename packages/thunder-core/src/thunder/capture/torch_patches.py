@@ -34,6 +34,7 @@ from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.higher_order.data_parallel import data_parallel_forward
 from thunder.capture.higher_order.flex_attention import flex_attention_traced, kernel_options
+from thunder.capture.higher_order.fully_sharded import gather_parameters, root_forward_begins
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
 from thunder.capture.higher_order.scanning import scan_traced
 from thunder.capture.numbers.overrides import BUILTINS
@@ -172,19 +173,37 @@ def _checkpointed() -> list[tuple[Any, str, Any]]:
 def _distributed() -> list[tuple[Any, str, Any]]:
     """Return replacements for modules that communicate with other processes around their forward.
 
-    A program that calls a module whose parameters FSDP gathers falls back. The modules inside it are compiled.
+    A program that calls a module whose parameters FSDP 1 gathers falls back. The modules inside it are compiled.
     """
     parallel = torch.nn.parallel.DistributedDataParallel
 
-    def left(sharded: Any, *args: Any, **kwargs: Any) -> Any:
-        private.forward_not_begun(sharded)
-        return fall_back("the program calls a module whose parameters are sharded (FSDP)")
+    def left(*args: Any, **kwargs: Any) -> Any:
+        return fall_back("the program calls a module whose parameters are sharded (FSDP 1)")
 
     def replicated(*args: Any, **kwargs: Any) -> Any:
         return data_parallel_forward(_tracer(), *args, **kwargs)
 
     found = [(owner, name, _here(left, getattr(owner, name))) for owner, name in private.sharding()]
-    return [*found, (parallel, "forward", _here(replicated, parallel.forward))]
+    return [*found, *_fully_sharded(), (parallel, "forward", _here(replicated, parallel.forward))]
+
+
+def _fully_sharded() -> list[tuple[Any, str, Any]]:
+    """Return replacements of what the hooks of modules sharded by `fully_shard` call."""
+    classes = private.fully_shard()
+    if classes is None:
+        return []
+    replaced: list[tuple[Any, str, Any]] = [
+        (classes.state, "_root_pre_forward", lambda *args: root_forward_begins(_tracer(), *args)),
+        (classes.state, "_register_pre_backward_hook", lambda state, output: output),
+        (classes.unit, "pre_forward", lambda *args: gather_parameters(_tracer(), *args)),
+        (classes.unit, "post_forward", lambda unit, module, inputs, output: output),
+        (classes.unit, "_prefetch_unshard", lambda *args: None),
+    ]
+    return [
+        (owner, name, staticmethod(_here(ours, getattr(owner, name))) if name == "_prefetch_unshard" else
+         functools.wraps(getattr(owner, name))(_here(ours, getattr(owner, name))))
+        for owner, name, ours in replaced
+    ]  # fmt: skip
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from thunder.cli.target import BadTarget, Target, add_target, load_target, with_inputs
+from thunder.cli.target import BadTarget, Target, add_target_parser, load_target
 from thunder.cli.terminal import painted
 from thunder.core.tables import format_table, in_time
 
@@ -27,19 +27,13 @@ CONTENDERS = ("eager", "torch.compile", "thunder")
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench",
-        help="time a program in eager mode, with torch.compile and with thunder",
-        description=with_inputs(__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_target_parser(
+        subparsers, "bench", __doc__, run, help="time a program in eager mode, with torch.compile and with thunder"
     )
-    add_target(parser)
     parser.add_argument("--backward", action="store_true", help="measure forward and backward together")
     parser.add_argument("--rounds", type=int, default=5, help="how often each contender is measured (default: 5)")
     parser.add_argument("--seconds", type=float, default=0.2, help="the duration of a measurement (default: 0.2)")
     parser.add_argument("--only", metavar="NAMES", default=",".join(CONTENDERS), help="contenders, separated by commas")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
     return parser
 
 

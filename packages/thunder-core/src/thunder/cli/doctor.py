@@ -208,6 +208,10 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for gpu in env["devices"]:
             capability, memory = ".".join(map(str, gpu["capability"])), gpu["total_memory"] / 2**30
             yield f"GPU {gpu['index']}", f"{gpu['name']}, compute capability {capability}, {memory:.0f} GiB"
+        for device in env["accelerators"]:
+            if device["type"] != "cuda":
+                memory = "" if device["total_memory"] is None else f", {device['total_memory'] / 2**30:.0f} GiB"
+                yield f"device {device['type']}:{device['index']}", f"{device['name']}{memory}"
     for key, value in report["environment"].items():
         if value is not None:
             yield key, value

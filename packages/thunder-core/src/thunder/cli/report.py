@@ -17,24 +17,23 @@ import sys
 from typing import Any
 
 from thunder.cli.script import every_jitted, run_script
-from thunder.cli.target import BadTarget, add_target, load_target, with_inputs
+from thunder.cli.target import BadTarget, add_target_parser, load_target
 
 __all__ = ["add_parser", "run"]
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
+    parser = add_target_parser(
+        subparsers,
         "report",
+        __doc__,
+        run,
         help="write a zip for a bug report, without data of the user",
-        description=with_inputs(__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        metavar="FILE.py:NAME | SCRIPT.py",
     )
-    add_target(parser, "FILE.py:NAME | SCRIPT.py")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", help="arguments of the script")
     parser.add_argument("--output", default="thunder_report.zip", metavar="PATH", help="default: thunder_report.zip")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
     return parser
 
 

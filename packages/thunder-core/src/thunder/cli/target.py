@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BadTarget", "Target", "add_target", "load_target", "with_inputs"]
+__all__ = ["BadTarget", "Target", "add_target_parser", "load_target"]
 
 _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d\s,]*)\](?P<rest>(\s+\S+)*)$")
 _NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<rest>[^=].*)$")
@@ -45,8 +45,19 @@ class Target:
         self.kwargs = kwargs
 
 
-def add_target(parser: argparse.ArgumentParser, metavar: str = "FILE.py:NAME") -> None:
-    """Declare the arguments of a command that examines a program."""
+def add_target_parser(
+    subparsers: Any, name: str, text: str | None, run: Callable[..., int], *, help: str, metavar: str = "FILE.py:NAME"
+) -> argparse.ArgumentParser:
+    """Declare a command that examines a program, with the arguments that all of these commands have.
+
+    `text` is the command's description, which a description of the inputs follows.
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=help,
+        description=f"{text or ''}\n{__doc__ or ''}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("target", metavar=metavar, help="a function, module or class of modules in a file")
     parser.add_argument(
         "--input",
@@ -56,11 +67,9 @@ def add_target(parser: argparse.ArgumentParser, metavar: str = "FILE.py:NAME") -
         help="an argument: f32[2, 3], 'i64[8] below 1000 cuda', x=bf16[4] or a literal (default: see below)",
     )
     parser.add_argument("--seed", type=int, default=0, help="the seed of random numbers (default: 0)")
-
-
-def with_inputs(text: str | None) -> str:
-    """Return the description of a command, and how it finds the inputs of a program."""
-    return f"{text or ''}\n{__doc__ or ''}"
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+    return parser
 
 
 def load_target(text: str, inputs: Sequence[str] = (), seed: int = 0) -> Target:

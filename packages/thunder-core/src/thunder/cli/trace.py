@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from thunder.cli.target import BadTarget, add_target, load_target, with_inputs
+from thunder.cli.target import BadTarget, add_target_parser, load_target
 from thunder.cli.terminal import highlighted, painted
 
 __all__ = ["add_parser", "run"]
@@ -17,21 +17,13 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Declare the subcommand."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "trace",
-        help="compile a program, and print its traces",
-        description=with_inputs(__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_target(parser)
+    parser = add_target_parser(subparsers, "trace", __doc__, run, help="compile a program, and print its traces")
     parser.add_argument("--executors", metavar="NAMES", help="executors in order, separated by commas")
     parser.add_argument("--passes", action="store_true", help="list the passes, with the lines that each one changes")
     parser.add_argument("--at", metavar="PASS", help="print the trace after a pass: its number or name")
     parser.add_argument("--guards", action="store_true", help="print the guards (the prologue), too")
     parser.add_argument("--depth", type=int, default=0, help="levels of decomposition to show (default: 0)")
     parser.add_argument("--html", metavar="PATH", help="write an HTML page about the program to this file")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
     return parser
 
 

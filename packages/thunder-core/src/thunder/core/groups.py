@@ -6,21 +6,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ONE_RANK", "Group"]
+__all__ = ["ONE_RANK", "UNITS", "Group"]
+
+#: The key in `Trace.info` of a dict from the name of a collective's result to the unit to which the collective belongs,
+#: e.g. a bucket of DistributedDataParallel. Only collectives of the same unit are merged (`passes/bucketing.py`).
+UNITS = "collective_units"
 
 
 class Group:
     """A process group of torch.distributed: the name by which it is found, its global ranks, and a description.
 
-    It does not contain the rank of this process, so that equal programs have equal texts on all ranks.
+    It does not contain the rank of this process, so that equal programs have equal texts on all ranks. If ranks compare
+    their collectives as they start (`runtime/rank_checks.py`), `checked` is the jitted function, and `position` says
+    which of the program's collectives in the group this one is, e.g. "1 of 2".
     """
 
-    __slots__ = ("description", "name", "ranks")
+    __slots__ = ("checked", "description", "name", "position", "ranks")
 
-    def __init__(self, name: str, ranks: Sequence[int], description: str = ""):
+    def __init__(self, name: str, ranks: Sequence[int], description: str = "", checked: str = "", position: str = ""):
         self.name = name
         self.ranks = tuple(ranks)
         self.description = description
+        self.checked = checked
+        self.position = position
 
     @property
     def size(self) -> int:
@@ -34,13 +42,16 @@ class Group:
         return hash((self.name, self.ranks))
 
     def __repr__(self) -> str:
+        return self._text("")
+
+    def _text(self, more: str) -> str:
         description = f", {self.description!r}" if self.description else ""
-        return f"Group({self.name!r}, {_sequence(self.ranks)}{description})"
+        return f"Group({self.name!r}, {_sequence(self.ranks)}{description}{more})"
 
     def __thunder_text__(self, context: Any) -> str:
         """Return the expression that printed traces contain for the group."""
         context.imports.add("from thunder.core.groups import Group")
-        return repr(self)
+        return self._text(f", checked={self.checked!r}, position={self.position!r}" if self.checked else "")
 
 
 def _sequence(ranks: tuple[int, ...]) -> str:

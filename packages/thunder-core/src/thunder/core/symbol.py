@@ -138,6 +138,9 @@ class Symbol:
         self.view_condition: Callable[..., bool] | None = None
         self.reference: Callable[..., Any] | None = None
         self.workspace: Callable[..., int] | None = None  # temporary memory of a call in bytes
+        # Whether a call can be part of a CUDA graph: True, a reason why not, or a function of the arguments.
+        self.capturable: bool | str | Callable[..., bool | str] = True
+        self.writer: Symbol | None = None  # the operator that writes the result to its argument `out`
         self.__name__ = name
         self.__qualname__ = name
         self.__doc__ = meta.__doc__

@@ -12,18 +12,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
 from thunder.capture.capture import capture
 from thunder.core.errors import ThunderError
+from thunder.examine.distributed import DistributedReport, simulate_programs
 from thunder.examine.graph import draw
+from thunder.examine.hardware import hardware_of
 from thunder.examine.lines import lines_of
 from thunder.examine.page import embedded, page_of
 from thunder.examine.pictures import write_graph
+from thunder.examine.predictions import memory_of
 from thunder.examine.program import CompiledCall, compile_call
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.jit import JitFunction, jitted_of
 from thunder.passes.dce import dce
+from thunder.passes.overlap import is_start
+from thunder.passes.postponing import innermost
 
 __all__ = ["Report", "examine"]
 
@@ -37,11 +44,18 @@ class Report:
         uncacheable: str | None,
         compiled: Callable[[], CompiledCall] | None = None,
         given: JitFunction[..., Any] | None = None,
+        communication: Callable[[], DistributedReport] | None = None,
     ):
         self.operations = operations
         self.uncacheable = uncacheable
         self._compiled = compiled
         self._given = given  # the jitted function of the user, whose calls the page reports
+        self._communication = communication
+
+    @functools.cached_property
+    def communication(self) -> DistributedReport | None:
+        """The collectives of the compiled program, with predicted times and what hides them; None if it has none."""
+        return None if self._communication is None else self._communication()
 
     @property
     def opaque(self) -> list[OperationReport]:
@@ -53,6 +67,8 @@ class Report:
         lines = [f"{len(top)} operations, {len(self.opaque)} of them opaque", *map(str, self.operations)]
         if self.uncacheable:
             lines.append(f"not cached: {self.uncacheable}")
+        if self.communication is not None:
+            lines += ["", "communication, predicted", str(self.communication)]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -95,8 +111,12 @@ def examine(
     """
     jitted = jitted_of(fn)
     given = jitted if isinstance(jitted, JitFunction) else None
+    compiled = functools.partial(compile_call, fn if given is None else given, args, kwargs, executors)
 
-    call = functools.partial(compile_call, fn if given is None else given, args, kwargs, executors)
+    def communication() -> DistributedReport:
+        call = compiled()
+        device = next((x.device for x in call.inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
+        return simulate_programs(call.programs, hardware_of(device), {}, memory_of(call.specialization).peak)
 
     around = []
     compilation = Compilation()
@@ -109,4 +129,6 @@ def examine(
         asked = resolve_executors(executors)
     captured = capture(fn, args, kwargs, name="computation", executors=asked, around=around)
     with compiling(compilation):
-        return Report(report(dce(captured.computation), asked), captured.uncacheable, call, given)
+        operations = report(dce(captured.computation), asked)
+    communicates = any(op.has_effect and any(map(is_start, innermost(op))) for op in captured.computation.bound_symbols)
+    return Report(operations, captured.uncacheable, compiled, given, communication if communicates else None)

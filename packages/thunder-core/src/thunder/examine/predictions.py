@@ -21,7 +21,7 @@ from thunder.frontend.specialization import Specialization
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used
 
-__all__ = ["choices", "fusions", "memory", "memory_of"]
+__all__ = ["as_it_runs", "choices", "fusions", "memory", "memory_of"]
 
 
 def memory(
@@ -39,7 +39,7 @@ def memory(
     `keep_outputs=False`, they stay alive until backward starts, or until backward no longer needs them.
     """
     if isinstance(fn, Trace):
-        return estimate_memory(_as_it_runs(fn, resolve_executors(executors)))
+        return estimate_memory(as_it_runs(fn, resolve_executors(executors)))
     jitted = jitted_of(fn)
     if isinstance(jitted, JitFunction) and not args and not kwargs and jitted._stats.last is not None:
         found = jitted._stats.last
@@ -81,7 +81,7 @@ def choices(fn: Any) -> list[MeasuredChoice]:
     return list({str((c.operation, c.shape_class, c.device, c.default)): c for c in found}.values())
 
 
-def _as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
+def as_it_runs(trace: Trace, executors: Sequence[Executor]) -> Trace:
     """Return a trace as it is executed: with `del`s, and claimed by executors unless it is already claimed."""
     if all(is_structural(op) or op.sym.is_fusion or op.sym.fn is not None for op in trace.bound_symbols):
         return trace

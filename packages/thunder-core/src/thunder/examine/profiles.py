@@ -22,6 +22,8 @@ from thunder.core.pytree import tree_leaves
 from thunder.core.state import SourceLine
 from thunder.core.tables import format_table, in_count, in_time
 from thunder.core.trace import Trace
+from thunder.examine.distributed import DistributedReport, line_key, simulate_programs
+from thunder.examine.hardware import hardware_of
 from thunder.examine.lines import Line, bind_inputs, lines_of, output_proxies, source_of, where_of
 from thunder.examine.page import embedded, page_of
 from thunder.examine.pictures import write_timeline
@@ -30,8 +32,10 @@ from thunder.examine.timeline import Timeline, timeline_of
 from thunder.execution.flops import bytes_moved, flops_of
 from thunder.extend import Executor
 from thunder.frontend.progress import progress
+from thunder.passes.overlap import is_start
 from thunder.reproduce.outcome import cloned, seeded
 from thunder.reproduce.variants import jit_function, variant
+from thunder.runtime.kernels.collectives import wait
 
 __all__ = ["Machine", "Profile", "TimedLine", "profile"]
 
@@ -56,6 +60,7 @@ class TimedLine:
         self.text = line.text
         self.executor = line.executor
         self.computes = line.computes
+        self.key = line_key(line.op)
         self.source: SourceLine | None = source_of(line.op)
         self.seconds = seconds
         self.bytes = bytes_moved(line.op)
@@ -80,16 +85,24 @@ class Profile:
         machine: Machine,
         timeline: Timeline,
         page: Callable[[Profile], str],
+        communication: Callable[[Profile], DistributedReport | None] = lambda found: None,
     ):
         self.lines = lines
         self.machine = machine
         self.timeline = timeline
         self._page = page
+        #: The collectives of the program, with their measured times and what hides them; None if it has none.
+        self.communication = communication(self)
 
     @property
     def seconds(self) -> float:
         """The sum of the times of all lines."""
         return sum(line.seconds for line in self.lines)
+
+    @property
+    def times(self) -> dict[tuple[Any, ...], float]:
+        """The time of each kind of line, for `thunder.examine.distributed(…, profile=)`."""
+        return {line.key: line.seconds for line in self.lines}
 
     def slowest(self, count: int = 15) -> list[TimedLine]:
         """Return the lines that take the longest."""
@@ -111,7 +124,8 @@ class Profile:
             for x in self.slowest()
         ]  # fmt: skip
         head = ("slowest lines", "executor", "time", "", "bytes", "FLOPs", "limit", "line")
-        return "\n".join([*found, format_table(head, rows)])
+        communication = [] if self.communication is None else ["", *str(self.communication).splitlines()[1:]]
+        return "\n".join([*found, format_table(head, rows), *communication])
 
     __repr__ = __str__
 
@@ -140,6 +154,7 @@ class Profile:
             "seconds_of_call": self.timeline.seconds,
             "machine": self.machine._asdict(),
             "lines": [line.to_dict() for line in self.lines],
+            "communication": None if self.communication is None else self.communication.to_dict(),
         }
 
 
@@ -165,7 +180,12 @@ def profile(
         machine = measure_machine(device, dtype or torch.float32)
         lines = _timed_lines(call, rounds, machine)
         timeline = timeline_of(_step(call, args, kwargs), device)
-    return Profile(lines, machine, timeline, lambda found: page_of(call, given, found))
+
+    def communication(found: Profile) -> DistributedReport | None:
+        report = simulate_programs(call.programs, hardware_of(device), found.times)
+        return report if report.lines else None
+
+    return Profile(lines, machine, timeline, lambda found: page_of(call, given, found), communication)
 
 
 def _step(call: CompiledCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
@@ -210,10 +230,21 @@ def _timed_program(name: str, program: Trace, values: dict[str, Any], rounds: in
     for line in lines_of(name, program, values):
         results = line.run(values)  # compiles kernels
         given = [values[p.name] for p in line.args]
-        samples = [_seconds(line.function, given) for _ in range(rounds)]
+        function = _completed(line.function) if is_start(line.op) else line.function
+        samples = [_seconds(function, given) for _ in range(rounds)]
         line.store(values, results)
         found.append(TimedLine(line, statistics.median(samples), machine))
     return found
+
+
+def _completed(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that starts a collective and waits for it. All ranks measure the same collectives in order."""
+
+    def run(*given: Any) -> None:
+        for result in start(*given):
+            wait(result)
+
+    return run
 
 
 def _seconds(function: Callable[..., Any], given: Sequence[Any]) -> float:

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from thunder.core.figures import COLORS, FAINT, TEXT, new_figure, write_figure
 from thunder.core.nbytes import in_bytes
-
-if TYPE_CHECKING:
-    from thunder.execution.memory_estimate import MemoryReport
 
 __all__ = ["write_memory"]
 
@@ -19,7 +16,21 @@ _LIGHT = "#a9c8f0"
 _SHOWN = 12  # values at the peak
 
 
-def write_memory(report: MemoryReport, path: str | Path) -> None:
+class Memory(Protocol):
+    """What is drawn of a `MemoryReport`. Lines have `live` and `peak` bytes."""
+
+    inputs: int
+    at_peak: list[tuple[str, int]]
+    sections: dict[str, list[Any]]
+
+    @property
+    def lines(self) -> list[Any]: ...
+
+    @property
+    def peak(self) -> int: ...
+
+
+def write_memory(report: Memory, path: str | Path) -> None:
     """Draw a report to a file: on the left the lines in execution order, on the right the values at the peak."""
     figure = new_figure(1200, 420)
     left, right = figure.subplots(1, 2, width_ratios=[2.2, 1])
@@ -32,7 +43,7 @@ def write_memory(report: MemoryReport, path: str | Path) -> None:
     write_figure(figure, path)
 
 
-def _draw_lines(axis: Any, report: MemoryReport) -> None:
+def _draw_lines(axis: Any, report: Memory) -> None:
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 
@@ -58,7 +69,7 @@ def _draw_lines(axis: Any, report: MemoryReport) -> None:
     axis.legend(handles=keys, fontsize=7, frameon=False, loc="lower right")
 
 
-def _draw_values(axis: Any, report: MemoryReport) -> None:
+def _draw_values(axis: Any, report: Memory) -> None:
     shown = report.at_peak[:_SHOWN]
     rest = report.at_peak[_SHOWN:]
     if rest:

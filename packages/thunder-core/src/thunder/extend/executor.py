@@ -18,7 +18,7 @@ from thunder.core.langctx import langctx
 from thunder.core.state import count_registration, registrations
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.core.trace import Trace
-from thunder.extend.memory import ResultMemory
+from thunder.extend.memory import NewResults, ResultMemory
 from thunder.extend.operations import id_of
 
 __all__ = ["Executor", "FusionExecutor", "Implementation", "OperatorExecutor", "implementations_epoch"]
@@ -96,6 +96,8 @@ class Executor:
         bind_postprocess: Callable[[BoundSymbol], None] | None = None,
         workspace: Callable[..., int] | None = None,
         kernel: bool | None = None,
+        capturable: bool | str | Callable[..., bool | str] = True,
+        out: Callable[..., Any] | None = None,
     ) -> Symbol:
         """Create an operator that this executor runs and return its symbol.
 
@@ -109,6 +111,13 @@ class Executor:
         Traces print a `kernel` on a separate line. `trace.python(kernels=True)` also shows the operations that it
         decomposes into or replaces. By default, operators with `meta` and all operators of installed plugins are
         kernels.
+
+        `capturable` says whether a call can be part of a CUDA graph: True, False, the reason why not, or a function of
+        the arguments that returns one of these. A call can if `fn` launches the same kernels for all values of its
+        tensors, in torch's current stream, and does not wait for the GPU. `out` runs the operator with the argument
+        `out=`, a contiguous tensor to which it writes what `fn` would return, to the bit, and returns it. `fn` must
+        then return one new contiguous tensor. Programs that update their inputs need less memory by it. With the tag
+        `ELEMENTWISE_OP`, `out` may also be one of the other arguments.
         """
         if (like is None) == (meta is None):
             raise ValueError(
@@ -134,13 +143,33 @@ class Executor:
             fn=fn,
             bind_postprocess=bind_postprocess,
         )
-        sym.workspace = workspace
+        sym.workspace, sym.capturable = workspace, capturable
         sym.is_kernel = meta is not None if kernel is None else kernel
         self.opmap[name] = sym
+        if out is not None:
+            sym.writer = self._writer(sym, out)
         for target in (replaces,) if callable(replaces) else tuple(replaces or ()):
             self._lookasides[_overridable(target)] = sym
         _changed()
         return sym
+
+    def _writer(self, sym: Symbol, out: Callable[..., Any]) -> Symbol:
+        """Return the operator that writes the result of `sym` to its argument `out`."""
+        if not isinstance(self.memory, NewResults):
+            raise ValueError(
+                f"register_operator({sym.name!r}, out=…) needs an executor whose operations return new tensors: pass "
+                f"memory=NewResults() to {type(self).__name__}"
+            )
+
+        def meta(*args: Any, out: Any, **kwargs: Any) -> Any:
+            return out
+
+        tags = (*sym.tags, OpTags.IN_PLACE_OP)
+        writer = Symbol(
+            f"{sym.name}_out", meta, id=f"{self.name}.{sym.name}_out", is_prim=True, tags=tags, executor=self, fn=out
+        )
+        writer.workspace, writer.capturable, writer.is_kernel = sym.workspace, sym.capturable, True
+        return writer
 
     def register_implementation(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from thunder.core.proxies import TensorProxy
-from thunder.core.strides import Strides
+from thunder.core.strides import Strides, contiguous_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 
 __all__ = ["NewResults", "ResultMemory"]
@@ -51,7 +51,30 @@ class ResultMemory:
 
 
 class NewResults(ResultMemory):
-    """The memory of an executor whose operations return new tensors, and keep no argument when they have returned."""
+    """The memory of an executor whose operations return new tensors, and keep no argument when they have returned.
+
+    Operators that were registered with `out=` can write to memory that exists.
+    """
 
     def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
         return () if _MAY_SHARE.isdisjoint(op.sym.tags) else None
+
+    def written(self, op: BoundSymbol) -> Sequence[str] | None:
+        return [op.kwargs["out"].name] if isinstance(op.kwargs.get("out"), TensorProxy) else None
+
+    def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
+        out = op.output
+        if op.sym.writer is None or not isinstance(out, TensorProxy) or any(type(n) is not int for n in out.shape):
+            return {}
+        return {out.name: contiguous_strides(tuple(out.shape))}
+
+    def written_to(
+        self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
+    ) -> BoundSymbol | None:
+        writer = op.sym.writer
+        if writer is None or not isinstance(op.output, TensorProxy) or [*targets] != [op.output.name]:
+            return None
+        ((target, whole),) = targets.values()
+        if whole and OpTags.ELEMENTWISE_OP not in op.sym.tags:  # it may read elements that it has already written
+            return None
+        return op.replace(sym=writer, kwargs={**op.kwargs, "out": target})

@@ -3,8 +3,9 @@
 
 Ranks that run different collectives hang, or compute wrong numbers without an error. At the first call of a jitted
 callable, each rank posts the texts of its collectives to the store of the process groups, and reads those of the other
-members of its groups. The comparison itself runs no collective. A rank that compiles again later compares nothing, so
-it never waits for a rank that does not compile.
+members of its groups. The comparison itself runs no collective. A rank that compiles again later does not compare its
+program, so it never waits for a rank that does not compile. Instead, each collective is compared when it starts
+(`runtime/rank_checks.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from thunder.core.errors import RankMismatchError
 from thunder.core.groups import Group
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
-from thunder.core.trace import Trace
+from thunder.core.trace import Trace, construct
+from thunder.runtime.rank_checks import difference
+from thunder.torch.private import timeout_of_group
 
-__all__ = ["TIMEOUT", "check_ranks", "is_distributed"]
+__all__ = ["TIMEOUT", "check_groups", "check_ranks", "is_distributed", "numbered_for_checks", "text_of_collective"]
 
-#: How long a rank waits for the first calls of the other ranks, in seconds.
+#: The most seconds that a rank waits for the first calls of the other ranks. It waits no longer than a collective.
 TIMEOUT = 300.0
 
 # Different ranks call these with different arguments, or do not call them at all.
@@ -43,6 +46,40 @@ def is_distributed() -> bool:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return False
     return bool(distributed.get_world_size() > 1 and distributed.get_backend() != "fake")
+
+
+def check_groups(title: str, trace: Trace) -> None:
+    """Let the ranks compare the collectives of a captured program as they start."""
+    stack = [*trace.bound_symbols]
+    while stack:
+        op = stack.pop()
+        stack += op.subsymbols
+        for x in op.args:
+            if isinstance(x, Group) and x.size > 1:
+                x.checked = title
+
+
+def numbered_for_checks(trace: Trace) -> Trace:
+    """Return an executable trace whose compared collectives know their position among those of their group."""
+
+    def group_of(op: BoundSymbol) -> Group | None:
+        is_start = OpTags.COLLECTIVE in op.sym.tags and op.sym.name not in _OF_PAIRS
+        return next((x for x in op.args if isinstance(x, Group) and x.checked), None) if is_start else None
+
+    groups = [group_of(op) for op in trace.bound_symbols]
+    totals = Counter(group.name for group in groups if group is not None)
+    if not totals:
+        return trace
+    numbers: Counter[str] = Counter()
+    with construct(trace, "Number Compared Collectives") as out:
+        for op, group in zip(trace.bound_symbols, groups):
+            if group is not None:
+                numbers[group.name] += 1
+                position = f"{numbers[group.name]} of {totals[group.name]}"
+                new = Group(group.name, group.ranks, group.description, group.checked, position)
+                op = op.replace(args=tuple([new if x is group else x for x in op.args]))
+            out.bound_symbols.append(op)
+    return out
 
 
 def check_ranks(title: str, programs: Sequence[Trace], eager: str | None = None) -> None:
@@ -66,11 +103,12 @@ def check_ranks(title: str, programs: Sequence[Trace], eager: str | None = None)
 
 
 def _posted_by(rank: int, key: str, store: Any, title: str) -> dict[str, Any]:
+    seconds = min(TIMEOUT, timeout_of_group() or TIMEOUT)
     try:
-        store.wait([key], datetime.timedelta(seconds=TIMEOUT))
+        store.wait([key], datetime.timedelta(seconds=seconds))
     except Exception as error:
         raise RankMismatchError(
-            f"{title} communicates with rank {rank}, which has not called it within {TIMEOUT:g} s. All ranks of a "
+            f"{title} communicates with rank {rank}, which has not called it within {seconds:g} s. All ranks of a "
             "group must call the same jitted functions in the same order"
         ) from error
     return json.loads(store.get(key))  # type: ignore[no-any-return]
@@ -88,11 +126,11 @@ def _collectives(programs: Sequence[Trace]) -> tuple[Lines, dict[str, Group]]:
         group = next((x for x in op.args if isinstance(x, Group)), None)
         if group is not None and group.size > 1 and op.sym.name not in _OF_PAIRS:
             groups[group.name] = group
-            lines.setdefault(group.name, []).append((_text(op), str(op.source or "")))
+            lines.setdefault(group.name, []).append((text_of_collective(op), str(op.source or "")))
     return lines, groups
 
 
-def _text(op: BoundSymbol) -> str:
+def text_of_collective(op: BoundSymbol) -> str:
     """Return the text of a collective, as far as it is equal on all ranks: without names of values and devices."""
     operand = next((x for x in op.args if isinstance(x, TensorProxy)), None)
     parts: list[str] = []
@@ -114,10 +152,7 @@ def _compare(title: str, group: Group, own: tuple[int, Any], other: tuple[int, d
     for i in range(max(len(mine), len(theirs))):
         (ours, at), (others, there) = (x[i] if i < len(x) else ("nothing", "") for x in (mine, theirs))
         if ours != others:
-            first, second = sorted([(rank, ours, at), (other_rank, others, there)])
-            listed = "".join(
-                [f"\n  rank {r}: {text}" + (f"  at {line}" if line else "") for r, text, line in (first, second)]
-            )
+            listed = difference([rank, ours, at], [other_rank, others, there])
             raise RankMismatchError(
                 f"the collectives of {title} differ between ranks in {group!r}, at number {i + 1}:{listed}\n"
                 "All ranks of a group must run the same collectives in the same order, or they hang or compute wrong "

@@ -33,6 +33,7 @@ from thunder.core.errors import (
     mark_as_of_extension,
 )
 from thunder.core.locations import is_ours
+from thunder.core.trace import Trace
 from thunder.execution.measured_claims import with_measured_claims
 from thunder.extend import (
     Compilation,
@@ -44,16 +45,18 @@ from thunder.extend import (
     resolve_executors,
 )
 from thunder.frontend.cache import Refusal
-from thunder.frontend.check_ranks import check_ranks, is_distributed
+from thunder.frontend.check_ranks import check_groups, check_ranks, is_distributed
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import compile_trace
+from thunder.frontend.rank_agreement import agree_on_buckets
 from thunder.frontend.record import record_program
 from thunder.frontend.restarts import Restarts
 from thunder.frontend.saving import Saving
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import FIRST, CompileStats
+from thunder.passes.bucketing import bucketed
 from thunder.runtime.lock import tracing_lock
 from thunder.runtime.torch_originals import prevents_tracing, replacements
 from thunder.transforms.base import Transform
@@ -289,6 +292,8 @@ class Compiler:
                 )
         except DataDependentFormattingError as error:
             raise ModuleFallback(str(error.args[0])) from None
+        if self._options.check_ranks:
+            check_groups(self._name, captured.computation)
         try:
             specialization = compile_trace(
                 captured,
@@ -297,12 +302,26 @@ class Compiler:
                 autograd=self._autograd,
                 compilation=self.compilation,
                 remat=self._options.remat,
+                merge_collectives=self._merge_collectives(),
+                overlap_memory=self._options.overlap_memory,
             )
         except Exception as error:
             if self._transforms or self._options.exact or _has_frames_of_extension(error):
                 mark_as_of_extension(error)
             raise
         return captured, specialization
+
+    def _merge_collectives(self) -> Callable[[Trace], Trace] | None:
+        """Return the pass that merges collectives, if the user asks for it."""
+        options = self._options
+        if options.bucketing == "never":
+            return None
+        return functools.partial(
+            bucketed,
+            limit=options.bucket_bytes,
+            reassociate=options.bucketing == "any",
+            agree=functools.partial(agree_on_buckets, self._name),
+        )
 
     @property
     def compilation(self) -> Compilation:
@@ -337,8 +356,13 @@ def _record(stats: CompileStats, specialization: Specialization, seconds: float,
 
 
 def _graphs(options: Options, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it."""
+    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it.
+
+    Collectives inside of a graph cannot be compared between ranks when the graph runs.
+    """
     if options.cuda_graphs == "never" or any(isinstance(t, CUDAGraphTransform) for t in transforms):
+        return ()
+    if options.check_ranks and is_distributed():
         return ()
     return (CUDAGraphTransform(auto=options.cuda_graphs == "auto"),)
 

@@ -32,9 +32,11 @@ from thunder.frontend.explain import counted
 from thunder.frontend.failures import Failure, failed_before_effects
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
+from thunder.frontend.rank_agreement import refuse_eager_calls
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath, imposed
+from thunder.runtime.rank_checks import stop_comparing
 from thunder.transforms.base import Transform
 
 __all__ = ["TRANSFORMS_OF_TORCH", "EagerCalls", "at_line"]
@@ -99,7 +101,16 @@ class EagerCalls:
     # -- running ------------------------------------------------------------------------------------------------------
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call eagerly."""
+        self._tell_other_ranks()
         return self.run_inside_transforms(_with_transforms_of_torch(self._fn), args, kwargs)
+
+    def _tell_other_ranks(self) -> None:
+        """Tell ranks that run compiled programs that this one runs the function eagerly."""
+        if self._options.check_ranks:
+            stop_comparing(self._stats.name)
+        if self._options.bucketing != "never":
+            stats = self._stats
+            refuse_eager_calls(stats.name, stats.eager or stats.partly_eager or stats.uncacheable)
 
     def run_inside_transforms(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `fn` in the contexts in which transforms trace it."""
@@ -115,7 +126,10 @@ class EagerCalls:
     def _run_by_modules(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call eagerly, except for the modules that it calls if these are compiled one by one."""
         per_module = self._stats.per_module
-        return self.run(args, kwargs) if per_module is None else per_module(self._fn, args, kwargs)
+        if per_module is None:
+            return self.run(args, kwargs)
+        self._tell_other_ranks()
+        return per_module(self._fn, args, kwargs)
 
     def program_of_module(self, module: torch.nn.Module) -> Any:
         """Return the jitted program of a module that the function calls, for a partly eager run."""

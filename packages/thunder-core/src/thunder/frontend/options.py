@@ -16,23 +16,28 @@ if TYPE_CHECKING:
     from thunder.extend.measuring import Measurements
 
 __all__ = [
-    "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "CUDAGraphs", "CacheOption", "Measured",
-    "Options", "Remat", "SharpEdges",
+    "BUCKET_BYTES", "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "Bucketing", "CUDAGraphs",
+    "CacheOption", "Measured", "Options", "Remat", "SharpEdges",
 ]  # fmt: skip
 
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
 SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
 Remat = Literal["auto", "none", "all"]
+Bucketing = Literal["never", "exact", "any"]
 Measured = bool | Literal["first call"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
 MAX_SPECIALIZATIONS = 16
 
+# The bytes of merged collectives, as in DistributedDataParallel.
+BUCKET_BYTES = 25 << 20
+
 CACHE_OPTIONS: tuple[CacheOption, ...] = get_args(CacheOption)
 SHARP_EDGES: tuple[SharpEdges, ...] = get_args(SharpEdges)
 CUDA_GRAPHS: tuple[CUDAGraphs, ...] = get_args(CUDAGraphs)
 REMAT: tuple[Remat, ...] = get_args(Remat)
+BUCKETING: tuple[Bucketing, ...] = get_args(Bucketing)
 
 
 class Options:
@@ -51,6 +56,9 @@ class Options:
         save: bool | str | os.PathLike[str] | None = None,
         measured: Any = False,
         check_ranks: bool | None = None,
+        bucketing: str = "never",
+        bucket_bytes: int = BUCKET_BYTES,
+        overlap_memory: int | None = None,
         exact: bool = False,
         own_name: bool = False,
         extra: dict[str, Any] | None = None,
@@ -71,6 +79,10 @@ class Options:
         if check_ranks not in (None, True, False):
             raise ValueError(f"thunder.jit(…, check_ranks={check_ranks!r}): check_ranks is True, False or None")
         self.check_ranks = asks_for("THUNDER_CHECK_RANKS") if check_ranks is None else check_ranks
+        self.bucketing = _one_of("bucketing", bucketing, BUCKETING)
+        self.bucket_bytes = _limit("bucket_bytes", bucket_bytes, type(bucket_bytes) is int and bucket_bytes >= 1)
+        is_size = overlap_memory is None or (type(overlap_memory) is int and overlap_memory >= 0)
+        self.overlap_memory = _limit("overlap_memory", overlap_memory, is_size)
         if save is not None and type(save) is not bool and not isinstance(save, (str, os.PathLike)):
             raise TypeError(f"thunder.jit(…, save={save!r}): save is True, False, None or the path of a directory")
         self.save = save if save is None or type(save) is bool else os.fspath(save)
@@ -105,7 +117,12 @@ def _named_executors(executors: Any) -> tuple[Executor | str, ...]:
 
 def _limit(option: str, value: Any, good: bool) -> Any:
     if not good:
-        wanted = {"max_programs": "an int of at least 1", "max_compile_time": "None or a positive number of seconds"}
+        wanted = {
+            "max_programs": "an int of at least 1",
+            "max_compile_time": "None or a positive number of seconds",
+            "bucket_bytes": "an int of at least 1",
+            "overlap_memory": "None or a number of bytes",
+        }
         raise ValueError(f"thunder.jit(…, {option}={value!r}): {option} is {wanted[option]}")
     return value
 

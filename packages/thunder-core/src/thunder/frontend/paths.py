@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from thunder.core.generators import set_generator, state_of_generator
-from thunder.runtime.decisions import Decision, OtherPath, same_answer
+from thunder.runtime.decisions import Decision, OtherPath, running_path, same_answer
 
 __all__ = ["MAX_RANDOM_PATHS", "Path", "is_worth_it", "reason_to_give_up"]
 
@@ -52,7 +52,8 @@ class Path:
         def run_path(*inputs: Any) -> Any:
             states = [state_of_generator(*source) for source in sources]
             try:
-                result = run(*inputs)
+                with running_path(self.decisions):
+                    result = run(*inputs)
             except OtherPath:
                 for state, source in zip(states, sources):
                     set_generator(state, *source)

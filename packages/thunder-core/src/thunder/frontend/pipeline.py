@@ -22,9 +22,11 @@ from thunder.core.trace import Trace, construct
 from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
+from thunder.execution.memory_estimate import predicted_peaks
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling
+from thunder.frontend.check_ranks import numbered_for_checks
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.measuring_run import MeasuringRun
 from thunder.frontend.paths import Path
@@ -41,7 +43,7 @@ from thunder.passes.split import Split
 from thunder.plugins import transformed
 from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.lock import collection_paused
-from thunder.runtime.torch_private import on_profiling
+from thunder.runtime.torch_private import any_autocast, on_profiling
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
 
@@ -67,9 +69,13 @@ class Passes:
         compilation: Compilation,
         transforms: Sequence[Transform],
         remat: str = "auto",
+        merge_collectives: Callable[[Trace], Trace] | None = None,
+        overlap_memory: int | None = None,
     ):
         self.executors = executors
         self.remat = remat
+        self.merge_collectives = merge_collectives
+        self.overlap_memory = overlap_memory
         self.compilation = compilation
         self.transforms = transforms
 
@@ -104,16 +110,23 @@ class Passes:
             traces.append(verify_if_asked(again))
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
             self.run(traces, "before_execution")
+            if self.merge_collectives is not None:
+                merged = self.merge_collectives(traces[-1])
+                if merged is not traces[-1]:
+                    traces.append(verify_if_asked(merged))
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
             self.run(traces, "after_execution")
         traces.append(verify_if_asked(merge_views(traces[-1])))
         traces.append(verify_if_asked(dce(traces[-1])))
-        early = overlapped(traces[-1])
+        early = overlapped(traces[-1], predicted_peaks, self.overlap_memory)
         if early is not traces[-1]:
             traces.append(verify_if_asked(early))
         updated = in_place_updates(traces[-1])
         if updated is not traces[-1]:
             traces.append(verify_if_asked(updated))
+        numbered = numbered_for_checks(traces[-1])
+        if numbered is not traces[-1]:
+            traces.append(verify_if_asked(numbered))
         joined = join_foreach(traces[-1])
         if joined is not traces[-1]:
             traces.append(verify_if_asked(joined))
@@ -134,9 +147,16 @@ def compile_trace(
     autograd: bool = True,
     compilation: Compilation | None = None,
     remat: str = "auto",
+    merge_collectives: Callable[[Trace], Trace] | None = None,
+    overlap_memory: int | None = None,
 ) -> Specialization:
-    """Compile a captured trace. `remat` selects what backward recomputes (`passes/remat.py`)."""
-    passes = Passes(executors, compilation or Compilation(), transforms, remat)
+    """Compile a captured trace.
+
+    `remat` selects what backward recomputes (`passes/remat.py`), `merge_collectives` is the pass that does so
+    (`passes/bucketing.py`), and `overlap_memory` the bytes that collectives in flight may add to the peak
+    (`passes/overlap.py`).
+    """
+    passes = Passes(executors, compilation or Compilation(), transforms, remat, merge_collectives, overlap_memory)
     gradients = {} if captured.epilogue is None else gradients_of(captured.epilogue)
     if gradients:
         captured.computation.info["gradients"] = frozenset(gradients)
@@ -216,11 +236,7 @@ def _without_gradient(trace: Trace) -> Callable[..., Any]:
 def needs_decorators(trace: Trace) -> bool:
     """Check whether a program without gradients needs a context in which gradients and autocast are off."""
     needs_no_grad = any(isinstance(p, TensorProxy) and p.requires_grad for p in trace.args)
-    return needs_no_grad or _autocast_is_on()
-
-
-def _autocast_is_on() -> bool:
-    return any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda"))
+    return needs_no_grad or any_autocast()
 
 
 def _differentiated(trace: Trace) -> list[TensorProxy]:

@@ -30,7 +30,7 @@ from thunder.runtime.autograd.requires_grad import switching_requires_grad
 from thunder.runtime.decisions import Decision, same_answer
 from thunder.runtime.lock import collection_paused
 from thunder.saved.constants import Decoder
-from thunder.saved.keys import call_text, key_of, plugin_packages
+from thunder.saved.keys import call_text, is_importable, key_of, plugin_packages
 from thunder.saved.programs import SavedText, backward_folder, key_text, read_layout
 from thunder.saved.references import Stale
 from thunder.saved.store import SWITCH_VARIABLE, Store, default_directory
@@ -71,6 +71,8 @@ class SavedPrograms:
             return "saving is off"
         if self._options.cache in ("same input", "no caching"):
             return f'programs with cache="{self._options.cache}" are not saved'
+        if self._options.bucketing != "never":
+            return "programs whose ranks agree on merged collectives are not saved"
         for transform in self._transforms:
             if transform.saved_key() is None:
                 return f"the transform {transform.name} does not say what it depends on (Transform.saved_key)"
@@ -89,6 +91,8 @@ class SavedPrograms:
                     options.cache,
                     options.remat,
                     str(options.measured),
+                    options.check_ranks,
+                    options.overlap_memory,
                     options.cuda_graphs,
                     options.exact,
                     options.own_name,
@@ -159,6 +163,9 @@ class SavedPrograms:
                 return "the saved programs are for other arguments"
             if not _begins_with(content, observed):
                 return "the saved programs are other paths"
+            for module, found in content["modules"].items():
+                if is_importable(module) != found:
+                    return f"whether the module {module} can be imported has changed"
             decode = Decoder(self._fn)
             prologue = SavedText(content["programs"]["prologue"]).function(decode, kind="prologue")
             try:

@@ -41,7 +41,7 @@ from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
 from thunder.runtime.torch_private import at_end_of_backward
 from thunder.saved.constants import Decoder, Encoder, Path
-from thunder.saved.keys import call_text
+from thunder.saved.keys import call_text, is_importable
 from thunder.saved.programs import SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
 from thunder.saved.verify import Refused
@@ -57,7 +57,8 @@ class _Facts(NamedTuple):
     """What a capture says about its program. The capture itself would keep the inputs of the call alive."""
 
     symbolic: bool
-    uses_hashes: bool
+    varies: bool
+    not_loaded: frozenset[str]
     enables_grad: bool
     switched: tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -77,7 +78,11 @@ class Saving:
         """Remember a program that has just been compiled, if saving it pays. `finish` then saves it."""
         if self._saved.is_on and (self._saved.always or seconds >= MIN_SECONDS):
             facts = _Facts(
-                "symbols" in captured.computation.info, captured.uses_hashes, captured.enables_grad, captured.switched
+                "symbols" in captured.computation.info,
+                captured.varies,
+                captured.not_loaded,
+                captured.enables_grad,
+                captured.switched,
             )
             self._pending = specialization, facts, call_text(args, kwargs), seconds
 
@@ -173,8 +178,8 @@ class _Writer:
 
     def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
-        if facts.uses_hashes:
-            raise Unsavable("hashes or the order of a set, which differ between processes")
+        if facts.varies:
+            raise Unsavable("hashes, the order of a set or lines of sources, which differ between processes")
         s, differentiable = self._specialization, self._specialization.differentiable
         last = differentiable.traces[-1] if isinstance(differentiable, DifferentiableProgram) else s.traces[-1]
         programs = {"prologue": self.program(s.prologue_traces[-1], "prologue"), "computation": self.program(last)}
@@ -199,6 +204,7 @@ class _Writer:
             "source": source,
             "path": None if s.path is None else self._path(s.path),
             "leaves": list(s.leaves),
+            "modules": {name: is_importable(name) for name in sorted(facts.not_loaded)},
             "flags": {
                 "no_grad": differentiable is None and needs_decorators(last),
                 "no_autocast": isinstance(differentiable, DifferentiableProgram) and differentiable.without_autocast,

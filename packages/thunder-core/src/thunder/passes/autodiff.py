@@ -43,7 +43,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import SourceLine, count_registration, current_trace, state, tracectx
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in, renamed
 from thunder.core.trace import Trace, construct
-from thunder.passes.merged_casts import MERGED_CASTS, converted, has_dtype, is_only_cast
+from thunder.passes.merged_casts import MERGED_CASTS, WideGradients, converted
 from thunder.passes.remat import is_cheap
 from thunder.passes.trace_templates import Names, Recorded, Unlike, Values, likeness
 
@@ -436,20 +436,18 @@ class JointTrace:
             return  # no gradient arrives at this operation
         trace: Trace = current_trace()
         put: list[tuple[str, Any]] = []
+        wide = WideGradients(trace, env, fresh)
         for op in block.backward:
             if op.sym is prims.get_grad:
                 a = renamed(op.args[0], env, fresh)
                 found = grads.get(a.name)
-                if found is not None and found.dtype is not a.dtype and not is_only_cast(op.output, block.backward):
-                    found = converted(found, a.dtype)
                 env[op.output.name] = found if found is not None else zeros_of(a)
+                wide.note(op.output, env[op.output.name])
             elif op.sym is prims.put_grad:
                 name = renamed(op.args[0], env, fresh).name
                 if name in self.tracked:
                     put.append((name, renamed(op.args[1], env, fresh)))
-            elif op.sym is prims.convert_element_type and has_dtype(env.get(op.args[0].name), op.output.dtype):
-                env[op.output.name] = env[op.args[0].name]  # the sum of the gradients of merged casts
-            else:
+            elif not wide.replay(op):
                 trace.record(op.substitute(env, fresh, source) if env else op)
         # A rule may return its input. So remove the gradient of the result before adding gradients of inputs.
         for name in asked:
@@ -459,8 +457,8 @@ class JointTrace:
         for name, grad in put:
             before = grads.get(name)
             if before is not None:
-                wide = self._merged_casts.get(name)
-                grad = self._sum(converted(before, wide), converted(grad, wide), trace)
+                dtype = self._merged_casts.get(name)
+                grad = self._sum(converted(before, dtype), converted(grad, dtype), trace)
             grads[name] = grad
 
     def _sum(self, a: Any, b: Any, trace: Trace) -> Any:

@@ -3,7 +3,8 @@
 
 Contract: the program computes the same outputs. The pass never merges operations with effects (e.g. random draws or
 writes to memory), and never merges two calls across a write to memory. It notes the casts to another dtype that it
-merges (`merged_casts`), because autograd sums the gradients of separate casts in the dtype before the cast.
+merges, and what it merges after them (`merged_casts`), because autograd sums the gradients of separate casts in the
+dtype before the cast.
 """
 
 from __future__ import annotations
@@ -80,13 +81,18 @@ class _CommonSubexpressions(Rewriter):
         return first.output
 
     def _note_cast(self, op: BoundSymbol) -> None:
-        """Note a cast that is at most as wide as its operand, of which a later cast is replaced by this one."""
-        made, given = op.output, op.args[0] if op.args else None
-        if not isinstance(made, TensorProxy) or not isinstance(given, TensorProxy) or made.dtype is given.dtype:
+        """Note a call that replaces later ones, if it is a cast to a dtype that is not wider, or depends on one."""
+        made = op.output
+        if not isinstance(made, TensorProxy) or not dtypes.is_inexact_dtype(made.dtype):
             return
-        both = dtypes.is_inexact_dtype(made.dtype) and dtypes.is_inexact_dtype(given.dtype)
-        if both and made.dtype.bytes <= given.dtype.bytes and _is_cast(op):
-            self.merged_casts[made.name] = given.dtype
+        wide = [self.merged_casts[name] for name in op.arg_names if name in self.merged_casts]
+        if _is_cast(op) and isinstance(given := op.args[0], TensorProxy) and dtypes.is_inexact_dtype(given.dtype):
+            wide.append(given.dtype)
+        kind = dtypes.is_complex_dtype(made.dtype)  # the real part of a merged cast has a real gradient
+        wide = [dtype for dtype in wide if dtypes.is_complex_dtype(dtype) == kind]
+        widest = max(wide, key=lambda dtype: dtype.bytes, default=made.dtype)
+        if widest is not made.dtype and widest.bytes >= made.dtype.bytes:
+            self.merged_casts[made.name] = widest
             self.out.info[MERGED_CASTS] = self.merged_casts
 
 

@@ -2,7 +2,10 @@
 """Overlap of communication and computation: collectives start early, and the program waits for them late.
 
 A collective starts as soon as its operands are computed, together with the light operations that pack them, e.g. the
-concatenation of gradients. A wait moves to the first use of its result.
+concatenation of gradients. A wait moves to the first use of its result. A collective in flight keeps memory: its result
+exists from the start on, and many kinds keep their operand until the wait. A move goes only as far as the predicted
+memory of each line that it passes, with the bytes in flight, stays within a budget: the predicted peak of the program
+before the pass, and an allowance.
 
 Contract: the program computes the same outputs. Collectives start in the same order. Nothing moves across an operation
 that writes to memory or has a side effect. Only light operations on values move forward.
@@ -10,38 +13,62 @@ that writes to memory or has a side effect. Only light operations on values move
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from thunder.core import prims
+from thunder.core.nbytes import bytes_of
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
 from thunder.passes.postponing import innermost
 
-__all__ = ["overlapped"]
+__all__ = ["ALLOWANCE", "barrier_free", "is_light", "is_start", "is_wait", "overlapped", "start_early", "wait_late"]
+
+#: The least allowance. Otherwise it is the size of the largest collective, so that one can always be in flight.
+ALLOWANCE = 32 << 20
 
 _LIGHT = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP, OpTags.SHAPE_OP})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
+# The operand is copied into the result, and is not needed once the collective has started.
+_COPIES_OPERAND = frozenset({"all_reduce", "reduce", "broadcast", "receive"})
 
 
-def overlapped(trace: Trace) -> Trace:
-    """Return the trace with collectives moved, or the trace itself if it has none."""
-    if not any(map(_is_collective, trace.bound_symbols)):
+def overlapped(trace: Trace, peaks: Callable[[Trace], Sequence[int]], allowance: int | None = None) -> Trace:
+    """Return the trace with collectives moved, or the trace itself if it has none.
+
+    `peaks(trace)` predicts the peak of live bytes at each operation. `allowance` are the bytes that the pass may add to
+    the predicted peak of the program. None means the size of the largest collective, and at least `ALLOWANCE`.
+    """
+    starts = [op for op in trace.bound_symbols if is_start(op)]
+    if not starts:
         return trace
+    sizes = [_result_bytes(op) + _held_bytes(op) for op in starts]
+    most = max(*sizes, ALLOWANCE) if allowance is None else allowance
+    # The prediction takes time, and is not needed if all collectives may be in flight at the same time.
+    memory = _Memory(trace, peaks(trace), most) if sum(sizes) + _packed_bytes(trace) > most else None
     with construct(trace, "Overlap Communication") as out:
-        for stretch in _stretches(trace.bound_symbols):
-            out.bound_symbols += _start_early(_wait_late(stretch))
+        for stretch in barrier_free(trace.bound_symbols):
+            out.bound_symbols += start_early(wait_late(stretch, memory), memory)
     return out
 
 
-def _is_collective(op: BoundSymbol) -> bool:
-    return OpTags.COLLECTIVE in op.sym.tags
+def is_start(op: BoundSymbol) -> bool:
+    """Check whether an operation starts a collective."""
+    return OpTags.COLLECTIVE in op.sym.tags and op.sym.name != "wait"
 
 
-def _is_wait(op: BoundSymbol) -> bool:
-    return _is_collective(op) and op.sym.name == "wait"
+def is_wait(op: BoundSymbol) -> bool:
+    """Check whether an operation waits for a collective."""
+    return OpTags.COLLECTIVE in op.sym.tags and op.sym.name == "wait"
 
 
-def _stretches(operations: Sequence[BoundSymbol]) -> list[list[BoundSymbol]]:
+def is_light(op: BoundSymbol) -> bool:
+    """Check whether an operation may move with the collective whose operands it packs."""
+    if op.has_effect or op.sym.is_structural:
+        return False
+    return all(not _LIGHT.isdisjoint(part.sym.tags) or part.sym is prims.cat for part in innermost(op))
+
+
+def barrier_free(operations: Sequence[BoundSymbol]) -> list[list[BoundSymbol]]:
     """Divide a program at the operations that nothing moves across. Each is the first of its stretch."""
     found: list[list[BoundSymbol]] = [[]]
     for op in operations:
@@ -52,71 +79,160 @@ def _stretches(operations: Sequence[BoundSymbol]) -> list[list[BoundSymbol]]:
     return found
 
 
-def _wait_late(operations: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """Move each wait to the first use of its result. A wait whose result is not used here stays."""
-    read = {name for op in operations for name in op.arg_names}
-    pending: dict[str, BoundSymbol] = {}
+# -- memory -----------------------------------------------------------------------------------------------------------
+def _result_bytes(op: BoundSymbol) -> int:
+    return sum(map(bytes_of, op.flat_outs))
+
+
+def _held_bytes(start: BoundSymbol) -> int:
+    """Return the bytes of the operand that a collective keeps until the wait."""
+    return 0 if start.sym.name in _COPIES_OPERAND else sum(map(bytes_of, start.flat_args))
+
+
+def _packed_bytes(trace: Trace) -> int:
+    """Return the bytes of the operands that light operations of the program compute."""
+    operands = {name for op in trace.bound_symbols if is_start(op) for name in op.arg_names}
+    packing = [op for op in trace.bound_symbols if not operands.isdisjoint(op.out_names) and is_light(op)]
+    return sum(map(_result_bytes, packing))
+
+
+class _Memory:
+    """The predicted bytes at each operation, with those of collectives in flight, and the budget."""
+
+    def __init__(self, trace: Trace, peaks: Sequence[int], allowance: int):
+        operations = trace.bound_symbols
+        self._bytes = {id(op): n for op, n in zip(operations, peaks)}
+        self._starts = {name: op for op in operations if is_start(op) for name in op.out_names}
+        self._last_use = {name: i for i, op in enumerate(operations) for name in op.arg_names}
+        self._position = {id(op): i for i, op in enumerate(operations)}
+        self._inputs = {p.name for p in trace.args}
+        for op in operations:
+            start = self._starts.get(op.arg_names[0]) if is_wait(op) and op.arg_names else None
+            if start is not None:
+                between = operations[self._position[id(start)] + 1 : self._position[id(op)]]
+                self.add(between, self.held_after(op, between))
+        self.budget = max(self._bytes.values(), default=0) + allowance
+
+    def held_after(self, wait: BoundSymbol, passed: Sequence[BoundSymbol]) -> list[int]:
+        """Return the bytes that an operand takes at each operation that a wait passes: none while it is in use."""
+        start = self._starts.get(wait.arg_names[0]) if wait.arg_names else None
+        operands = [] if start is None or start.sym.name in _COPIES_OPERAND else start.flat_args
+        found = [0] * len(passed)
+        for p in operands:
+            name = getattr(p, "name", "")
+            if name not in self._inputs:
+                last = self._last_use.get(name, -1)
+                size = bytes_of(p)
+                found = [n + (size if self._position[id(op)] > last else 0) for n, op in zip(found, passed)]
+        return found
+
+    def allows(self, op: BoundSymbol, more: int) -> bool:
+        """Check whether `more` bytes at an operation are within the budget."""
+        return more == 0 or self._bytes[id(op)] + more <= self.budget
+
+    def add(self, passed: Iterable[BoundSymbol], more: Iterable[int]) -> None:
+        """Add the bytes of a collective in flight to the operations that it has passed."""
+        for op, n in zip(passed, more):
+            self._bytes[id(op)] += n
+
+
+# -- moves ------------------------------------------------------------------------------------------------------------
+def wait_late(operations: Sequence[BoundSymbol], memory: _Memory | None = None) -> list[BoundSymbol]:
+    """Move each wait toward the first use of its result. A wait whose result is not used here stays."""
+    first_use: dict[str, int] = {}
+    for i, op in enumerate(operations):
+        for name in op.arg_names:
+            first_use.setdefault(name, i)
+    before: dict[int, list[BoundSymbol]] = {}  # by position: the waits that move to before it
+    for i, op in enumerate(operations):
+        if not is_wait(op):
+            continue
+        last = first_use.get(op.out_names[0], i) if op.out_names else i
+        passed = operations[i + 1 : last]
+        if memory is not None:
+            held = memory.held_after(op, passed)
+            fits = [memory.allows(other, n) for other, n in zip(passed, held)]
+            passed = passed[: fits.index(False)] if False in fits else passed
+            memory.add(passed, held)
+        before.setdefault(i + 1 + len(passed), []).append(op)
     done: list[BoundSymbol] = []
-    for op in operations:
-        done += [pending.pop(name) for name in dict.fromkeys(op.arg_names) if name in pending]
-        if _is_wait(op) and not read.isdisjoint(op.out_names):
-            pending[op.out_names[0]] = op
-        else:
+    for i, op in enumerate(operations):
+        done += before.get(i, ())
+        if not is_wait(op):
             done.append(op)
-    return done
+    return done + before.get(len(operations), [])
 
 
-def _start_early(operations: Sequence[BoundSymbol]) -> list[BoundSymbol]:
-    """Move the start of each collective to where its operands are computed, behind the start before it."""
+def start_early(
+    operations: Sequence[BoundSymbol],
+    memory: _Memory | None = None,
+    may_pass: Callable[[BoundSymbol], bool] | None = None,
+) -> list[BoundSymbol]:
+    """Move the start of each collective toward where its operands are computed, behind the start before it.
+
+    With `may_pass`, only the collectives for which it is true move, and they pass each other, but no other collective.
+    """
     producer = {name: i for i, op in enumerate(operations) for name in op.out_names}
     for i, op in enumerate(operations):  # the declaration of an input comes before its uses
         if OpTags.UNPACK_OP in op.sym.tags:
             producer.update(dict.fromkeys(op.arg_names, i))
-    starts = [i for i, op in enumerate(operations) if _is_collective(op) and not _is_wait(op)][::-1]
-    emitted: set[int] = set()
-    done: list[BoundSymbol] = []
-    missing: int | None = None  # an operation that the next start needs, and that may not move
-
-    def emit(i: int) -> None:
-        emitted.add(i)
-        done.append(operations[i])
-
-    for i in range(len(operations)):
-        if i in emitted:
+    before: dict[int, list[int]] = {}  # by position: what moves to before it
+    moved: dict[int, int] = {}  # what moves, and to before which position
+    earliest = 1  # nothing moves across the first operation of a stretch
+    for i, op in enumerate(operations):
+        if not is_start(op):
             continue
-        emit(i)
-        while starts and (missing is None or missing in emitted):
-            if starts[-1] in emitted:
-                starts.pop()
-                continue
-            needed, missing = _packing(operations, starts[-1], producer, emitted)
-            if missing is not None:
-                break
-            for j in needed:
-                emit(j)
-            emit(starts.pop())
+        packing, ready = _packing(operations, i, producer, moved)
+        at = max(ready + 1, earliest)
+        if memory is not None:
+            at = _first_within(memory, operations, [*[j for j in packing if j >= at], i], at)
+        if may_pass is None:
+            earliest = at if at < i else i + 1
+        elif not may_pass(op):
+            at, earliest = i, i + 1
+        if at < i:
+            moving = [*[j for j in packing if j >= at], i]
+            before.setdefault(at, []).extend(moving)
+            moved.update(dict.fromkeys(moving, at))
+    done = []
+    for i, op in enumerate(operations):
+        done += [operations[j] for j in before.get(i, ())]
+        if i not in moved:
+            done.append(op)
     return done
 
 
 def _packing(
-    operations: Sequence[BoundSymbol], start: int, producer: dict[str, int], emitted: set[int]
-) -> tuple[list[int], int | None]:
-    """Return the operations that pack the operands of a collective, and one that it needs and that may not move."""
+    operations: Sequence[BoundSymbol], start: int, producer: dict[str, int], moved: dict[int, int]
+) -> tuple[list[int], int]:
+    """Return the operations that pack the operands of a collective, and the last that it needs and that may not move.
+
+    What has moved with another collective does not move again.
+    """
     needed: set[int] = set()
+    last = -1
     stack = [start]
     while stack:
         for name in operations[stack.pop()].arg_names:
             i = producer.get(name)
-            if i is None or i in emitted or i in needed:
+            if i is None or i in needed:
                 continue
-            if not _is_light(operations[i]):
-                return [], i
-            needed.add(i)
-            stack.append(i)
-    return sorted(needed), None
+            if i in moved:
+                last = max(last, moved[i] - 1)
+            elif is_light(operations[i]):
+                needed.add(i)
+                stack.append(i)
+            else:
+                last = max(last, i)
+    return sorted(needed), last
 
 
-def _is_light(op: BoundSymbol) -> bool:
-    if op.has_effect or op.sym.is_structural:
-        return False
-    return all(not _LIGHT.isdisjoint(part.sym.tags) or part.sym is prims.cat for part in innermost(op))
+def _first_within(memory: _Memory, operations: Sequence[BoundSymbol], moving: Sequence[int], earliest: int) -> int:
+    """Return the first position to which a start and its packing may move within the budget, and add their bytes."""
+    more = sum(_result_bytes(operations[j]) for j in moving)
+    at = moving[-1]
+    while at > earliest and (at - 1 in moving or memory.allows(operations[at - 1], more)):
+        at -= 1
+    passed = operations[at : moving[-1]]
+    memory.add(passed, [more] * len(passed))
+    return at

@@ -12,7 +12,8 @@ Only values that take negligible time are recomputed. Torch runs operations one 
 - values that depend on no input (fills, ranges, and masks computed from ranges);
 - casts to a wider dtype;
 - results of one light arithmetic operation (e.g. add, multiply, select) on values that backward reads in any case;
-- results of operations that their executor marks with `OpTags.RECOMPUTED` (e.g. random numbers from a saved seed).
+- results of operations that their executor marks with `OpTags.RECOMPUTED` (e.g. random numbers from a saved seed);
+- parameters that are gathered from shards, if torch would reshard them after the forward.
 
 A fusion executor recomputes an operation inside a kernel that backward launches anyway, and that kernel then reads
 fewer values. So with a fusion executor, elementwise operations that it can fuse are recomputed too. There is one
@@ -46,7 +47,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.passes.min_cut import cheapest_vertices
 
-__all__ = ["choose_saved", "small_parts"]
+__all__ = ["choose_saved", "gathers_again", "small_parts"]
 
 #: The allowed values of the option `remat`.
 
@@ -116,7 +117,7 @@ def _rule(executors: Sequence[ExecutorLike], remat: str, producers: Producers) -
     constants = _constants(producers)
 
     def can_recompute(op: BoundSymbol, at_hand: Callable[[Proxy], bool]) -> bool:
-        if OpTags.RECOMPUTED in op.sym.tags:
+        if OpTags.RECOMPUTED in op.sym.tags or gathers_again(op):
             return True
         if not is_cheap(op):
             return False
@@ -159,6 +160,11 @@ def _constants(producers: Producers) -> set[str]:
         if found.issuperset(op.arg_names) and is_cheap(op) and (not op.arg_names or _is_mask(op)):
             found.add(name)
     return found
+
+
+def gathers_again(op: BoundSymbol) -> bool:
+    """Check whether an operation gathers parameters that backward gathers again."""
+    return op.sym is prims.gather_shards or any(map(gathers_again, op.subsymbols))
 
 
 def _is_mask(op: BoundSymbol) -> bool:

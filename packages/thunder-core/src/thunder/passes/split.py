@@ -31,7 +31,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, proxies_in
 from thunder.core.trace import Trace, construct
 from thunder.passes.autodiff import JointTrace, differentiable_outputs, writes
 from thunder.passes.dce import dce, has_effect
-from thunder.passes.remat import choose_saved, small_parts
+from thunder.passes.remat import choose_saved, gathers_again, small_parts
 
 __all__ = ["Split", "leading_to", "producers_of"]
 
@@ -314,7 +314,7 @@ def leading_to(names: list[str], known: set[str], producers: dict[str, tuple[int
         i, op = producers[name]
         if i in found:
             continue
-        if has_effect(op):
+        if has_effect(op) and not gathers_again(op):
             raise _lost(name, op)
         found[i] = op
         stack += op.arg_names

@@ -15,6 +15,7 @@ from thunder.core.errors import PluginLoadError, ThunderError
 from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
 from thunder.plugins.discovery import API_VERSION, GROUP
 from thunder.plugins.env import (
+    AcceleratorDevice,
     Availability,
     Env,
     GpuDevice,
@@ -35,6 +36,7 @@ __all__ = [
     "GROUP",
     "HOOKS",
     "PHASES",
+    "AcceleratorDevice",
     "Availability",
     "ConformanceProfile",
     "Env",

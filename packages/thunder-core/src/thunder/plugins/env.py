@@ -16,7 +16,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Availability", "Env", "GpuDevice", "describe_error", "major_and_minor", "reject_device", "reject_version"]
+__all__ = [
+    "AcceleratorDevice", "Availability", "Env", "GpuDevice", "describe_error", "major_and_minor", "reject_device",
+    "reject_version",
+]  # fmt: skip
 
 Version = tuple[int, ...]
 
@@ -54,6 +57,16 @@ class GpuDevice:
     name: str
     capability: tuple[int, int]
     total_memory: int
+
+
+@dataclass(frozen=True)
+class AcceleratorDevice:
+    """One device of any type that torch knows, e.g. `xpu`, `mps` or a vendor's. `total_memory` is None if unknown."""
+
+    type: str
+    index: int
+    name: str
+    total_memory: int | None = None
 
 
 class Env:
@@ -130,6 +143,33 @@ class Env:
             GpuDevice(index, gpu.name, (gpu.major, gpu.minor), gpu.total_memory) for index, gpu in enumerate(properties)
         )
 
+    @functools.cached_property
+    def accelerators(self) -> tuple[AcceleratorDevice, ...]:
+        """The devices of the accelerator that torch uses in this process, of whatever vendor.
+
+        torch loads the backend of a vendor when it is imported (the entry point `torch.backends`), or when the backend
+        itself is imported.
+        """
+        module, _ = self._torch
+        try:
+            current = module.accelerator.current_accelerator(check_available=True)
+            backend = None if current is None else module.get_device_module(current)
+            count = 0 if backend is None else backend.device_count()
+            return tuple(_describe_device(current.type, backend, index) for index in range(count))
+        except Exception:  # a broken backend has no usable device
+            return ()
+
+    def lacks_device(self, device_type: str, *, install: str | None = None) -> str | None:
+        """Return why this machine has no device of a type, e.g. a vendor's; None if it has one.
+
+        install: the command that installs the backend of the device for torch, for the message.
+        """
+        there = {each.type for each in self.accelerators} | ({"cuda"} if self.devices else set())
+        if device_type in there:
+            return None
+        reason = f"needs a device of type {device_type!r}, but torch finds {', '.join(sorted(there)) or 'none'}"
+        return f"{reason}: {install}" if install else reason
+
     def lacks_gpu(self, oldest: Version, before: Version | None = None) -> str | None:
         """Return why there is no NVIDIA GPU with a compute capability in this range; None if there is one."""
         if self.cuda_error is not None:
@@ -186,7 +226,17 @@ class Env:
             "cuda": self.cuda,
             "cuda_error": self.cuda_error,
             "devices": [vars(device) for device in self.devices],
+            "accelerators": [vars(device) for device in self.accelerators],
         }
+
+
+def _describe_device(kind: str, backend: Any, index: int) -> AcceleratorDevice:
+    """Describe a device. Its backend may offer less than CUDA's."""
+    properties = backend.get_device_properties(index) if hasattr(backend, "get_device_properties") else None
+    name = getattr(properties, "name", None)
+    if name is None and hasattr(backend, "get_device_name"):
+        name = backend.get_device_name(index)
+    return AcceleratorDevice(kind, index, name or kind, getattr(properties, "total_memory", None))
 
 
 def major_and_minor(version: str | None) -> tuple[int, int]:

@@ -85,9 +85,9 @@ class PluginRegistry:
         """Register a new operator and return its symbol.
 
         The arguments are the same as for `OperatorExecutor.register_operator`: `like=` or `meta=`, `fn=`, and the
-        optional `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`. The operator is a kernel, which
-        traces print on a separate line, unless `kernel=False`. `executor` is required only if the plugin registers
-        several executors.
+        optional `module=`, `tags=`, `replaces=`, `bind_postprocess=`, `workspace=`, `capturable=`, `out=`. The
+        operator is a kernel, which traces print on a separate line, unless `kernel=False`. `executor` is required only
+        if the plugin registers several executors.
         """
         target = self.executor(executor)
         if name in self._operators:

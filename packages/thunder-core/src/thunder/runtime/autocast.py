@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from thunder.runtime.torch_private import any_autocast
+from thunder.runtime.torch_private import any_autocast, autocast_devices
 
 __all__ = ["no_autocast"]
 
@@ -24,7 +24,7 @@ def no_autocast(fn: F) -> F:
         if not any_autocast():
             return fn(*args, **kwargs)
         # Set the flags directly, one per device type: torch's context managers would take microseconds.
-        enabled = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+        enabled = [d for d in autocast_devices() if torch.is_autocast_enabled(d)]
         for device in enabled:
             torch.set_autocast_enabled(device, False)
         try:

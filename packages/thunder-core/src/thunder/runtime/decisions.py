@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from thunder.core.state import SourceLine
 
-__all__ = ["Decision", "OtherPath", "decide", "imposed", "same_answer"]
+__all__ = ["Decision", "OtherPath", "decide", "imposed", "path_of_thread", "running_path", "same_answer"]
 
 
 class OtherPath(Exception):
@@ -42,9 +42,10 @@ class Decision(NamedTuple):
 
 
 class _Imposed(threading.local):
-    """The number of decisions whose answers this thread imposes on the path that it runs."""
+    """The number of decisions whose answers this thread imposes on the path that it runs, and the path's decisions."""
 
     count = 0
+    path: tuple[Decision, ...] = ()
 
 
 _imposed = _Imposed()
@@ -85,3 +86,18 @@ def imposed(count: int) -> Iterator[None]:
         yield
     finally:
         _imposed.count = before
+
+
+@contextmanager
+def running_path(decisions: tuple[Decision, ...]) -> Iterator[None]:
+    """Return a context in which this thread runs the path with these decisions."""
+    before, _imposed.path = _imposed.path, decisions
+    try:
+        yield
+    finally:
+        _imposed.path = before
+
+
+def path_of_thread() -> tuple[Decision, ...]:
+    """Return the decisions of the path that this thread runs."""
+    return _imposed.path

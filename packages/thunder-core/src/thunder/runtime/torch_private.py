@@ -25,6 +25,7 @@ __all__ = [
     "any_autocast",
     "at_end_of_backward",
     "attention_order",
+    "autocast_devices",
     "backward_pass",
     "clear_saved_tensors",
     "current_cuda_device",
@@ -64,8 +65,15 @@ def current_device() -> torch.device | None:
         return torch.get_default_device()
 
 
+def autocast_devices() -> tuple[str, ...]:
+    """Return the types of devices that can have autocast: the CPU, CUDA and another accelerator of this process."""
+    accelerator = torch.accelerator.current_accelerator()
+    other = accelerator is not None and accelerator.type not in ("cpu", "cuda")
+    return ("cpu", "cuda", accelerator.type) if other and accelerator is not None else ("cpu", "cuda")
+
+
 def _any_autocast() -> bool:
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+    return any(map(torch.is_autocast_enabled, autocast_devices()))
 
 
 def _never() -> bool:

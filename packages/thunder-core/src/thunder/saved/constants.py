@@ -88,7 +88,7 @@ class Encoder:
         if isinstance(x, types.MappingProxyType):
             return self._variables(x)
         if isinstance(x, (torch.finfo, torch.iinfo)):
-            return [kind.__name__, x.dtype]
+            return [kind.__name__, self(getattr(torch, x.dtype))]
         return self.reference(x)
 
     def reference(self, x: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import types
+import typing
 from typing import Any
 
 __all__ = ["class_digest", "code_digest", "is_of_library", "of_attribute"]
@@ -21,7 +22,12 @@ _LIBRARIES = frozenset({*sys.stdlib_module_names, *sys.builtin_module_names, "to
 _IGNORED = frozenset({"__dict__", "__weakref__", "__doc__", "__static_attributes__", "__firstlineno__", "_abc_impl",
                       "__abstractmethods__", "__annotations_cache__", "__annotations__", "__annotate_func__",
                       "__annotate__", "__getattribute__", "__setattr__", "__delattr__", "__module__",
-                      "__qualname__"})  # fmt: skip
+                      "__qualname__", "__slotnames__"})  # fmt: skip
+# What `dataclasses.fields` says about a field, besides its name.
+_OF_FIELDS = ("type", "default", "init", "repr", "hash", "compare", "kw_only")
+
+
+_OF_NAMEDTUPLE = type(vars(typing.NamedTuple("_", [("a", int)]))["a"])
 
 
 def is_of_library(module: Any) -> bool:
@@ -68,7 +74,22 @@ def class_digest(cls: type) -> str:
     for name, value in sorted(vars(cls).items(), key=lambda pair: str(pair[0])):
         if name not in _IGNORED and not hasattr(value, "_thunder_hook"):
             found.update(f"{name}={of_attribute(value)};".encode())
+    for field in vars(cls).get("__dataclass_fields__", {}).values():
+        found.update(_field(field).encode())
     return found.hexdigest()[:32]
+
+
+def _field(x: Any) -> str:
+    """Return a text that changes with a field of a dataclass. No hook sees that a program reads it."""
+    values = [getattr(x, name, None) for name in _OF_FIELDS]
+    pairs = [f"{_plain(k)}:{_plain(v)}" for k, v in getattr(x, "metadata", {}).items()]
+    return f"{x.name}({','.join(map(_plain, values))};{of_attribute(x.default_factory)};{pairs});"
+
+
+def _plain(x: Any) -> str:
+    if isinstance(x, (str, int, float, bytes, tuple, types.NoneType)):
+        return _constant(x)
+    return f"{x.__module__}.{x.__qualname__}" if isinstance(x, type) else type(x).__qualname__
 
 
 def of_attribute(x: Any) -> str:
@@ -81,6 +102,8 @@ def of_attribute(x: Any) -> str:
         return f"property:{','.join(map(of_attribute, (x.fget, x.fset, x.fdel)))}"
     if x is None or isinstance(x, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
         return f"{type(x).__name__}:{getattr(x, '__qualname__', '')}"
+    if type(x) is _OF_NAMEDTUPLE:
+        return f"field:{x.__reduce__()[1]}"
     if isinstance(x, type):
         return f"class:{x.__module__}.{x.__qualname__}"
     return f"{type(x).__module__}.{type(x).__qualname__}"

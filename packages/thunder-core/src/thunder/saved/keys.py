@@ -20,9 +20,10 @@ from typing import Any
 
 import torch
 
+from thunder.runtime.torch_private import autocast_devices
 from thunder.saved.digests import class_digest, code_digest
 
-__all__ = ["call_text", "environment", "key_of", "plugin_packages", "sources_of"]
+__all__ = ["call_text", "environment", "is_importable", "key_of", "plugin_packages", "sources_of"]
 
 #: The version of the format. Entries of other versions are never found.
 FORMAT = 1
@@ -143,11 +144,22 @@ def _files(folder: str) -> Iterable[tuple[str, int, int]]:
             yield entry.name, state.st_size, state.st_mtime_ns
 
 
+def is_importable(name: str) -> bool:
+    """Check whether a module that is not loaded can be found, without importing the packages that contain it."""
+    package = name.rpartition(".")[0]
+    if package and package not in sys.modules:
+        return is_importable(package)
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
+
+
 # -- calls ------------------------------------------------------------------------------------------------------------
 def call_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return the metadata of a call's arguments and the modes around it, by which most other programs are left out."""
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), str(torch.get_default_dtype())
-    casts = [str(torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    casts = [str(torch.get_autocast_dtype(d)) for d in autocast_devices() if torch.is_autocast_enabled(d)]
     return _hash([modes, casts, [_argument(x) for x in args], [[k, _argument(x)] for k, x in kwargs.items()]])
 
 

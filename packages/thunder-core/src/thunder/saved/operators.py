@@ -357,8 +357,8 @@ torchex.foreach_round torchex.foreach_round_ torchex.foreach_rsqrt torchex.forea
 torchex.foreach_sigmoid_ torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin torchex.foreach_sin_
 torchex.foreach_sinh torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_ torchex.foreach_sub
 torchex.foreach_sub_ torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh torchex.foreach_tanh_
-torchex.foreach_trunc torchex.foreach_trunc_ torchex.full torchex.gather_to torchex.gcd torchex.gelu_backward
-torchex.geometric torchex.glu_backward torchex.group_norm_backward torchex.group_norm_forward
+torchex.foreach_trunc torchex.foreach_trunc_ torchex.full torchex.gather_shards torchex.gather_to torchex.gcd
+torchex.gelu_backward torchex.geometric torchex.glu_backward torchex.group_norm_backward torchex.group_norm_forward
 torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad torchex.hardsigmoid_backward torchex.hardswish_backward
 torchex.huber_loss_backward torchex.hypot torchex.igamma torchex.igammac torchex.index torchex.index_put
 torchex.index_put_ torchex.iota torchex.isclose torchex.layer_norm_backward torchex.layer_norm_forward
@@ -472,20 +472,21 @@ prims.convolution prims.convolution_input_grad prims.convolution_weight_grad pri
 prims.cosh prims.cummax prims.cummin prims.cumprod prims.cumsum prims.decide prims.detach prims.device_put
 prims.digamma prims.div prims.dropout_noise prims.embedding prims.embedding_backward prims.empty prims.eq prims.erf
 prims.erfc prims.erfcx prims.erfinv prims.exchange_rng_state prims.exp prims.exp2 prims.expm1 prims.exponential
-prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp prims.full prims.gather prims.gather_to prims.gcd
-prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over prims.hypot prims.i0 prims.i0e
-prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add prims.index_put prims.iota
-prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear prims.linear_recurrence prims.log prims.log10
-prims.log1p prims.log2 prims.log_ndtr prims.log_normal prims.logcumsumexp prims.lt prims.matmul prims.max_pool
-prims.max_pool_backward prims.maximum prims.minimum prims.missing_gradient prims.mul prims.multinomial
-prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter prims.normal prims.number prims.pad prims.poisson
-prims.polar prims.polygamma prims.pow prims.prod prims.put_grad prims.python_del prims.python_return prims.randint
-prims.randperm prims.real prims.receive prims.reciprocal prims.reduce prims.reduce_scatter prims.remainder
-prims.reshape prims.resize prims.resize_backward prims.rng_state prims.round prims.rrelu_noise prims.rsqrt
-prims.scatter prims.scatter_add prims.scatter_from prims.scatter_reduce prims.searchsorted prims.send prims.sgn
-prims.sign prims.signbit prims.sin prims.sinh prims.size prims.slice prims.slice_scatter prims.sort prims.sqrt
-prims.squeeze prims.stride_order prims.sub prims.sum prims.synchronize_ranks prims.take prims.tan prims.tanh
-prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved
-prims.unpack_trivial prims.var prims.var_mean prims.view prims.wait prims.where prims.zeta
+prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp prims.full prims.gather prims.gather_shards
+prims.gather_to prims.gcd prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over
+prims.hypot prims.i0 prims.i0e prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add
+prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear
+prims.linear_recurrence prims.log prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal
+prims.logcumsumexp prims.lt prims.matmul prims.max_pool prims.max_pool_backward prims.maximum prims.minimum
+prims.missing_gradient prims.mul prims.multinomial prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter
+prims.normal prims.number prims.pad prims.poisson prims.polar prims.polygamma prims.pow prims.prod prims.put_grad
+prims.python_del prims.python_return prims.randint prims.randperm prims.real prims.receive prims.reciprocal
+prims.reduce prims.reduce_scatter prims.remainder prims.reshape prims.resize prims.resize_backward prims.rng_state
+prims.round prims.rrelu_noise prims.rsqrt prims.scatter prims.scatter_add prims.scatter_from prims.scatter_reduce
+prims.searchsorted prims.send prims.sgn prims.sign prims.signbit prims.sin prims.sinh prims.size prims.slice
+prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub prims.sum prims.synchronize_ranks
+prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold
+prims.uniform prims.unpack_saved prims.unpack_trivial prims.var prims.var_mean prims.view prims.wait prims.where
+prims.zeta
 """.split()
 )

@@ -40,7 +40,7 @@ _MEMOIZED = type(functools.lru_cache(lambda: None))
 _OF_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
          types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType)  # fmt: skip
 # Objects that their text describes completely.
-_BY_TEXT = (types.GenericAlias, types.UnionType, datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
+_BY_TEXT = (datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
             decimal.Decimal, fractions.Fraction, inspect.Signature, inspect.Parameter, operator.attrgetter,
             operator.itemgetter, operator.methodcaller)  # fmt: skip
 # Objects whose state does not matter: locks, sentinels.
@@ -95,11 +95,31 @@ def _fingerprint(x: Any) -> str | None:
     if kind is _MEMOIZED:
         inner = _fingerprint(x.__wrapped__)
         return None if inner is None else f"memoized {inner}"
-    if kind in _BY_TEXT or (kind.__module__ == "typing" and not isinstance(x, type)):
+    if kind.__module__ == "typing" or kind in (types.GenericAlias, types.UnionType):
+        return _fingerprint_of_type(x)
+    if kind in _BY_TEXT:
         return f"{kind.__name__} {x!r}"
     if kind in _BY_TYPE:
         return kind.__name__
     return _fingerprint_of_torch(x, f"{kind.__module__}.{kind.__qualname__}")
+
+
+_OF_TYPES = ("__origin__", "__args__", "__metadata__", "__bound__", "__constraints__", "__covariant__",
+             "__contravariant__", "__supertype__", "__default__", "__forward_arg__")  # fmt: skip
+
+
+def _fingerprint_of_type(x: Any) -> str | None:
+    """Return the fingerprint of what `typing` makes: of its text, and of the types in it."""
+    parts = [f"{type(x).__name__} {x!r}"]
+    for name in _OF_TYPES:
+        value = getattr(x, name, None)
+        for part in value if isinstance(value, tuple) else (value,):
+            known = type(part) in (str, int, bool, type(None)) or part is ... or isinstance(part, enum.Enum)
+            found = repr(part) if known else _fingerprint(part) if part is not x else ""
+            if found is None:
+                return None
+            parts.append(found)
+    return f"type {hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"
 
 
 _BY_TEXT_IN = ("torch.utils._pytree.", "torch.distributed.tensor.placement_types.", "optree.", "thunder.core.dtypes.",
@@ -113,7 +133,7 @@ def _fingerprint_of_torch(x: Any, name: str) -> str | None:
     if name.startswith("torch._ops."):
         return f"{name} {x!s}"
     if name == "contextlib.nullcontext":
-        return name
+        return name if x.enter_result is None else None
     if isinstance(x, torch.Generator):
         return f"generator {x.device}"
     return None

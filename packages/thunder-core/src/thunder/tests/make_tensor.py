@@ -116,20 +116,22 @@ def seeded(seed: int) -> Iterator[None]:
 
     `torch.manual_seed` would also record the call, with a stack trace, for every uninitialised type of accelerator.
     """
-    modules = [
-        m for m in (getattr(torch, name, None) for name in ("cuda", "xpu")) if m is not None and m.is_initialized()
-    ]
+    device = torch.accelerator.current_accelerator()
+    module: Any = None if device is None else torch.get_device_module(device)
+    if not getattr(module, "is_initialized", lambda: False)():
+        module = None
     before = torch.default_generator.get_state()
-    others = [module.get_rng_state_all() for module in modules]
+    count = 0 if module is None else module.device_count()
+    others = [module.get_rng_state(index) for index in range(count)]
     torch.default_generator.manual_seed(seed)
-    for module in modules:
+    if module is not None:
         module.manual_seed_all(seed)
     try:
         yield
     finally:
         torch.default_generator.set_state(before)
-        for module, states in zip(modules, others):
-            module.set_rng_state_all(states)
+        for index, state in enumerate(others):
+            module.set_rng_state(state, index)
 
 
 class TensorMaker:

@@ -2,7 +2,8 @@
 """The collectives of torch.distributed in terms of primitives.
 
 `FUNCTIONAL` maps the names of the operators in `torch.ops._c10d_functional` to functions with the same arguments. Their
-results are in flight, as in torch: `prims.wait` reads them. A list of tensors is a sequence of collectives.
+results are in flight, as in torch: `prims.wait` reads them. A list of tensors is a sequence of collectives, or one of
+their concatenation (`joins_tensors`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from thunder.core import prims
 from thunder.core.groups import Group
 from thunder.core.proxies import TensorProxy
 
-__all__ = ["FUNCTIONAL", "group_named", "reduction_name"]
+__all__ = ["FUNCTIONAL", "group_named", "joins_tensors", "reduction_name"]
 
 
 def group_named(name: Any) -> Group:
@@ -24,6 +25,20 @@ def group_named(name: Any) -> Group:
     found = c10d._resolve_process_group(getattr(name, "group_name", name))
     ranks = c10d.get_process_group_ranks(found)
     return Group(str(found.group_name), ranks, str(getattr(found, "group_desc", "")))
+
+
+def joins_tensors(name: Any, device: Any) -> bool:
+    """Check whether a group runs a collective of several tensors on their concatenation, as the backend gloo does.
+
+    Other backends run a sequence of collectives.
+    """
+    import torch.distributed.distributed_c10d as c10d
+
+    found = c10d._resolve_process_group(getattr(name, "group_name", name))
+    try:
+        return bool(found._get_backend(device).name() == "gloo")
+    except RuntimeError:  # the group has no backend for this device
+        return False
 
 
 def reduction_name(op: Any) -> str | None:

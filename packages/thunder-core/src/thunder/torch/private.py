@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ __all__ = [
     "TorchDispatchMode",
     "compile_stance",
     "distribution_that_checks",
-    "forward_not_begun",
+    "fully_shard",
     "l1_loss_weight",
     "mask_detectors",
     "mode_stacks",
@@ -222,9 +222,27 @@ def masks_nothing(block_mask: tuple[Any, ...]) -> bool:
     return mask_mod is getattr(module, "noop_mask", None) and rows == large and columns == large
 
 
+def autocast_key(device: str) -> str:
+    """Return the name of the dispatch key of autocast on a type of device, which torch's PrivateUse1 may be."""
+    if device == torch._C._get_privateuse1_backend_name():
+        return "AutocastPrivateUse1"
+    return f"Autocast{device.upper()}"
+
+
+def has_kernel(operators: Iterable[str], key: str) -> bool:
+    """Check whether one of these operators of torch has a kernel for a dispatch key."""
+    for operator in operators:
+        try:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
+                return True
+        except RuntimeError:  # an operator of TorchScript alone
+            continue
+    return False
+
+
 def flex_attention_autocasts(device: str) -> bool:
     """Check whether autocast casts the inputs of flex attention on a device, which depends on torch's version."""
-    key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}", None)
+    key = getattr(torch._C.DispatchKey, autocast_key(device), None)
     operators: Any = sys.modules.get("torch._higher_order_ops.flex_attention")
     return key in getattr(getattr(operators, "flex_attention", None), "py_kernels", {})
 
@@ -270,17 +288,59 @@ def mask_detectors() -> list[tuple[Any, str]]:
 
 
 def sharding() -> list[tuple[Any, str]]:
-    """Return the functions that sharded modules (FSDP 1 and 2) call first, or [] if FSDP is not imported."""
-    two = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    places = (getattr(two, "FSDPState", None), sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel"))
-    return [(owner, name) for owner in places for name in ("_root_pre_forward",) if hasattr(owner, name)]
+    """Return the function that modules sharded by FSDP 1 call first, or [] if it is not imported."""
+    module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    return [(module, "_root_pre_forward")] if hasattr(module, "_root_pre_forward") else []
 
 
-def forward_not_begun(sharded: Any) -> None:
-    """Reset the state that FSDP 2 sets before it calls the function of `sharding`."""
-    states: Any = getattr(sharded, "_training_state", None)
-    if hasattr(type(states), "IDLE"):
-        sharded._training_state = type(states).IDLE
+class FullyShard:
+    """The classes behind `fully_shard` whose methods are the hooks of sharded modules."""
+
+    def __init__(self) -> None:
+        self.state: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"].FSDPState  # type: ignore[attr-defined]
+        self.unit: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_param_group"].FSDPParamGroup  # type: ignore[attr-defined]
+
+
+def fully_shard() -> FullyShard | None:
+    """Return the classes behind `fully_shard`, or None if it is not imported."""
+    return FullyShard() if "torch.distributed.fsdp._fully_shard._fsdp_state" in sys.modules else None
+
+
+def prepare_sharded_forward(state: Any) -> None:
+    """Let torch initialize a sharded root module, as its first forward does, unless a forward is running."""
+    state._lazy_init()
+
+
+def end_sharded_forward(state: Any) -> None:
+    """Reset the state that torch sets when the forward of a sharded module begins."""
+    state._training_state = type(state._training_state).IDLE
+
+
+def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:
+    """Return the modules that hold a sharded parameter, each with its name there."""
+    info = p._module_info
+    return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
+
+
+def groups_of_unit(unit: Any) -> tuple[Any, Any]:
+    """Return the process groups of the shards, and of the replicas of a shard or None."""
+    mesh = unit.mesh_info
+    return mesh.shard_process_group, getattr(mesh, "replicate_process_group", None)
+
+
+def gradient_factors(unit: Any, groups: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any, str, str]:
+    """Return by what gradients are divided before and after they are reduced, and the two reductions."""
+    module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_collectives"]
+    sums = getattr(unit, "force_sum_reduction_for_comms", False)
+    found = module._get_gradient_divide_factors(*groups, dtype, unit.device.type, None, sums)
+    scatter, reduce = (str(getattr(op, "op", op)).rpartition(".")[2].lower() for op in found[2:])
+    return found[0], found[1], scatter, reduce
+
+
+def without_overrides(fn: Any, *args: Any) -> Any:
+    """Call a function without torch's function modes."""
+    with torch._C.DisableTorchFunction():
+        return fn(*args)
 
 
 HigherOrderOperator: Any = torch._ops.HigherOrderOperator
@@ -371,17 +431,50 @@ def has_builtin_hook(ddp: Any) -> bool:
     return bool(vars(ddp)["logger"]._get_ddp_logging_data().strs_map.get("comm_hook"))
 
 
-def buckets_of_gradients(
-    ddp: Any, parameters: Sequence[torch.Tensor], ready: Sequence[torch.Tensor]
-) -> list[list[torch.Tensor]]:
+def fake_store() -> Any:
+    """Return a store for process groups of the backend "fake", in which nothing communicates, and register it."""
+    return importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
+
+
+def timeout_of_group() -> float | None:
+    """Return the seconds after which collectives of the default process group fail, or None if it is not known."""
+    import torch.distributed.distributed_c10d as c10d
+
+    group: Any = c10d._get_default_group()
+    try:
+        backends = [group._get_backend(device) for device in group._device_types]
+        return min(backend.options._timeout.total_seconds() for backend in backends)
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
+def named_as_constructed(ddp: Any) -> bool:
+    """Check whether a module has the parameters that it had when DDP was constructed, the same objects."""
+    named = [p for name, p in ddp.module.named_parameters() if name not in ddp.parameters_to_ignore]
+    known = ddp._module_parameters
+    return len(named) == len(known) and all(p is other for p, other in zip(named, known))
+
+
+def reduced_parameters(ddp: Any) -> list[torch.Tensor] | None:
+    """Return the parameters whose gradients DDP averages: those that required grad when it was constructed.
+
+    Return None if a parameter has been frozen or unfrozen since, which DDP does not notice.
+    """
+    found = [p for p in ddp._module_parameters if p.requires_grad]
+    size = sum(p.numel() * p.element_size() for p in found)
+    facts = vars(ddp)["logger"]._get_ddp_logging_data().ints_map
+    constructed = facts.get("num_parameter_tensors"), facts.get("total_parameter_size_bytes")
+    return found if constructed == (len(found), size) else None
+
+
+def buckets_of_gradients(ddp: Any, parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Return the buckets in which DDP reduces gradients from its second step on: lists of parameters.
 
-    Their order is that in which gradients become ready. With `find_unused_parameters` it is that of the module.
+    `parameters` are in the order in which gradients become ready, or with `find_unused_parameters` in the module's.
     """
     config, unused = getattr(ddp, "_bucket_config", None), ddp.find_unused_parameters
     first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap
     limits = list(getattr(config, "per_bucket_bytes_caps", None) or (first, ddp.bucket_bytes_cap))
-    order = list(parameters if unused else ready)
-    buckets, _ = torch.distributed._compute_bucket_assignment_by_size(order, limits)
-    found = [[order[i] for i in bucket] for bucket in buckets]
+    buckets, _ = torch.distributed._compute_bucket_assignment_by_size(list(parameters), limits)
+    found = [[parameters[i] for i in bucket] for bucket in buckets]
     return found[::-1] if unused else found

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from thunder.runtime.torch_private import autocast_devices
 from thunder.transforms.base import Transform
 
 __all__ = ["AutocastTransform", "autocast"]
@@ -34,7 +35,9 @@ class AutocastTransform(Transform):
     @contextlib.contextmanager
     def _contexts(self) -> Any:
         with contextlib.ExitStack() as stack:
-            for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            for device in autocast_devices():
+                if device == "cuda" and not torch.cuda.is_available():
+                    continue  # torch would warn
                 stack.enter_context(torch.autocast(device, self.dtype))
             yield
 
@@ -46,5 +49,5 @@ class AutocastTransform(Transform):
 
 
 def autocast(dtype: torch.dtype = torch.bfloat16) -> AutocastTransform:
-    """Return a transform that runs a program as under `torch.autocast` with `dtype`, on CPUs and GPUs."""
+    """Return a transform that runs a program as under `torch.autocast` with `dtype`, on all devices."""
     return AutocastTransform(dtype)

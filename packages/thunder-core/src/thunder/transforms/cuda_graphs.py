@@ -145,6 +145,9 @@ def _why_not(bsym: BoundSymbol) -> str | None:
     """Return the reason why an operation cannot be part of a graph, or None."""
     if not runs(bsym) or not bsym.out_names:
         return "is not a computation"
+    declared = _declared(bsym)
+    if declared is not None:
+        return declared
     if _has_tag(bsym):
         return "has effects, waits for the device, or is opaque"
     if written_arguments(bsym) is None:
@@ -161,6 +164,14 @@ def _why_not(bsym: BoundSymbol) -> str | None:
     if _reads_groups_on_the_host(bsym):
         return "reads the ends of groups on the host"
     return None
+
+
+def _declared(bsym: BoundSymbol) -> str | None:
+    """Return why the executor does not want an operation in a graph (`capturable=`), or None."""
+    found = bsym.sym.capturable
+    if callable(found):
+        found = found(*bsym.args, **bsym.kwargs)
+    return None if found is True else found or f"must not be captured, as the executor {bsym.sym.executor} says"
 
 
 def _numbers(values: Iterable[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "raw_operators": ("all_reduce",) * 2,
     "two_in_flight": ("all_reduce", "all_gather"),
     "result_in_flight": ("all_reduce",) * 2,
-    "coalesced": ("all_reduce",) * 2,
+    "coalesced": ("all_reduce", "all_gather", "all_reduce"),  # of concatenations, as gloo does it
     "rank_is_read": (),
     "in_place_operator": ("all_reduce",),
     "gradient": ("all_reduce",) * 2,
@@ -45,6 +45,9 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "a_view_in_place": ("all_reduce",),
     "asynchronous": ("all_reduce",),
     "several_at_once": ("all_reduce", "all_gather"),
+    "slices_at_once": ("all_reduce",) * 2,
+    "work_class": ("all_reduce",),
+    "channels_last": ("all_reduce",),
     "lists": ("all_gather", "reduce_scatter"),
     "into_tensors": ("all_gather", "reduce_scatter"),
     "from_one_rank": ("broadcast", "reduce"),
@@ -62,6 +65,10 @@ COMPILED: dict[str, tuple[str, ...]] = {
 EAGER = {
     "read_in_flight": "before it waits for it",
     "not_waited_for": "does not wait for it",
+    "read_before_wait": "before it waits for the collective that writes it",
+    "written_before_wait": "before it waits for the collective that writes it",
+    "one_column": "not contiguous",
+    "new_group": "creates or destroys a process group",
     "gathered_objects": "Pickler",
     "decided": "data-dependent",
 }

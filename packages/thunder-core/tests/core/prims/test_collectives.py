@@ -22,7 +22,6 @@ from thunder.core.verify import verify
 from thunder.execution.regions import fused, partition
 from thunder.passes.cse import cse
 from thunder.passes.dce import dce
-from thunder.passes.overlap import overlapped
 
 PAIR = Group("5", (0, 2), "mesh_dp")
 
@@ -98,43 +97,6 @@ def test_passes_keep_all_collectives_in_order(trace: Trace) -> None:
     expected = collectives(trace)
     parts = partition(trace, lambda op: op.sym.name in ("add", "exp"))
     assert collectives(verify(fused(trace, parts, lambda region: None, "Regions"))) == expected
-
-
-@given(programs())
-@settings(max_examples=60, deadline=None)
-def test_overlap_keeps_the_order_of_starts(trace: Trace) -> None:
-    moved = verify(overlapped(trace))
-    starts = [[c for c in collectives(t) if not c.startswith("wait")] for t in (trace, moved)]
-    assert starts[0] == starts[1]
-    before, after = ({str(op) for op in t.bound_symbols} for t in (trace, moved))
-    assert before == after and len(trace.bound_symbols) == len(moved.bound_symbols)
-
-
-def test_a_collective_starts_early_and_is_waited_for_late() -> None:
-    """With what packs its operands, but not with other work that these need."""
-
-    def program(a: Any) -> Any:
-        b = prims.matmul(a, a)
-        c = prims.matmul(b, b)
-        packed = prims.cat([prims.mul(b, b), b], 0)
-        done = prims.wait(prims.all_reduce(packed, "sum", PAIR))
-        d = prims.sin(c)
-        return prims.wait(prims.all_reduce(d, "sum", PAIR)), done
-
-    trace = overlapped(record(program, [float_tensor("a", 4, 4)]))
-    names = [op.sym.name for op in trace.bound_symbols if op.sym.name not in ("unpack_trivial", "python_return")]
-    assert names == ["matmul", "mul", "cat", "all_reduce", "matmul", "sin", "all_reduce", "wait", "wait"]
-
-
-def test_nothing_moves_across_a_write() -> None:
-    def program(a: Any, b: Any) -> Any:
-        c = prims.exp(a)
-        prims.copy_(c, b)
-        flying = prims.all_reduce(prims.mul(b, b), "sum", PAIR)
-        return prims.wait(flying)
-
-    trace = record(program, [float_tensor("a", 4), float_tensor("b", 4)])
-    assert [str(op) for op in overlapped(trace).bound_symbols] == [str(op) for op in trace.bound_symbols]
 
 
 def test_computation_around_a_collective_is_one_region() -> None:

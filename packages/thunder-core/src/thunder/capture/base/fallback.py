@@ -15,6 +15,7 @@ import torch
 from thunder.capture.base.user_lines import user_line
 from thunder.core.errors import (
     PluginLoadError,
+    RankMismatchError,
     ResultVerificationError,
     ThunderError,
     TraceVerificationError,
@@ -81,7 +82,7 @@ def stays_an_error(error: BaseException) -> bool:
     The defect is one of a plugin, of an executor or of a transform, or a check found it that the user has asked for.
     """
     return is_of_extension(error) or isinstance(
-        error, (PluginLoadError, ResultVerificationError, TraceVerificationError)
+        error, (PluginLoadError, RankMismatchError, ResultVerificationError, TraceVerificationError)
     )
 
 

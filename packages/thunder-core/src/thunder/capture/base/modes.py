@@ -18,7 +18,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from thunder.capture.base.substitutions import Substitutions
 from thunder.runtime.settings import attention_kernels
-from thunder.runtime.torch_private import function_modes, functorch_active
+from thunder.runtime.torch_private import autocast_devices, function_modes, functorch_active
 from thunder.torch.private import (
     DeviceContext,
     DisableTorchFunction,
@@ -75,7 +75,7 @@ def keep_modes(substitutions: Substitutions) -> None:
 
 def keep_grad_mode(substitutions: Substitutions) -> None:
     """Restore grad mode and autocast if the program raises. A program that returns may change them."""
-    autocast = {device: torch.is_autocast_enabled(device) for device in ("cpu", "cuda")}
+    autocast = {device: torch.is_autocast_enabled(device) for device in autocast_devices()}
     substitutions.callback(_restore_grad_mode, substitutions, torch.is_grad_enabled(), autocast)
 
 

@@ -15,13 +15,14 @@ A program with collectives is guarded on the rank, the number of processes, and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.writing import assign
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
@@ -33,7 +34,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, proxies_in
 from thunder.runtime.kernels import collectives
-from thunder.torch.collectives import FUNCTIONAL
+from thunder.torch.collectives import FUNCTIONAL, joins_tensors
 
 __all__ = [
     "call_collective", "check_scope", "finish_collectives", "note_group", "replaced_collectives", "start",
@@ -59,7 +60,10 @@ def call_collective(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: di
         fall_back(f"the program calls {title}, whose gradient torch does not define, on a tensor that requires grad")
     check_scope(tracer, title)
     out = kwargs.pop("out", None)
-    results = start(tracer, title, function, *args, **kwargs)
+    if name.startswith("all_") and "_coalesced" in name and _joins(tracer, args):
+        results = _start_joined(tracer, title, name.partition("_coalesced")[0], *args, **kwargs)
+    else:
+        results = start(tracer, title, function, *args, **kwargs)
     if not in_place:
         return results
     target = args[0] if out is None else out
@@ -67,6 +71,24 @@ def call_collective(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: di
     for one, result in pairs:
         assign(tracer, one, result, name)
     return target
+
+
+def _joins(tracer: Tracer, args: Sequence[Any]) -> bool:
+    devices = [tracer.handle_of(x).device for x in args[0]]
+    with tracer.recording():
+        return len(devices) > 1 and joins_tensors(args[-1], devices[0])
+
+
+def _start_joined(tracer: Tracer, title: str, name: str, inputs: Sequence[Any], *args: Any) -> list[Any]:
+    """Record a collective on the concatenation of tensors, and return its results, which are not in flight."""
+    if len({x.dtype for x in inputs}) > 1:
+        fall_back(f"the program calls {title} on tensors of different dtypes")
+    with TracingMode():
+        flat = tracer.handle_of(torch.cat([x.reshape(-1) for x in inputs]))
+        found = wait(tracer, start(tracer, title, FUNCTIONAL[name], flat, *args))
+        parts = found.reshape(-1, flat.shape[0]).split([x.numel() for x in inputs], 1)
+        heads = [x.shape if name == "all_reduce" else (-1, *x.shape[1:]) for x in inputs]
+        return [part.reshape(head) for part, head in zip(parts, heads)]
 
 
 def check_scope(tracer: Tracer, title: str) -> None:
@@ -83,6 +105,7 @@ def start(tracer: Tracer, title: str, function: Callable[..., Any], *args: Any, 
     grad = any(map(needs_grad, tensors_in(args, kwargs)))
     with tracer.recording():
         current_log().add("collective", title, where=state.source)
+        tracer.communication.check_reads(map(tracer.handle_of, tensors_in(args, kwargs)))
         before = len(tracer.trace.scopes[-1])
         out = function(*tracer.unwrap(args), **tracer.unwrap(kwargs))
         for op in tracer.trace.scopes[-1][before:]:
@@ -129,6 +152,7 @@ def finish_collectives(tracer: Tracer) -> None:
         fall_back("the program calls a DistributedDataParallel module, and leaves backward() to its caller")
     if tracer.communication.groups:
         _refuse_early_reads(tracer)
+    _refuse_unused_parameters(tracer)
     for handle in list(tracer.handles):
         if handle._storage.value.name in tracer.communication.in_flight and not handle._views:
             wait(tracer, handle)
@@ -138,6 +162,17 @@ def finish_collectives(tracer: Tracer) -> None:
             for p in proxies_in(producer.output):
                 if p.name in tracer.communication.in_flight:
                     waited(tracer, p)
+
+
+def _refuse_unused_parameters(tracer: Tracer) -> None:
+    """Fall back if a parameter of a sharded module gets no gradient: torch leaves it out of the reduction."""
+    if not tracer.communication.units or not torch.is_grad_enabled():
+        return
+    through = [op for op in tracer.trace.bound_symbols if OpTags.NON_DIFFERENTIABLE not in op.sym.tags]
+    used = {name for op in through for name in op.arg_names}
+    unused = [name for unit in tracer.communication.units for name in unit.trained if name not in used]
+    if unused:
+        fall_back(f"{len(unused)} parameters of a sharded module (fully_shard) get no gradient in backward()")
 
 
 def _refuse_early_reads(tracer: Tracer) -> None:
@@ -167,7 +202,17 @@ def replaced_collectives() -> list[tuple[Any, str, Any]]:
     module = sys.modules.get("torch.distributed.nn.functional")
     if hasattr(module, "_not_supported_under_compile"):  # it raises an error if `torch.compiler.is_compiling()`
         found.append((module, "_not_supported_under_compile", _supported))
-    return found
+    module = sys.modules.get("torch.distributed.distributed_c10d")
+    return found + [(module, name, _changes_groups) for name in _CHANGES_OF_GROUPS if hasattr(module, name)]
+
+
+# The functions that are called first when a process group is created or destroyed.
+_CHANGES_OF_GROUPS = ("_new_group_with_tag", "_new_process_group_helper", "destroy_process_group", "split_group")
+
+
+def _changes_groups(*args: Any, **kwargs: Any) -> NoReturn:
+    """Fall back before the group exists: the names of groups count the calls."""
+    fall_back("the program creates or destroys a process group")
 
 
 def _supported(name: str, **kwargs: Any) -> None:

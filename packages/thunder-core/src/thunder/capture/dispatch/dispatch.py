@@ -276,8 +276,10 @@ def _functional_form(func: Any, name: str) -> Symbol | None:
 def _call_language(tracer: Tracer, fn: Any, args: Any, kwargs: Any) -> Any:
     if isinstance(fn, Symbol):
         return tracer.call_symbol(fn, args, kwargs)
-    grad = any(needs_grad(t) for t in tensors_in(args, kwargs))
+    tensors = tensors_in(args, kwargs)
+    grad = any(needs_grad(t) for t in tensors)
     with tracer.recording():
+        tracer.communication.check_reads(map(tracer.handle_of, tensors))
         args, kwargs = tracer.unwrap(args), tracer.unwrap(kwargs)
         out = fn(*args, **kwargs)
         if grad and tracer.detaching and not torch.is_grad_enabled():

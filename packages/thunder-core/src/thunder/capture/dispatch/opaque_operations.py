@@ -32,7 +32,7 @@ from thunder.core.pytree import flat_items
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.executors.torchex.base import ex as torch_executor
 from thunder.executors.torchex.base import qualified_name
-from thunder.runtime.torch_private import functorch_active
+from thunder.runtime.torch_private import autocast_devices, functorch_active
 from thunder.torch.private import OpOverload, OpOverloadPacket
 
 __all__ = ["derived_symbol", "is_collective", "opaque_call", "opaque_jvp", "opaque_symbol", "opaque_vmap"]
@@ -57,7 +57,8 @@ def opaque_symbol(func: Any) -> Symbol:
 
 def _enabled_autocast() -> tuple[tuple[str, torch.dtype], ...]:
     """Return the device types for which autocast is enabled, with its dtypes."""
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+    enabled = [kind for kind in autocast_devices() if torch.is_autocast_enabled(kind)]
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in enabled)
 
 
 def opaque_call(func: Any) -> Symbol:

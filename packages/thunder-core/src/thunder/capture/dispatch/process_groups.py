@@ -18,12 +18,14 @@ import torch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.dispatch.collectives import check_scope, start, wait
 from thunder.capture.dispatch.writing import assign
+from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.layout import memory_order
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core import prims
 from thunder.core.groups import Group
 from thunder.core.state import state
-from thunder.torch.collectives import group_named, reduction_name
+from thunder.torch.collectives import group_named, joins_tensors, reduction_name
 
 __all__ = ["TracedWork", "replaced_methods"]
 
@@ -43,11 +45,22 @@ _METHODS = (
 
 
 class TracedWork:
-    """The work that a traced collective returns: `wait` assigns the results to the tensors that receive them."""
+    """The work that a traced collective returns: `wait` assigns the results to `targets`, which receive them.
 
-    def __init__(self, tracer: Tracer, results: Sequence[Handle], finish: Callable[..., None]):
+    Until then, nothing may use the targets.
+    """
+
+    def __init__(
+        self, tracer: Tracer, results: Sequence[Handle], finish: Callable[..., None], targets: Sequence[Any] = ()
+    ):
         self._tracer = tracer
         self._rest: tuple[Sequence[Handle], Callable[..., None]] | None = (results, finish)
+        self._pending = [tracer.handle_of(x) for x in targets]
+        with tracer.recording():
+            for x in self._pending:
+                aliasing.check_pending(x)
+        for x in self._pending:
+            x._storage.pending += (x,)
         tracer.communication.works.append(self)
 
     def wait(self, timeout: Any = None) -> bool:
@@ -55,6 +68,9 @@ class TracedWork:
         if self._rest is not None:
             (results, finish), self._rest = self._rest, None  # it must not keep tensors of the trace alive
             self._tracer.communication.works.remove(self)
+            for x in self._pending:
+                x._storage.pending = tuple([other for other in x._storage.pending if other is not x])
+            self._pending.clear()
             finish(*[wait(self._tracer, x) for x in results])
         return True
 
@@ -63,6 +79,11 @@ class TracedWork:
         self.wait()
 
     block_current_stream = synchronize
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Make `isinstance(work, torch.distributed.Work)` true."""
+        return torch.distributed.Work  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -96,11 +117,33 @@ def _replacement(name: str) -> Callable[..., Any]:
         check_scope(tracer, f"`{name}` of torch.distributed")
         if torch.is_grad_enabled() and any(map(needs_grad, tensors_in(args, kwargs))):
             fall_back(f"the program calls `{name}` of torch.distributed on a tensor that requires grad")
+        given = [_as_in_memory(tracer, name, x) for x in args]
         with tracer.recording():
             named = group_named(group)
-        return record(tracer, named, *args, **kwargs)
+        return record(tracer, named, *given, **kwargs)
 
     return call
+
+
+# These take the elements in the order of memory, whatever the order of the dimensions, e.g. with channels last.
+_IN_MEMORY_ORDER = ("allreduce", "broadcast", "recv", "reduce", "send")
+
+
+def _as_in_memory(tracer: Tracer, name: str, x: Any) -> Any:
+    """Return a contiguous view of each tensor, or fall back: backends reject others, or ignore their strides."""
+    if isinstance(x, (list, tuple)):
+        return [_as_in_memory(tracer, name, item) for item in x]
+    if not isinstance(x, torch.Tensor):
+        return x
+    with tracer.recording():
+        handle = tracer.handle_of(x)
+        aliasing.read(handle)  # finds the storage of the handle
+        order = memory_order(handle)
+    if order == list(range(x.dim())):
+        return x
+    if order is None or name not in _IN_MEMORY_ORDER:
+        fall_back(f"the program calls `{name}` of torch.distributed on a tensor that is not contiguous")
+    return x.permute(order)
 
 
 def _leave_to_python(name: str, *args: Any, **kwargs: Any) -> NoReturn:
@@ -119,14 +162,27 @@ def _title(name: str) -> str:
 def _in_place(tracer: Tracer, name: str, sym: Any, target: Any, *args: Any) -> TracedWork:
     """Record a collective that replaces the elements of `target`."""
     result = start(tracer, _title(name), sym, tracer.handle_of(target), *args)
-    return TracedWork(tracer, [result], lambda found: assign(tracer, target, found, name))
+    return TracedWork(tracer, [result], lambda found: assign(tracer, target, found, name), [target])
 
 
 @_recorded("allreduce", "allreduce_coalesced")
 def _all_reduce(tracer: Tracer, group: Group, tensors: Sequence[Any], opts: Any) -> TracedWork:
     op = _reduction(opts.reduceOp)
+    if len(tensors) > 1 and joins_tensors(group.name, tensors[0].device):
+        return _all_reduce_joined(tracer, group, tensors, op)
     works = [_in_place(tracer, "all_reduce", prims.all_reduce, x, op, group) for x in tensors]
     return works[0] if len(works) == 1 else _together(tracer, works)
+
+
+def _all_reduce_joined(tracer: Tracer, group: Group, tensors: Sequence[Any], op: str) -> TracedWork:
+    flat = tracer.handle_of(torch.cat([x.reshape(-1) for x in tensors]))
+    result = start(tracer, _title("all_reduce_coalesced"), prims.all_reduce, flat, op, group)
+
+    def finish(found: Any) -> None:
+        for target, part in zip(tensors, found.split([x.numel() for x in tensors])):
+            assign(tracer, target, part.reshape(target.shape), "all_reduce")
+
+    return TracedWork(tracer, [result], finish, tensors)
 
 
 def _together(tracer: Tracer, works: Sequence[TracedWork]) -> TracedWork:
@@ -154,7 +210,9 @@ def _all_gather(tracer: Tracer, group: Group, output: Any, input: Any, opts: Any
     if output.dtype is not input.dtype or output.numel() != group.size * input.numel():
         fall_back("the program calls all_gather into a tensor that does not fit")  # eager mode raises torch's error
     result = start(tracer, _title("all_gather_into_tensor"), prims.all_gather, tracer.handle_of(input), group)
-    return TracedWork(tracer, [result], lambda found: assign(tracer, output, found.reshape(output.shape), "all_gather"))
+    return TracedWork(
+        tracer, [result], lambda found: assign(tracer, output, found.reshape(output.shape), "all_gather"), [output]
+    )
 
 
 @_recorded("allgather")
@@ -170,7 +228,7 @@ def _all_gather_list(
         for i, target in enumerate(targets):
             assign(tracer, target, found[i].reshape(target.shape), "all_gather")
 
-    return TracedWork(tracer, [result], finish)
+    return TracedWork(tracer, [result], finish, targets)
 
 
 @_recorded("_reduce_scatter_base", "reduce_scatter_single")
@@ -181,7 +239,7 @@ def _reduce_scatter(tracer: Tracer, group: Group, output: Any, input: Any, opts:
     flat = tracer.handle_of(input.reshape(group.size, -1))
     result = start(tracer, _title("reduce_scatter_tensor"), prims.reduce_scatter, flat, op, group)
     return TracedWork(
-        tracer, [result], lambda found: assign(tracer, output, found.reshape(output.shape), "reduce_scatter")
+        tracer, [result], lambda found: assign(tracer, output, found.reshape(output.shape), "reduce_scatter"), [output]
     )
 
 
@@ -209,7 +267,7 @@ def _all_to_all(
         tracer, _title("all_to_all_single"), prims.all_to_all, tracer.handle_of(input), lengths(output, received),
         lengths(input, sent), group,
     )  # fmt: skip
-    return TracedWork(tracer, [result], lambda found: assign(tracer, output, found, "all_to_all"))
+    return TracedWork(tracer, [result], lambda found: assign(tracer, output, found, "all_to_all"), [output])
 
 
 @_recorded("gather")
@@ -225,7 +283,7 @@ def _gather(
         for i, target in enumerate(targets):
             assign(tracer, target, found[i], "gather")
 
-    return TracedWork(tracer, [result], finish)
+    return TracedWork(tracer, [result], finish, targets)
 
 
 @_recorded("scatter")
@@ -238,7 +296,7 @@ def _scatter(
     stack = tracer.handle_of(torch.stack(list(parts))) if parts else None
     like = tracer.handle_of(target)
     result = start(tracer, _title("scatter"), prims.scatter_from, stack, like, opts.rootRank, group)
-    return TracedWork(tracer, [result], lambda found: assign(tracer, target, found, "scatter"))
+    return TracedWork(tracer, [result], lambda found: assign(tracer, target, found, "scatter"), [target])
 
 
 @_recorded("send")

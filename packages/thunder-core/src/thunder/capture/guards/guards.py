@@ -25,6 +25,7 @@ from thunder.runtime.guards import GuardFailed, TensorsDiffer
 from thunder.runtime.messages import format_value
 from thunder.runtime.torch_private import (
     any_autocast,
+    autocast_devices,
     current_device,
     deterministic,
     function_modes,
@@ -76,10 +77,10 @@ def state_checks() -> list[StateCheck]:
         ),
         _state("matmul_precision()", "!=", precision, "the precision of products", helper=matmul_precision),
     ]
-    if not any(torch.is_autocast_enabled(d) for d in ("cpu", "cuda")):
+    if not any_autocast():
         off = Message("autocast was off and is on")
         return [*states, StateCheck("any_autocast()", (), off, {"any_autocast": any_autocast})]
-    for d in ("cpu", "cuda"):
+    for d in autocast_devices():
         enabled, dtype = torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)
         states.append(_state("torch.is_autocast_enabled({1})", "is not", enabled, f"autocast on {d}", d))
         states.append(_state("torch.get_autocast_dtype({1})", "is not", dtype, f"autocast's dtype on {d}", d))

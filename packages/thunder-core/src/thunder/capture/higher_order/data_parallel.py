@@ -3,8 +3,9 @@
 
 The forward broadcasts the buffers of rank 0. After `backward()`, the gradients are averaged over all ranks, in buckets.
 DDP does both in C++, outside of autograd's graph, so a trace cannot see it. The buckets are those that DDP forms after
-its first step, so that the sums have the same bits. As in DDP, it is the accumulated `.grad` that is averaged, and only
-if the forward did not run under `no_sync()`.
+its first step, so that the sums have the same bits. As in DDP, they depend on the order in which gradients become ready
+in the first step of the first rank, and it is the accumulated `.grad` that is averaged, and only if the forward did not
+run under `no_sync()`.
 
 A program that calls DDP and leaves `backward()` to its caller falls back: then DDP itself reduces the gradients that
 the compiled module inside returns.
@@ -12,6 +13,10 @@ the compiled module inside returns.
 
 from __future__ import annotations
 
+import datetime
+import json
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +28,10 @@ from thunder.capture.dispatch.collectives import check_scope, start, wait
 from thunder.capture.dispatch.writing import assign
 from thunder.capture.tensors.communication import Replica
 from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.layout import memory_order
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
+from thunder.core.groups import UNITS, Group
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
@@ -59,6 +66,7 @@ def _why_not(tracer: Tracer, ddp: Any, inputs: Any) -> str | None:
         ("in a join context", ddp._join_config.enable),
         ("that runs optimizers in backward", bool(getattr(ddp, "_optimizers_in_backward", ()))),
         ("in a transform", bool(tracer.parts)),
+        ("whose parameters were replaced or added afterwards", not private.named_as_constructed(ddp)),
     ]
     found = next((reason for reason, holds in reasons if holds), None)
     if found is not None:
@@ -85,9 +93,10 @@ def _replica_of(tracer: Tracer, ddp: Any) -> Replica:
         return known
     ranks = ddp.process_group
     with tracer.recording():
-        ignored = ddp.parameters_to_ignore
-        named = [(name, p) for name, p in ddp.module.named_parameters() if p.requires_grad and name not in ignored]
-        replica = Replica(ddp, group_named(ranks), [p for _, p in named])
+        parameters = private.reduced_parameters(ddp)
+        if parameters is None:
+            fall_back("the program calls a DistributedDataParallel module with parameters (un)frozen afterwards")
+        replica = Replica(ddp, group_named(ranks), parameters)
     tracer.communication.replicas.append(replica)
     return replica
 
@@ -100,10 +109,18 @@ def _broadcast_buffers(tracer: Tracer, ddp: Any, replica: Replica) -> None:
         kinds.setdefault((handle.dtype, handle.device), []).append(handle)
 
     def broadcast(flat: Any) -> Any:
-        return start(tracer, "DistributedDataParallel", prims.broadcast, flat, 0, replica.group)
+        return _start_bucket(tracer, prims.broadcast, flat, 0, replica.group)
 
     with TracingMode(), torch.no_grad():
         _exchange(tracer, list(kinds.values()), broadcast, factor=None)
+
+
+def _start_bucket(tracer: Tracer, sym: Any, flat: Any, *args: Any) -> Any:
+    """Record the start of a collective on a bucket, which is not merged with other collectives."""
+    result = start(tracer, "DistributedDataParallel", sym, flat, *args)
+    units = tracer.trace.info.setdefault(UNITS, {})
+    units[result._storage.value.name] = f"bucket {len(units)} of DistributedDataParallel"
+    return result
 
 
 def _exchange(
@@ -141,11 +158,54 @@ def reduce_gradients(tracer: Tracer, leaves: Sequence[Handle], gradient_of: Call
 
 def _reduce(tracer: Tracer, replica: Replica, ready: Sequence[Any], gradient_of: Callable[[Handle], Any]) -> None:
     with tracer.recording():
-        buckets = private.buckets_of_gradients(replica.module, replica.parameters, ready)
+        buckets = private.buckets_of_gradients(replica.module, _in_common_order(replica, ready))
 
     def all_reduce(flat: Any) -> Any:
-        return start(tracer, "DistributedDataParallel", prims.all_reduce, flat, "sum", replica.group)
+        return _start_bucket(tracer, prims.all_reduce, flat, "sum", replica.group)
 
     with TracingMode(), torch.no_grad():
-        gradients = [[tracer.handle_of(gradient_of(tracer.handle_of(p))) for p in bucket] for bucket in buckets]
+        gradients = [[_in_bucket(tracer, p, gradient_of(tracer.handle_of(p))) for p in bucket] for bucket in buckets]
         _exchange(tracer, gradients, all_reduce, factor=1 / replica.group.size)
+        if replica.module.find_unused_parameters:  # other ranks may run DDP eagerly, which counts the uses
+            used = torch.ones(len(replica.parameters), dtype=torch.int32, device=replica.parameters[0].device)
+            wait(tracer, all_reduce(tracer.handle_of(used)))
+
+
+# For each module the order in which gradients become ready, as the indices of parameters. It is the same on all ranks.
+_ORDERS: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+_exchanges: Counter[str] = Counter()  # by the name of the group
+_TIMEOUT = datetime.timedelta(seconds=300)
+
+
+def _in_common_order(replica: Replica, ready: Sequence[Any]) -> list[Any]:
+    """Return the parameters in an order on which all ranks agree, also if they trace other programs later."""
+    if replica.module.find_unused_parameters:
+        return replica.parameters
+    order = _ORDERS.get(replica.module)
+    if order is None:
+        index = {id(p): i for i, p in enumerate(replica.parameters)}
+        order = _ORDERS[replica.module] = _of_first_rank(replica.group, [index[id(p)] for p in ready])
+    return [replica.parameters[i] for i in order]
+
+
+def _of_first_rank(group: Group, order: list[int]) -> list[int]:
+    """Return the order of the first rank of a group, which posts it to the store, as DDP broadcasts it."""
+    if group.size == 1 or torch.distributed.get_backend() == "fake":
+        return order
+    import torch.distributed.distributed_c10d as c10d
+
+    _exchanges[group.name] += 1
+    store, key = c10d._get_default_store(), f"thunder/data_parallel/{group.name}/{_exchanges[group.name]}"
+    if torch.distributed.get_rank() == group.ranks[0]:
+        store.set(key, json.dumps(order))
+        return order
+    store.wait([key], _TIMEOUT)
+    return json.loads(store.get(key))  # type: ignore[no-any-return]
+
+
+def _in_bucket(tracer: Tracer, parameter: Any, gradient: Any) -> Handle:
+    """Return a view of a gradient whose elements are in the order in which a bucket of DDP contains them."""
+    with tracer.recording():
+        order = memory_order(tracer.handle_of(parameter))
+    keeps = order is None or order == list(range(gradient.dim()))
+    return tracer.handle_of(gradient if keeps else gradient.permute(order))

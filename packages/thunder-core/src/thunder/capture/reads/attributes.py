@@ -122,6 +122,10 @@ class AttributeReads:
         else:
             self._classes.read_of_class(x, name)
 
+    def function_read(self, fn: Any, name: str) -> None:
+        """Record that the program reads or queries an attribute of a function or of a method by its name."""
+        self._recorder.code.attributes.read(getattr(fn, "__func__", fn), name)
+
     def special_method_read(self, cls: type, name: str) -> None:
         """Record that the program depends on whether a class has a special method."""
         if not is_library_class(cls) and (id(cls), name) not in self.seen:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replacements of built-in functions that read attributes of any object, e.g. `getattr`, `vars` and `dir`.
 
-No hook sees the attributes of a class whose metaclass is `type`. User code therefore calls these functions while it is
-traced: they report reads of classes before they call the built-in function.
+No hook sees the attributes of a class whose metaclass is `type`, nor those of functions. User code therefore calls
+these functions while it is traced: they report reads of classes and functions before they call the built-in function.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import builtins
 import functools
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,14 +20,19 @@ from thunder.capture.base.phase import TracerPhase, active
 __all__ = ["BUILTIN_READERS"]
 
 _get_ident = threading.get_ident
+_FUNCTIONS = (types.FunctionType, types.MethodType)
 
 
 def _report(x: Any, name: Any) -> None:
-    if active.thread == _get_ident() and issubclass(type(x), type) and type(name) is str:
-        reader: Any = active.reader
-        if (id(x), name) not in reader.seen:
-            with TracerPhase():
-                reader.value_read(x, name)
+    if active.thread != _get_ident() or type(name) is not str:
+        return
+    reader: Any = active.reader
+    if type(x) in _FUNCTIONS:
+        with TracerPhase():
+            reader.function_read(x, name)
+    elif issubclass(type(x), type) and (id(x), name) not in reader.seen:
+        with TracerPhase():
+            reader.value_read(x, name)
 
 
 @functools.wraps(builtins.getattr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import sys
 from collections.abc import Iterator
 from types import CodeType
@@ -20,6 +21,7 @@ __all__ = [
     "assigned_cells",
     "attribute_names",
     "attributes_not_of_self",
+    "catches_missing_attributes",
     "compared_objects",
     "compares_identity",
     "global_loads",
@@ -27,6 +29,7 @@ __all__ = [
     "measured",
     "nested_codes",
     "raised_by_branch",
+    "reads_past_hooks",
     "stored_attributes",
     "stored_globals",
     "stored_past_hooks",
@@ -53,6 +56,7 @@ _CONSTANT = {dis.opmap[name] for name in ("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_
 _IMPORT, _IMPORT_FROM = dis.opmap["IMPORT_NAME"], dis.opmap["IMPORT_FROM"]
 # The last two, before and since Python 3.12, load the variables of functions in the body of a class.
 _DEREF = {dis.opmap[n] for n in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if n in dis.opmap}
+_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 _CALLS = {dis.opmap[name] for name in ("CALL", "PRECALL", "CALL_FUNCTION") if name in dis.opmap}
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLOSURE")
 _EXTENDED, _CACHE = dis.EXTENDED_ARG, dis.opmap.get("CACHE", -1)
@@ -131,6 +135,8 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
                 loads[chain] = None
         else:
             chain = ()
+            if op == _MATCH_CLASS and argument:  # patterns by position
+                attributes["__match_args__"] = None
             if op == _IMPORT:
                 imported.add(names[argument])
             elif op == _IMPORT_FROM:
@@ -293,15 +299,19 @@ def compares_identity(code: CodeType) -> bool:
 _MAKES_SETS = {dis.opmap[n] for n in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if n in dis.opmap}
 _LOAD_CONST = {dis.opmap[n] for n in ("LOAD_CONST", "LOAD_CONST_IMMORTAL") if n in dis.opmap}
 _OF_HASHES = frozenset({"hash", "__hash__", "set", "frozenset"})
+# Positions in sources. Programs are saved for code that moves in its file.
+_OF_POSITIONS = frozenset({"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab",
+                           "f_lineno", "tb_lineno", "lineno"})  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
-def uses_hashes(code: CodeType) -> bool:
-    """Check whether code may depend on hashes, which differ between processes: it calls `hash`, or makes sets.
+def varies_among_processes(code: CodeType) -> bool:
+    """Check whether code may depend on what differs between processes.
 
-    A test `x in {"a", "b"}` depends on no order.
+    These are hashes (the code calls `hash` or makes sets), and positions in sources. A test `x in {"a", "b"}` depends
+    on no order.
     """
-    if not _OF_HASHES.isdisjoint(code.co_names):
+    if not _OF_HASHES.isdisjoint(code.co_names) or not _OF_POSITIONS.isdisjoint((*code.co_names, *code.co_consts)):
         return True
     constant = False  # whether the previous instruction loads a set
     for op, argument in _instructions(code):
@@ -330,6 +340,14 @@ ATTRIBUTES_OF_FUNCTIONS = (
 )  # fmt: skip
 
 
+def reads_past_hooks(code: CodeType) -> str | None:
+    """Return the name by which code reads attributes unseen, or None, e.g. `object.__getattribute__(x, "k")`."""
+    for name in ("__globals__", "__closure__"):
+        if name in attribute_names(code) or name in code.co_consts:
+            return name
+    return "__getattribute__" if "__getattribute__" in attribute_names(code) else None
+
+
 def attributes_of_functions(code: CodeType) -> frozenset[str]:
     """Return the attributes in `ATTRIBUTES_OF_FUNCTIONS` that code may read from a function.
 
@@ -345,6 +363,21 @@ def attributes_of_functions(code: CodeType) -> frozenset[str]:
             found.add(name)
         before = "__class__" if op in _CALLS and "type" in code.co_names else name
     return frozenset(found)
+
+
+_CATCHING = frozenset({"AttributeError", "Exception", "BaseException", "suppress"})
+_PUSH_ERROR, _POP = dis.opmap.get("PUSH_EXC_INFO", -1), dis.opmap["POP_TOP"]
+
+
+@functools.lru_cache(maxsize=1024)
+def catches_missing_attributes(code: CodeType) -> bool:
+    """Check whether code may catch the error of an attribute that does not exist."""
+    if not _CATCHING.isdisjoint(code.co_names):
+        return True
+    instructions = [op for op, _ in _instructions(code)]
+    if "SETUP_FINALLY" in dis.opmap and _PUSH_ERROR == -1:  # Python 3.10
+        return dis.opmap["SETUP_FINALLY"] in instructions
+    return any(a == _PUSH_ERROR and b == _POP for a, b in itertools.pairwise(instructions))  # a bare `except:`
 
 
 @functools.lru_cache(maxsize=1024)

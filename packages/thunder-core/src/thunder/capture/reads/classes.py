@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from collections.abc import Iterable
 from types import CodeType
 from typing import Any
 
@@ -47,7 +48,7 @@ _OF_ENUMS = frozenset({"_member_map_", "_member_names_", "_value2member_map_", "
                        "_unhashable_values_", "_hashable_values_", "_flag_mask_", "_all_bits_", "_boundary_",
                        "_inverted_", "_singles_mask_", "_use_args_", "_new_member_"})  # fmt: skip
 # Functions that accept the name of an attribute.
-_ASKING = frozenset({"getattr", "hasattr"})
+_ASKING = frozenset({"getattr", "hasattr", "attrgetter", "methodcaller"})
 _OF_ALL_MODULES = Root(torch.nn.modules.module, "torch.nn.modules.module")
 _GLOBAL_HOOKS = [
     name
@@ -101,6 +102,12 @@ class ClassReads:
             for fn in functions_in(raw):
                 for code in codes_of(fn):
                     self._methods.setdefault(id(code), []).append((cls, name))
+
+    def has_lookup_with(self, code: CodeType) -> bool:
+        """Check whether code is of a class with its own `__getattribute__`, whose instances are guarded as a whole."""
+        owners = [cls for cls, _ in self._methods.get(id(code), ())]
+        classes = {c for owner in owners for c in owner.__mro__ if not is_library_class(c)}
+        return any("__getattribute__" in self._attributes_before(c) for c in classes)
 
     def instance_found(self, cls: type) -> None:
         """Record that a read found an instance. Its class must not gain special methods that it lacks."""
@@ -246,7 +253,7 @@ class ClassReads:
             before = self._attributes_before(cls)
             self._recorder.add(HasAttributes(self.know(cls), class_attributes(before)))
             for name, value in before.items():
-                if not name.startswith("__") and not hasattr(type(value), "__get__"):
+                if (not name.startswith("__") or name == "__match_args__") and not hasattr(type(value), "__get__"):
                     self._recorder.value(self.know(cls).variable(name), value)
 
     def names_listed(self, cls: type) -> None:
@@ -289,21 +296,27 @@ class ClassReads:
                     self.attribute_read(cls, name, raw)
 
     # -- at the end of the run ----------------------------------------------------------------------------------------
-    def guard_names_read_of_classes(self, ran: list[CodeType]) -> None:
-        """Guard attributes that code reads from classes (`type(self).K`, `cls.K`, `Config.K`), which no hook sees."""
+    def guard_names_read_of_classes(self, ran: list[CodeType], more: Iterable[str]) -> None:
+        """Guard attributes that code reads from classes (`type(self).K`, `cls.K`, `Config.K`), which no hook sees.
+
+        `more` are names that no code contains.
+        """
         names: set[str] = set()  # names read by code that may access the class of an object
         every: set[str] = set()
         asked = names_asked_for(ran)
+        names.update(more)
+        every.update(more)
         for code in ran:
             uses = {*bytecode.attribute_names(code)}
             if not any(issubclass(cls, type) for cls, _ in self._methods.get(id(code), ())):
                 uses = (uses - _OF_CLASSES) | bytecode.attributes_not_of_self(code)
             loads = {chain[0] for chain in bytecode.global_loads(code)}
-            if not loads.isdisjoint(_ASKING):
+            if not _ASKING.isdisjoint((*loads, *code.co_names)):
                 uses |= asked
             every |= uses
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
                 names |= uses
+        names |= every & {"__match_args__"}  # the classes of patterns
         for cls in [c for c in self._sources if not is_watched(c)]:
             owners = [c for c in cls.__mro__ if not is_library_class(c)]
             read = every if cls in self._values else names
@@ -327,7 +340,7 @@ class ClassReads:
                     self._recorder.absent(self.know(owner).variables, name)
                 continue
             value = before[name]
-            if not name.startswith("__") and not hasattr(type(value), "__get__"):
+            if (not name.startswith("__") or name == "__match_args__") and not hasattr(type(value), "__get__"):
                 if owner.__dict__.get(name, ABSENT) is value:
                     self.attribute_read(cls, name, self.lookup(cls, name))
                 else:
@@ -354,7 +367,7 @@ def names_asked_for(ran: list[CodeType]) -> set[str]:
     return {
         name
         for code in ran
-        if not _ASKING.isdisjoint(chain[0] for chain in bytecode.global_loads(code))
+        if not _ASKING.isdisjoint((*(chain[0] for chain in bytecode.global_loads(code)), *code.co_names))
         for name in code.co_consts
         if isinstance(name, str) and name.isidentifier()
     }

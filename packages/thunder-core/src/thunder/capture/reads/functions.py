@@ -34,6 +34,7 @@ from thunder.capture.reads.c_functions import communicates, denied, never_denied
 from thunder.capture.reads.classes import ClassReads
 from thunder.capture.reads.classify import classify
 from thunder.capture.reads.clocks import clock_of
+from thunder.capture.reads.function_attributes import FunctionAttributes
 from thunder.capture.reads.guard_kinds import IsObject
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.callables import Function
@@ -61,6 +62,8 @@ _INSPECTING = frozenset(
     for fn in (inspect.signature, inspect.getfullargspec, inspect.get_annotations, typing.get_type_hints)
 )
 
+_STATIC = id(inspect.getattr_static.__code__)
+
 
 def attention_kernels_source() -> Source:
     """Return the source of the enabled attention kernels."""
@@ -86,8 +89,8 @@ class CodeReads:
         self._nested: set[int] = set()  # the ids of code objects of functions defined in code that ran
         self._cells: set[int] = set()
         self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
-        self._of_functions: set[str] = set()  # attributes of functions that code reads
-        self._attributes: dict[int, tuple[Any, ...]] = {}  # of functions, when they were found; by the ids of these
+        self.attributes = FunctionAttributes(recorder)
+        self.asked: set[str] = set()  # attributes that objects such as `operator.attrgetter("k")` read
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
         self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
         self._used_as_value: str | None = None  # a function or class that is replaced while tracing
@@ -103,7 +106,7 @@ class CodeReads:
         self._functions.clear()
         self._unmatched.clear()
         self._checks_of_abcs.clear()
-        self._attributes.clear()
+        self.attributes.release()
         self._alive.clear()
 
     # -- functions ----------------------------------------------------------------------------------------------------
@@ -118,7 +121,7 @@ class CodeReads:
                 with contextlib.suppress(Exception):  # the program's own call raises, too
                     self._recorder.value(source.call(), fn())
             return
-        self._attributes.setdefault(id(fn), _attributes_of(fn))
+        self.attributes.found(source, fn)
         if id(code) in self._ran:
             self._function_ran(source, fn)
 
@@ -165,6 +168,11 @@ class CodeReads:
                         self._read_attributes(variable, found, (used,) if used else (), code)
                     self._watch_if_value(found, name, code)
 
+    def asks_for(self, names: Iterable[str]) -> None:
+        """Record names of attributes that may be read of any object, and are no names in code."""
+        self.asked.update(names)
+        self.attributes.names_read({*names})
+
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Record what a code object reads, when it runs for the first time."""
@@ -175,7 +183,9 @@ class CodeReads:
             module = frame.f_globals.get("__name__")
             self._recorder.refuse(f"the program imports the module {module} for the first time")
         if id(code) in _INSPECTING:
-            self._of_functions |= {"__dict__", "__name__", "__defaults__", "__kwdefaults__", "__annotations__"}
+            self.attributes.inspected()
+        if id(code) == _STATIC:
+            self._recorder.refuse("the program calls inspect.getattr_static, whose reads thunder does not see")
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":
@@ -193,6 +203,9 @@ class CodeReads:
         for source, fn in functions or ():
             self._function_ran(source, fn)
         self._read_code(code, frame.f_globals)
+        unseen = bytecode.reads_past_hooks(code)
+        if unseen is not None and not (unseen == "__getattribute__" and self._classes.has_lookup_with(code)):
+            self._recorder.refuse(f"the program reads by `{unseen}`, which thunder does not see")
         self._recorder.code_starts(code)
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> bool:
@@ -232,23 +245,7 @@ class CodeReads:
                 self._read_attributes(Root(module, module.__name__.rpartition(".")[2]), module, (used,), code)
         for code, scope in self._unmatched.values():
             self._match(code, scope)
-        self._guard_attributes_of_functions()
-
-    def _guard_attributes_of_functions(self) -> None:
-        """Guard the attributes of functions that code reads, e.g. `f.__name__`; no hook sees these reads."""
-        functions = [pair for found in self._functions.values() for pair in found]
-        for source, fn in functions:
-            before = self._attributes.get(id(fn))
-            if before is None:
-                continue  # of a library
-            if any(a is not b for a, b in zip(before, _attributes_of(fn))):
-                self._recorder.refuse(f"the program assigns an attribute of the function `{source}`")
-            for name in self._of_functions:
-                if name == "__dict__":
-                    self._recorder.value(source.variables, fn.__dict__)
-                    continue
-                with contextlib.suppress(Exception):  # annotations may fail to evaluate, in the program, too
-                    self._recorder.value(source.attr(name), getattr(fn, name))
+        self.attributes.finish()
 
     def _match(self, code: CodeType, scope: dict[str, Any]) -> None:
         """Find the function of `code` in its module or in a class, or refuse to cache the trace."""
@@ -270,7 +267,7 @@ class CodeReads:
         if not self.compares_objects:
             self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
-        self._of_functions |= bytecode.attributes_of_functions(code)
+        self.attributes.code_runs(code)
         self._read_globals(code, scope)
         for source, module in self.modules.imports(code, scope):
             for used in bytecode.attribute_names(code):
@@ -430,11 +427,6 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
-
-
-def _attributes_of(fn: types.FunctionType) -> tuple[Any, ...]:
-    """Return the attributes of a function that can be assigned. Annotations are left out: reading evaluates them."""
-    return fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__, fn.__defaults__, fn.__kwdefaults__
 
 
 def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:

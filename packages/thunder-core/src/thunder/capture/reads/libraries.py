@@ -124,9 +124,13 @@ TRUSTED: dict[str, str] = {
 }
 
 
+# Modules of trusted packages with objects that a traced program runs, e.g. ZeroRedundancyOptimizer. They are guarded.
+_GUARDED = ("torch.distributed.optim", "torch.distributed.algorithms")
+
+
 def is_trusted(cls: type) -> bool:
     """Check whether a library class is listed, or its module, or a package of its module."""
-    if not is_library_class(cls):
+    if not is_library_class(cls) or module_of(cls).startswith(_GUARDED):
         return False
     parts = f"{module_of(cls)}.{cls.__qualname__}".split(".")
     return any(".".join(parts[:n]) in TRUSTED for n in range(1, len(parts) + 1))

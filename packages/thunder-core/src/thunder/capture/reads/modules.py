@@ -45,6 +45,7 @@ class ModuleReads:
         self._recorder = recorder
         self._code = code
         self._plain: set[int] = set()
+        self.not_loaded: set[str] = set()  # modules that code asks for; whether they can be imported may matter
         self._imported: dict[str, CodeType] = {}  # modules that were missing when code that imports them started
 
     # -- modules as values --------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class ModuleReads:
         for name, code in self._imported.items():
             module = sys.modules.get(name)
             if module is None:
-                self._recorder.absent(_SYS_MODULES, name)
+                self._absent(name)
             elif isinstance(module, ModuleType) and not is_library_scope(module.__dict__):
                 found.append((code, module))
         return found
@@ -162,8 +163,12 @@ class ModuleReads:
     def _is_loaded(self, name: str) -> None:
         module = sys.modules.get(name)
         if module is None:
-            self._recorder.absent(_SYS_MODULES, name)
+            self._absent(name)
         elif isinstance(module, ModuleType):
             self._recorder.value(_SYS_MODULES.item(name), module)
         else:
             self._recorder.add(IsObject(_SYS_MODULES.item(name), module))
+
+    def _absent(self, name: str) -> None:
+        self.not_loaded.add(name)
+        self._recorder.absent(_SYS_MODULES, name)

@@ -27,6 +27,7 @@ from thunder.capture.tensors.layout import (
     memory_of_write,
     meta_of,
     origin_of,
+    overlap,
 )
 from thunder.clang import maybe_convert_to_dtype
 from thunder.clang.base import expand
@@ -38,6 +39,7 @@ from thunder.core.symint.numbers import specialized
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
+    "check_pending",
     "keeps_written_value",
     "link",
     "memory_of",
@@ -70,6 +72,12 @@ def read(handle: Handle) -> TensorProxy:
         handle._value = value
         handle._version_seen = storage.version
     return handle._value
+
+
+def check_pending(handle: Handle) -> None:
+    """Fall back if a collective in flight writes memory of `handle`, because only its wait determines when."""
+    if any(overlap(handle, other) for other in handle._storage.pending):
+        fall_back("the program uses a tensor before it waits for the collective that writes it")
 
 
 def _follow(handle: Handle) -> None:
@@ -111,6 +119,7 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
     """
     for part in handle._tracer.parts:
         part.check_write(handle, name)
+    check_pending(handle)
     old = read(handle)
     new = _as_stored(old, new, name)
     _part(handle)

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
 from thunder.core import dtypes
 from thunder.core.facts import AutocastPolicy
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import current_trace, state
 from thunder.core.symbol import Symbol, map_proxies, proxies_in
+from thunder.torch.private import autocast_key, has_kernel
 
 __all__ = ["call_with_autocast", "is_composite"]
 
@@ -28,7 +30,7 @@ def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
     tensors = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)]
     kind = next((p.device.type for p in tensors if p.ndim), tensors[0].device.type if tensors else "")
     enabled = kind and torch.is_autocast_enabled(kind)
-    policy = sym.facts.autocast.get(kind)
+    policy = _policy(sym, kind) if enabled else None
     frontend, before = state.frontend, state.parts
     if enabled and policy is None and not sym.is_prim and is_composite(str(sym.id)):
         parts = _Parts()
@@ -43,7 +45,7 @@ def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
             if isinstance(before, _Parts):
                 before.cast = True
         return out
-    if enabled and policy is not None:
+    if policy is not None:
         given = args, kwargs
         args, kwargs = _cast(policy, kind, tensors, args, kwargs)
         if isinstance(before, _Parts):
@@ -53,6 +55,21 @@ def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
         return sym.record(args, kwargs)
     finally:
         state.frontend, state.parts = frontend, before
+
+
+def _policy(sym: Symbol, kind: str) -> AutocastPolicy | None:
+    """Return the policy of an operation on a type of device.
+
+    A device that is neither CPU nor CUDA casts the inputs of the operators for which its backend registers a kernel of
+    autocast. torch offers CUDA's lists to backends, so these operators have CUDA's policy.
+    """
+    known = sym.facts.autocast
+    if kind in ("cpu", "cuda"):
+        return known.get(kind)
+    policy, registered = known.get("cuda"), casts_inputs(str(sym.id), kind)
+    if registered and policy is None:
+        fall_back(f"autocast on {kind} casts the inputs of {sym.name} in a way that thunder does not know")
+    return None if registered is False else policy
 
 
 class _Parts:
@@ -68,20 +85,26 @@ class _Parts:
 @functools.cache
 def is_composite(name: str) -> bool:
     """Check whether torch runs a function, e.g. `torch.linalg.inv`, as calls of others, each with its own policy."""
+    operators = _operators_of(name)
+    return operators is None or has_kernel(operators, "CompositeImplicitAutograd")
+
+
+@functools.cache
+def casts_inputs(name: str, kind: str) -> bool | None:
+    """Check whether autocast on a type of device casts a function's inputs; None for a function of Python."""
+    operators = _operators_of(name)
+    return None if operators is None else has_kernel(operators, autocast_key(kind))
+
+
+def _operators_of(name: str) -> list[str] | None:
+    """Return the names of torch's operators behind a function; None for a function of Python."""
     path = name.split(".")
     for operator in ("_".join(path[1:]), path[-1]):
         packet = getattr(torch.ops.aten, operator, None)
         if packet is not None:
             schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
-            return any(_has_composite_kernel(f"{s.name}.{s.overload_name}".rstrip(".")) for s in schemas)
-    return True  # a function of Python
-
-
-def _has_composite_kernel(operator: str) -> bool:
-    try:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "CompositeImplicitAutograd")
-    except RuntimeError:  # an operator of TorchScript alone
-        return False
+            return [f"{s.name}.{s.overload_name}".rstrip(".") for s in schemas]
+    return None
 
 
 def _cast(policy: AutocastPolicy, kind: str, tensors: list[TensorProxy], args: Any, kwargs: Any) -> tuple[Any, Any]:

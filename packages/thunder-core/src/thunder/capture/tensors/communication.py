@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
 
-__all__ = ["Communication", "Replica"]
+__all__ = ["Communication", "Replica", "Unit"]
 
 
 class Replica:
@@ -20,6 +23,13 @@ class Replica:
         self.expects_gradients = False  # whether the next backward averages them
 
 
+class Unit(NamedTuple):
+    """A call of modules that `fully_shard` communicates together."""
+
+    unit: Any
+    trained: list[str]  # the names of the whole parameters that get a gradient
+
+
 class Communication:
     """The process groups of the program, and the collectives that it has started and not waited for."""
 
@@ -28,3 +38,10 @@ class Communication:
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
+        self.units: list[Unit] = []
+        self.shards: dict[int, list[Any]] = {}  # the shards of units that the program reads, by id of the unit
+
+    def check_reads(self, handles: Iterable[Handle]) -> None:
+        """Fall back if the program reads tensors that collectives in flight write."""
+        for handle in handles if self.works else ():
+            aliasing.check_pending(handle)

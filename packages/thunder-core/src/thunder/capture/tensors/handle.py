@@ -78,6 +78,7 @@ class Storage:
         "hides_gradient",
         "needs_grad",
         "origin",
+        "pending",
         "shared_with",
         "source",
         "unordered",
@@ -100,6 +101,7 @@ class Storage:
         # Storages that are views of this memory or its base in eager mode, through steps that no `View` expresses.
         self.shared_with: list[weakref.ref[Storage]] = []
         self.hides_gradient = False  # whether a value that requires grad was written through a view that hides writes
+        self.pending: tuple[Handle, ...] = ()  # views that a collective in flight writes, at an unknown time
 
 
 class Handle(torch.Tensor):

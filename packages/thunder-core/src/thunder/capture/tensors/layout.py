@@ -30,8 +30,8 @@ from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
-    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "memory_of_write", "meta_of", "meta_tensor",
-    "origin_of", "strides_of_inputs",
+    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "memory_of_write", "memory_order", "meta_of",
+    "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
 ]  # fmt: skip
 
 
@@ -102,6 +102,44 @@ def memory_of_write(handle: Handle, *, whole: bool) -> torch.Tensor:
         raise _UnknownSizes
     origin = meta_tensor(handle._tracer, handle._storage.origin, specializing=False, numbers=False)
     return origin if whole else meta_of(handle)
+
+
+def overlap(one: Handle, other: Handle) -> bool:
+    """Check whether two views of the same memory may have elements in common."""
+    first, second = [_span(_memory(x)) for x in (one, other)]
+    return max(first.start, second.start) < min(first.stop, second.stop)
+
+
+def memory_order(handle: Handle) -> list[int] | None:
+    """Return the dimensions of a tensor, from the outermost in memory to the innermost; None if memory has gaps."""
+    origin, known = handle._storage.origin, handle._tracer.meta_tensors
+    if handle._views or all(type(n) is int for n in origin.shape):
+        memory = _memory(handle)
+    elif origin.name in known:
+        memory = known[origin.name]  # an input, whose strides are guarded
+    else:
+        return list(range(origin.ndim))  # without views, this affects only which elements meet on the way
+    if memory.is_contiguous():
+        return list(range(memory.dim()))
+    if dense_strides(memory.shape, memory.stride()) is None:
+        return None
+    return sorted(range(memory.dim()), key=lambda i: -memory.stride(i))
+
+
+def _memory(handle: Handle) -> torch.Tensor:
+    """Return a tensor with the strides of a handle. Symbolic sizes become constants only if the strides need them."""
+    try:
+        return memory_of_write(handle, whole=False)
+    except _UnknownSizes:
+        return meta_of(handle)
+
+
+def _span(x: torch.Tensor) -> range:
+    """Return the positions in memory from the first to the last element of a tensor."""
+    if x.numel() == 0:
+        return range(0)
+    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride()))
+    return range(x.storage_offset(), x.storage_offset() + last + 1)
 
 
 def is_view(handle: Handle) -> bool:

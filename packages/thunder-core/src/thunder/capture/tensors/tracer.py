@@ -45,6 +45,7 @@ from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.passes.checkpoint import drop_unused_results
+from thunder.runtime.torch_private import any_autocast
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = ["Lifted", "Tracer", "needs_grad", "tensors_in"]
@@ -132,6 +133,7 @@ class Tracer:
         self.subclasses: set[type] = set()  # the plain subclasses of torch.Tensor that the program uses
         self.read_class: Callable[[type], None] = lambda cls: None
         self.reader: Reader | None = None  # records the program's reads
+        self.recorder: Any = None  # of the reads (`reads/read_recorder.py`, a higher layer)
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
@@ -393,14 +395,15 @@ class Tracer:
             tensors = tensors_in(args, kwargs)
             args, kwargs = self.unwrap(args), self.unwrap(kwargs)
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
-            if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+            if base is None or sym.facts.view == "maybe":
+                self.communication.check_reads(map(self.handle_of, tensors))
+            if any_autocast():
                 out = call_with_autocast(sym, args, kwargs)
             else:
                 out = sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
-            if detached:
-                out = self.detached(out, args, kwargs)
+            out = self.detached(out, args, kwargs) if detached else out
             grad = grad and torch.is_grad_enabled() and sym.differentiable
             if base is None:
                 return self._results(out, tensors, grad)

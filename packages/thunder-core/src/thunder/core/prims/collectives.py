@@ -33,6 +33,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "gather_shards",
     "gather_to",
     "receive",
     "reduce",
@@ -266,6 +267,27 @@ def _(make: MakeTensor) -> Any:
 
 
 @all_gather.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(1, ONE_RANK), TypeError, "all_gather expects a tensor, not int"
+
+
+@prim(tags=_WITHOUT_GRADIENT, layout="contiguous")
+def gather_shards(a: TensorProxy, group: Group, /) -> TensorProxy:
+    """Start to concatenate the tensors of all ranks. Backward does it again instead of keeping the result."""
+    return all_gather.meta(a, group)
+
+
+@gather_shards.batch
+def _(b: Any, a: Any, group: Group) -> Any:
+    return _exchanged(wait(gather_shards(_exchanged(b.at_least_1d(a)), group)))
+
+
+@gather_shards.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 3)), ONE_RANK)
+
+
+@gather_shards.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(1, ONE_RANK), TypeError, "all_gather expects a tensor, not int"
 

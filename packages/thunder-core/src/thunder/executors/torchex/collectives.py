@@ -15,6 +15,7 @@ for _sym in (
     prims.reduce,
     prims.broadcast,
     prims.all_gather,
+    prims.gather_shards,
     prims.reduce_scatter,
     prims.all_to_all,
     prims.gather_to,

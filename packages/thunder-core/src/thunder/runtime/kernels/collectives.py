@@ -15,12 +15,14 @@ import torch
 
 from thunder.core.groups import Group
 from thunder.runtime.kernels.table import kernel
+from thunder.runtime.rank_checks import compare_start, raise_mismatch
 
 __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
     "broadcast",
+    "gather_shards",
     "gather_to",
     "group_ranks",
     "receive",
@@ -40,15 +42,18 @@ def _c10d() -> Any:
     return c10d
 
 
-def process_group(group: Group) -> Any:
-    """Return torch's process group."""
+def process_group(group: Group, name: str = "", *described: Any) -> Any:
+    """Return torch's process group, in which the collective `name` starts. `described` is equal on all ranks."""
     try:
-        return _c10d()._resolve_process_group(group.name)
+        found = _c10d()._resolve_process_group(group.name)
     except (RuntimeError, ValueError, KeyError) as error:
         raise RuntimeError(
             f"the program communicates in {group!r}, which does not exist (anymore). Create the process groups before "
             "the call, in the same order as when the program was compiled"
         ) from error
+    if group.checked and name:
+        compare_start(group, name, described)
+    return found
 
 
 def group_ranks(name: str) -> tuple[int, ...] | None:
@@ -84,9 +89,9 @@ def _empty(a: torch.Tensor, first: int) -> torch.Tensor:
     return torch.empty((first, *a.shape[1:]), dtype=a.dtype, device=a.device)
 
 
-def _running(result: torch.Tensor, work: Any, *operands: torch.Tensor) -> torch.Tensor:
+def _running(group: Group, result: torch.Tensor, work: Any, *operands: torch.Tensor) -> torch.Tensor:
     """Store the running work on its result, with the tensors that must not be freed before the work is complete."""
-    result._work = work, operands  # type: ignore[attr-defined]
+    result._work = work, group, operands  # type: ignore[attr-defined]
     return result
 
 
@@ -95,7 +100,11 @@ def wait(a: torch.Tensor) -> torch.Tensor:
     """Wait for the collective that computes `a`, and return `a`."""
     running = a.__dict__.pop("_work", None)
     if running is not None and running[0] is not None:
-        running[0].wait()
+        try:
+            running[0].wait()
+        except RuntimeError as error:
+            raise_mismatch(running[1], error)
+            raise
     return a
 
 
@@ -105,8 +114,10 @@ def all_reduce(a: torch.Tensor, op: str, group: Group) -> torch.Tensor:
     result = _copy(a)
     if group.size == 1:
         return result
-    work = process_group(group).allreduce([_real(result)], _options("AllreduceOptions", reduceOp=_reduction(op)))
-    return _running(result, work)
+    work = process_group(group, "all_reduce", a, op).allreduce(
+        [_real(result)], _options("AllreduceOptions", reduceOp=_reduction(op))
+    )
+    return _running(group, result, work)
 
 
 @kernel
@@ -116,7 +127,7 @@ def reduce(a: torch.Tensor, op: str, root: int, group: Group) -> torch.Tensor:
     if group.size == 1:
         return result
     options = _options("ReduceOptions", reduceOp=_reduction(op), rootRank=root)
-    return _running(result, process_group(group).reduce([_real(result)], options))
+    return _running(group, result, process_group(group, "reduce", a, op, root).reduce([_real(result)], options))
 
 
 @kernel
@@ -126,7 +137,7 @@ def broadcast(a: torch.Tensor, root: int, group: Group) -> torch.Tensor:
     if group.size == 1:
         return result
     options = _options("BroadcastOptions", rootRank=root, rootTensor=0)
-    return _running(result, process_group(group).broadcast([_real(result)], options))
+    return _running(group, result, process_group(group, "broadcast", a, root).broadcast([_real(result)], options))
 
 
 @kernel
@@ -136,8 +147,16 @@ def all_gather(a: torch.Tensor, group: Group) -> torch.Tensor:
     if group.size == 1:
         return _copy(a)
     result, given = _empty(a, group.size * a.shape[0]), a.contiguous()
-    work = process_group(group)._allgather_base(_real(result), _real(given), _options("AllgatherOptions"))
-    return _running(result, work, given)
+    work = process_group(group, "all_gather", a)._allgather_base(
+        _real(result), _real(given), _options("AllgatherOptions")
+    )
+    return _running(group, result, work, given)
+
+
+@kernel
+def gather_shards(a: torch.Tensor, group: Group) -> torch.Tensor:
+    """Start to concatenate the tensors of all ranks, which backward does again."""
+    return all_gather(a, group)
 
 
 @kernel
@@ -147,8 +166,8 @@ def reduce_scatter(a: torch.Tensor, op: str, group: Group) -> torch.Tensor:
         return _copy(a)
     result, given = _empty(a, a.shape[0] // group.size), a.contiguous()
     options = _options("ReduceScatterOptions", reduceOp=_reduction(op))
-    work = process_group(group)._reduce_scatter_base(_real(result), _real(given), options)
-    return _running(result, work, given)
+    work = process_group(group, "reduce_scatter", a, op)._reduce_scatter_base(_real(result), _real(given), options)
+    return _running(group, result, work, given)
 
 
 @kernel
@@ -158,8 +177,10 @@ def all_to_all(a: torch.Tensor, received: Sequence[int], sent: Sequence[int], gr
         return _copy(a)
     result, given = _empty(a, sum(received)), a.contiguous()
     options = _options("AllToAllOptions")
-    work = process_group(group).alltoall_base(_real(result), _real(given), list(received), list(sent), options)
-    return _running(result, work, given)
+    work = process_group(group, "all_to_all", a.dtype).alltoall_base(
+        _real(result), _real(given), list(received), list(sent), options
+    )
+    return _running(group, result, work, given)
 
 
 @kernel
@@ -167,11 +188,13 @@ def gather_to(a: torch.Tensor, root: int, group: Group) -> torch.Tensor:
     """Start to stack the tensors of all ranks on rank `root`."""
     if group.size == 1:
         return _copy(a)[None]
-    found = process_group(group)
+    found = process_group(group, "gather_to", a, root)
     given, is_root = a.contiguous(), found.rank() == root
     result = _empty(a[None], group.size if is_root else 0)
     outputs = [list(_real(result).unbind(0))] if is_root else []
-    return _running(result, found.gather(outputs, [_real(given)], _options("GatherOptions", rootRank=root)), given)
+    return _running(
+        group, result, found.gather(outputs, [_real(given)], _options("GatherOptions", rootRank=root)), given
+    )
 
 
 @kernel
@@ -182,8 +205,10 @@ def scatter_from(parts: torch.Tensor | None, like: torch.Tensor, root: int, grou
         return _copy(parts[0])
     result = torch.empty_like(like, memory_format=torch.contiguous_format)
     inputs = [] if parts is None else [list(_real(parts.contiguous()).unbind(0))]
-    work = process_group(group).scatter([_real(result)], inputs, _options("ScatterOptions", rootRank=root))
-    return _running(result, work, *(inputs[0] if inputs else ()))
+    work = process_group(group, "scatter_from", like, root).scatter(
+        [_real(result)], inputs, _options("ScatterOptions", rootRank=root)
+    )
+    return _running(group, result, work, *(inputs[0] if inputs else ()))
 
 
 def _token() -> torch.Tensor:
@@ -196,7 +221,7 @@ def send(a: torch.Tensor, destination: int, tag: int, group: Group) -> torch.Ten
     if group.size == 1:
         return _token()
     given = a.contiguous()
-    return _running(_token(), process_group(group).send([_real(given)], destination, tag), given)
+    return _running(group, _token(), process_group(group).send([_real(given)], destination, tag), given)
 
 
 @kernel
@@ -205,7 +230,7 @@ def receive(a: torch.Tensor, source: int, tag: int, group: Group) -> torch.Tenso
     if group.size == 1:
         return _copy(a.detach())
     result = torch.empty_like(a, memory_format=torch.contiguous_format)
-    return _running(result, process_group(group).recv([_real(result)], source, tag))
+    return _running(group, result, process_group(group).recv([_real(result)], source, tag))
 
 
 @kernel
@@ -216,4 +241,4 @@ def synchronize_ranks(group: Group, device: Any = None) -> torch.Tensor:
     options = _options("BarrierOptions")
     if device is not None:
         options.device = torch.device(str(device))
-    return _running(_token(), process_group(group).barrier(options))
+    return _running(group, _token(), process_group(group, "synchronize_ranks").barrier(options))

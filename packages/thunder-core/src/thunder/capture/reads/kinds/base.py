@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextvars
 import enum
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
@@ -50,6 +50,12 @@ class ModuleRecorder(Protocol):
     def assigned(self, module: types.ModuleType, name: str, value: Any) -> None: ...
 
 
+class AttributesOfFunctions(Protocol):
+    """What kinds use of the recorder of attributes of functions."""
+
+    def read(self, fn: Any, name: str) -> None: ...
+
+
 class CodeRecorder(Protocol):
     """What kinds use of the recorder of functions and code."""
 
@@ -57,8 +63,11 @@ class CodeRecorder(Protocol):
 
     @property
     def modules(self) -> ModuleRecorder: ...
+    @property
+    def attributes(self) -> AttributesOfFunctions: ...
 
     def found(self, source: Source, fn: Any) -> None: ...
+    def asks_for(self, names: Iterable[str]) -> None: ...
     def code_ran(self, code: types.CodeType, frame: types.FrameType) -> None: ...
     def c_function_called(self, fn: Any, owner: Any, frame: types.FrameType) -> bool: ...
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from thunder.capture.base.snapshots import Snapshot
 from thunder.capture.base.sources import Argument, Source
-from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
+from thunder.capture.reads.guard_kinds import HasKeys, HasType, IsAlive, IsObject
 from thunder.capture.reads.kinds.base import Holder, Kind, Rebuilder, Recorder
 from thunder.capture.reads.memoized_functions import MEMOIZED, memoized_stand_in
 
@@ -89,6 +89,7 @@ class Partial(Kind):
         """Read the function and its arguments."""
         for name in ("func", "args", "keywords"):
             recorder.value(source.attr(name), getattr(value, name))
+        recorder.value(source.variables, value.__dict__)  # attributes that user code has set
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the object itself."""
@@ -119,6 +120,9 @@ class Memoized(Kind):
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
         """Read the wrapped function, which runs if the memoized function is called with a tensor of the program."""
         recorder.value(source.attr("__wrapped__"), value.__wrapped__)
+        recorder.add(HasKeys(source.variables, tuple(value.__dict__)))
+        for name in value.__dict__.keys() - {"__wrapped__"}:  # attributes that user code has set
+            recorder.value(source.variable(name), value.__dict__[name], holder=(value.__dict__, name))
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the object itself."""

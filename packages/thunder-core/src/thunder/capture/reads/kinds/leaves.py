@@ -112,15 +112,32 @@ class Identity(Kind):
         recorder.add(IsObject(source, value))
 
     def reach(self, source: Source, value: Any, recorder: Recorder, *, root: bool) -> None:
-        """Watch a module's attributes. The result of decimal arithmetic depends on the decimal context."""
+        """Watch a module's attributes, and read what a method or an `attrgetter` uses.
+
+        The result of decimal arithmetic depends on the decimal context.
+        """
         if isinstance(value, types.ModuleType):
             recorder.code.modules.found(source, value)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            owner = value.__self__
+            if owner is not None and not isinstance(owner, (type, types.ModuleType)):  # e.g. `append = items.append`
+                recorder.value(source.attr("__self__"), owner)
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            recorder.code.asks_for(_attributes_read_by(value))
         elif isinstance(value, decimal.Decimal):
             recorder.decimals()
 
     def rebuild(self, value: Any, epilogue: Rebuilder) -> Any:
         """Write the object itself."""
         return epilogue.constant(value)
+
+
+def _attributes_read_by(x: operator.attrgetter[Any] | operator.methodcaller) -> list[str]:
+    reduced: Any = x.__reduce__()
+    made, names = reduced[:2]
+    if isinstance(x, operator.methodcaller):
+        names = (getattr(made, "args", names))[:1]  # a partial application, if the call has keywords
+    return [part for name in names for part in name.split(".")]
 
 
 class EnumMember(Identity):

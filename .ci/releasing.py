@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nox sessions that build, check and install what is released."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+from environments import (
+    CORE,
+    DIST,
+    ENVIRONMENT,
+    PACKAGES,
+    PLUGIN_GROUP,
+    PYTHONS,
+    TOOLS,
+    project_of,
+    provide_torch,
+    requirements_of,
+)
+
+__all__ = ["build", "compat", "installs", "release_check"]
+
+
+def build_package(session: nox.Session, name: str, output: Path) -> Path:
+    """Build wheel and sdist of a package, with the date of the last commit. Return the wheel."""
+    shutil.rmtree(output, ignore_errors=True)
+    date = session.run(
+        "git", "log", "-1", "--format=%ct", external=True, silent=True, log=False, success_codes=[0, 128]
+    )
+    epoch = str(date).strip() if str(date).strip().isdigit() else "315532800"  # the first date that a zip file can have
+    command = ["python", "-m", "build", "--no-isolation", "--outdir", str(output), str(PACKAGES[name])]
+    session.run(*command, env={"SOURCE_DATE_EPOCH": epoch}, silent=True)
+    (wheel,) = output.glob("*.whl")
+    return wheel
+
+
+def install_builders(session: nox.Session) -> None:
+    """Install what builds our packages, and what reads their metadata."""
+    session.install("build==1.*", "hatchling>=1.26", "packaging>=22", "tomli")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build wheel and sdist of every package into dist/, check both, and import the wheel in a bare environment."""
+    install_builders(session)
+    for name in PACKAGES:
+        build_package(session, name, DIST / name)
+    session.run("python", str(TOOLS / "release_files.py"), *PACKAGES, "--dist", str(DIST))
+    for name in PACKAGES:
+        check_import(session, [name])
+
+
+@nox.session
+def release_check(session: nox.Session) -> None:
+    """Check that packages can be released; `-- PACKAGE` checks one, the default is all.
+
+    Everything is built twice, and the files must be the same. `installs`, which then runs on each Python, is a session
+    of its own.
+    """
+    names = list(session.posargs) or list(PACKAGES)
+    if unknown := sorted(set(names) - set(PACKAGES)):
+        session.error(f"there is no package {', '.join(unknown)}; the packages are {', '.join(PACKAGES)}")
+    install_builders(session)
+    session.install("twine==6.*", "check-wheel-contents==0.6.*", "validate-pyproject[all]", *requirements_of(CORE))
+    again = Path(session.create_tmp()).resolve() / "again"
+    for name in dict.fromkeys([CORE, *names]):
+        build_package(session, name, DIST / name)
+        build_package(session, name, again / name)
+    checks = [["python", str(TOOLS / "release_files.py"), *names, "--dist", str(DIST), "--again", str(again)]]
+    for name in names:
+        toplevel = "thunder,pytest_thunder.py" if name == CORE else name.replace("-", "_")
+        (wheel,), (sdist,) = (DIST / name).glob("*.whl"), (DIST / name).glob("*.tar.gz")
+        checks += [
+            ["twine", "check", "--strict", str(wheel), str(sdist)],
+            ["check-wheel-contents", "--ignore", "W002", "--toplevel", toplevel, str(wheel)],  # W002: equal files
+            ["validate-pyproject", str(PACKAGES[name] / "pyproject.toml")],
+        ]
+    path = os.pathsep.join(map(str, (TOOLS, PACKAGES[CORE] / "src")))
+    checks.append(["python", "-m", "release_check", *names])
+    failed = []
+    for check in checks:
+        try:
+            session.run(*check, env={"PYTHONPATH": path} if check[0] == "python" else {})
+        except nox.command.CommandFailed:
+            failed.append(" ".join(map(os.path.basename, check)))
+    for python in PYTHONS:
+        session.notify(f"installs-{python}", names)
+    if failed:
+        session.error("these checks failed:\n" + "\n".join(failed))
+
+
+@nox.session(python=PYTHONS)
+def installs(session: nox.Session) -> None:
+    """Install each wheel of dist/ alone, and all together, in fresh environments of each Python, without torch."""
+    names = list(session.posargs) or list(PACKAGES)
+    if not all(any((DIST / name).glob("*.whl")) for name in {*names, CORE}):
+        session.error("dist/ has no wheels: run `nox -s build` or `nox -s release_check` first")
+    for chosen in [*([name] for name in names), *([list(PACKAGES)] if len(names) > 1 else [])]:
+        check_import(session, chosen)
+
+
+def check_import(session: nox.Session, names: list[str]) -> None:
+    """Import wheels of dist/ in a fresh environment outside of the checkout, with dependencies but without torch."""
+    scratch = Path(session.create_tmp()).resolve() / "import"
+    shutil.rmtree(scratch, ignore_errors=True)
+    session.run("python", "-m", "venv", str(scratch))
+    python = next(path for path in (scratch / "bin" / "python", scratch / "Scripts" / "python.exe") if path.exists())
+    wheels = [str(wheel) for name in dict.fromkeys([CORE, *names]) for wheel in (DIST / name).glob("*.whl")]
+    modules = ["thunder" if name == CORE else name.replace("-", "_") for name in names]
+    plugins = sum(PLUGIN_GROUP in project_of(name)["project"].get("entry-points", {}) for name in names)
+    code = f"import {', '.join(modules)}, json, subprocess, sys; assert 'torch' not in sys.modules; "
+    code += f"print(*[(m.__name__, m.__version__, m.__file__) for m in ({', '.join(modules)},)]); "
+    code += "told = subprocess.check_output([sys.executable, '-I', '-m', 'thunder', 'plugins', '--json']); "
+    code += f"assert len(json.loads(told)) == {plugins}, told"  # the command line needs no torch
+    needed = dict.fromkeys(text for name in names for text in requirements_of(name))
+    with session.chdir(scratch):
+        session.run(str(python), "-m", "pip", "install", "--quiet", *needed, external=True)
+        session.run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wheels, external=True)
+        session.run(str(python), "-I", "-c", code, external=True)
+    shutil.rmtree(scratch)
+
+
+@nox.session
+def compat(session: nox.Session) -> None:
+    """Run the tests of plugins with built wheels of two versions of thunder-core: this one, and an older one.
+
+    The older one is the commit `-- --core REVISION`, by default the newest tag `thunder-core-*`, and without a tag the
+    commit before. Plugins with which both pass may declare a range that contains both. `-- PACKAGE` selects plugins.
+    """
+    arguments = list(session.posargs)
+    revision = arguments.pop(arguments.index("--core") + 1) if "--core" in arguments else previous_core(session)
+    chosen = [each for each in arguments if each != "--core"] or [name for name in PACKAGES if name != CORE]
+    install_builders(session)
+    scratch = Path(session.create_tmp()).resolve()
+    older = scratch / "older"
+    shutil.rmtree(older, ignore_errors=True)
+    session.run("git", "worktree", "prune", external=True)
+    session.run("git", "worktree", "add", "--detach", str(older), revision, external=True)
+    try:
+        cores = [build_package(session, CORE, scratch / "new")]
+        command = ["python", "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch / "old")]
+        shutil.rmtree(scratch / "old", ignore_errors=True)
+        session.run(*command, str(older / "packages" / CORE), silent=True)
+        cores += (scratch / "old").glob("*.whl")
+    finally:
+        session.run("git", "worktree", "remove", "--force", str(older), external=True)
+    options = provide_torch(session)
+    session.install(*options, *requirements_of(CORE, ["tests"]), *(t for name in chosen for t in requirements_of(name)))
+    rows = []
+    for core, what in zip(cores, ("this commit", revision)):
+        version = core.name.split("-")[1]
+        session.install("--no-deps", "--force-reinstall", str(core))
+        for name in chosen:
+            wheel = build_package(session, name, scratch / name)
+            session.install("--no-deps", "--force-reinstall", str(wheel))
+            rows.append((name, f"{version} ({what})", try_plugin(session, name)))
+            session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", name)
+    for name, version, outcome in rows:
+        session.log(f"{name} with {CORE} {version}: {outcome}")
+    if any(outcome != "passed" for _, _, outcome in rows):
+        session.error("narrow the range of these plugins, or mend them")
+
+
+def previous_core(session: nox.Session) -> str:
+    """Return the newest tag of thunder-core, or the commit before this one if there is no tag."""
+    command = ["git", "tag", "--list", f"{CORE}-*", "--sort=-version:refname", "--no-contains", "HEAD"]
+    tags = str(session.run(*command, external=True, silent=True, log=False)).split()
+    return tags[0] if tags else "HEAD~1"
+
+
+def try_plugin(session: nox.Session, name: str) -> str:
+    """Run a plugin's tests and a quick part of the conformance suite. Return what happened."""
+    plugin = next(iter(project_of(name)["project"]["entry-points"][PLUGIN_GROUP]))
+    commands = {
+        "its metadata is refused": ["python", "-m", "thunder", "plugins", "--json"],
+        "its tests fail": ["python", "-m", "pytest", "-q", "--import-mode=importlib", str(PACKAGES[name] / "tests")],
+        "conformance fails": [
+            "python",
+            "-m",
+            "thunder",
+            "conformance",
+            plugin,
+            "-q",
+            "-k",
+            "float32 and (mul or softmax)",
+        ],
+    }
+    for failure, command in commands.items():
+        try:
+            # 5: no test was selected, e.g. because the plugin needs a GPU
+            told = session.run(*command, env=ENVIRONMENT, success_codes=[0, 5], silent=command[3] == "plugins")
+        except nox.command.CommandFailed:
+            return failure
+        if command[3] == "plugins" and '"incompatible"' in str(told):
+            return failure
+    return "passed"

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters of which each process has a shard (`fully_shard`), as prologues read them.
+
+A *unit* is what torch calls a parameter group: the parameters that one call of `fully_shard` communicates together.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+__all__ = ["local_shards", "plan_of_unit", "units_of"]
+
+# Settings of a unit that decide how it communicates. Not all versions of torch have all of them.
+_SETTINGS = (
+    "reduce_grads", "all_reduce_grads", "reshard_after_backward", "gradient_divide_factor", "unshard_in_backward",
+    "reduce_scatter_unused_params", "force_sum_reduction_for_comms", "_all_reduce_hook", "_all_gather_result",
+    "_partial_reduce_output",
+)  # fmt: skip
+_CLASSES = ("offload_policy", "_all_gather_comm", "_reduce_scatter_comm", "mesh_info")
+
+
+def units_of(module: Any) -> list[Any]:
+    """Return the units whose parameters are gathered for a module; none if another module has torch's state of it."""
+    states: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"]
+    state = states._get_module_fsdp_state(module)
+    if state is None:
+        return []
+    units = getattr(state, "_fsdp_param_groups", None)  # earlier versions of torch have one or none
+    return [x for x in [state._fsdp_param_group] if x is not None] if units is None else units
+
+
+def local_shards(module: Any, i: int) -> list[torch.Tensor]:
+    """Return the shards of a unit's parameters. Their gradients arrive at the parameters as sharded tensors."""
+    return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
+
+
+def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
+    """Return all that decides how a unit communicates, as plain values that a guard can compare."""
+    unit = units_of(module)[i]
+    settings = {name: getattr(unit, name, None) for name in _SETTINGS}
+    plain = tuple([(name, x if x is None or isinstance(x, (bool, float)) else "set") for name, x in settings.items()])
+    classes = tuple([type(getattr(unit, name, None)).__name__ for name in _CLASSES])
+    mesh, after = unit.mesh_info.mesh, unit.post_forward_mesh_info
+    meshes = tuple([None if m is None else _plan_of_mesh(m) for m in (mesh, after and after.mesh)])
+    parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
+    return unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
+
+
+def _plan_of_mesh(mesh: Any) -> tuple[Any, ...]:
+    return tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist())
+
+
+def _plan_of(p: Any) -> tuple[Any, ...]:
+    local, whole = p.sharded_param._local_tensor, getattr(p, "_unsharded_param", None)
+    # torch gathers the padded data, which is other memory if the parameter was replaced.
+    same = local.untyped_storage().data_ptr() == p._sharded_param_data.untyped_storage().data_ptr()
+    waiting = getattr(p, "unsharded_accumulated_grad", None) is not None or (
+        whole is not None and whole.grad is not None
+    )
+    types = tuple([str(x) for x in (p.orig_dtype, p.param_dtype, p.reduce_dtype)])
+    shapes = tuple(p._orig_size), tuple(p.sharded_size), tuple(p.padded_sharded_param_size)
+    hooked = bool(p.sharded_param._post_accumulate_grad_hooks or p.sharded_param._backward_hooks)
+    plain = not p.is_dtensor and type(local) is torch.Tensor and not hasattr(local, "fsdp_pre_all_gather")
+    return p.sharded_param.requires_grad, types, shapes, p.fsdp_placement.dim, plain, hooked, same, waiting

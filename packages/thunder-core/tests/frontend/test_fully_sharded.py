@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules sharded by `fully_shard` on two and four processes: the bits of eager mode, in one program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from processes import reports
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
+
+COMPILED = (
+    "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
+    "called_twice",
+)  # fmt: skip
+PARTLY_EAGER = {
+    "accumulating": "set_requires_gradient_sync", "accumulating_later": "set_requires_gradient_sync",
+    "unsharded_by_hand": "not sharded at the moment", "unused": "2 parameters of a sharded module",
+    "offloaded": "offload policy",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The reports of two ranks that have run all cases."""
+    return reports("ranks_sharded.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", [*COMPILED, *PARTLY_EAGER])
+def test_training_is_equal_to_the_bit(found: list[dict[str, Any]], name: str) -> None:
+    """Losses, gradients and parameters after each step, on each rank, and a result without gradients."""
+    for report in found:
+        assert all(report[name]["equal"]), report[name]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_module_is_one_program(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert report[name]["reason"] is None
+        assert report[name]["misses"] == 2  # with and without gradients
+
+
+def test_collectives(found: list[dict[str, Any]]) -> None:
+    """One gather for each unit and forward, one reduction for each unit, and gathers again where torch reshards."""
+    for report in found:
+        assert report["resharded"]["backward"].count("gather_shards") == 2  # the root keeps its parameters
+        assert report["resharded"]["backward"].count("reduce_scatter") == 3
+        assert report["kept"]["backward"] == ["reduce_scatter"] * 3
+        assert report["called_twice"]["backward"].count("reduce_scatter") == 3
+
+
+@pytest.mark.parametrize("name", PARTLY_EAGER)
+def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert PARTLY_EAGER[name] in report[name]["reason"], report[name]
+
+
+def test_four_ranks(tmp_path: Path) -> None:
+    """The order in which gloo adds the values of four ranks is eager mode's, also with replicas of shards."""
+    names = ("resharded", "bfloat16", "hybrid")
+    for report in reports("ranks_sharded.py", 4, tmp_path, *names):
+        assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
+        assert all(report[name]["reason"] is None for name in names)

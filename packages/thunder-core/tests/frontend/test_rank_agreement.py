@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merged collectives on two processes: the bits of eager mode, and errors where ranks do not merge alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from processes import reports
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
+
+CASES = {
+    "hand_written": (["all_reduce"] * 8, ["all_reduce"]),
+    "data_parallel": (["all_reduce"] * 2, ["all_reduce"] * 2),  # its buckets stay as they are
+    "sharded": (["all_gather"] * 3 + ["reduce_scatter"] * 3, ["all_gather"] + ["reduce_scatter"]),
+    "scattered": (["reduce_scatter"] * 3 + ["all_reduce"] * 2, ["reduce_scatter", "all_reduce"]),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return reports("ranks_buckets.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_equal_to_the_bit(found: list[dict[str, Any]], name: str) -> None:
+    for report in found:
+        assert report[name]["reason"] is None
+        assert report[name]["equal"] == [True, True]
+        assert (report[name]["before"], report[name]["after"]) == CASES[name]
+
+
+def test_ranks_that_merge_otherwise_are_an_error(found: list[dict[str, Any]]) -> None:
+    """Rank 0 merges two collectives, and rank 1 cannot."""
+    expected = "RankMismatchError: thunder.jit(needs_it_on_one) merges collectives in Group("
+    errors = [report["needs_it_on_one"] for report in found]
+    assert all(errors)  # the rank that compiles first waits for the other one, until the timeout of the group
+    assert any(error.startswith(expected) for error in errors)
+
+
+def test_a_rank_that_runs_eagerly_after_another_one_merged_is_an_error(found: list[dict[str, Any]]) -> None:
+    assert "Timed out" in found[0]["eager_second"]  # it waits for rank 1, until the timeout of the group
+    assert "runs eagerly in this call, and its collectives are merged on rank 0" in found[1]["eager_second"]
+
+
+def test_nothing_is_merged_after_a_rank_ran_eagerly(found: list[dict[str, Any]]) -> None:
+    for report in found:
+        assert report["eager_first"] == ""
+        assert report["sum"] == [9.0] * 3

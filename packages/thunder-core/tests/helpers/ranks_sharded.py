@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program that each rank of the tests of `fully_shard` runs: training, eagerly and jitted.
+
+The report contains for each case: whether losses, gradients of shards and parameters after each step are equal to the
+bit, the compilations, the reason if the module is partly eager, and the collectives of the last program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from processes import main
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+import thunder
+
+STEPS = 3
+
+
+class Block(nn.Module):
+    """Layers whose rows cannot be divided evenly among two or four ranks."""
+
+    def __init__(self, checkpointed: bool = False):
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(6), nn.Linear(6, 9), nn.Linear(9, 6)
+        self.checkpointed = checkpointed
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(nn.functional.gelu(self.first(self.norm(x))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (checkpoint(self.inner, x, use_reentrant=False) if self.checkpointed else self.inner(x))
+
+
+class Model(nn.Module):
+    """Blocks between two layers, which belong to the root."""
+
+    def __init__(self, *, checkpointed: bool = False, tied: bool = False, unused: bool = False, calls: int = 1):
+        super().__init__()
+        self.start, self.end = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.blocks = nn.ModuleList(Block(checkpointed) for _ in range(2))
+        self.calls = calls
+        if tied:
+            self.end.weight = self.start.weight
+        if unused:
+            self.extra = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.start(x)
+        for _ in range(self.calls):
+            for block in self.blocks:
+                x = block(x)
+        return self.end(x)
+
+
+def sharded(
+    frozen: bool = False, dtype: torch.dtype = torch.float32, hybrid: bool = False, **options: Any
+) -> nn.Module:
+    model = {name: options.pop(name) for name in ("checkpointed", "tied", "unused", "calls") if name in options}
+    torch.manual_seed(0)
+    module = Model(**model).to(dtype)
+    if frozen:
+        module.blocks[0].first.requires_grad_(False)
+    sizes = (2, 2) if hybrid else (dist.get_world_size(),)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicas", "shards") if hybrid else ("shards",))
+    for block in module.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(module, mesh=mesh, **options)
+
+
+HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+ALL_HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+CASES: dict[str, dict[str, Any]] = {
+    "resharded": {},
+    "kept": {"reshard_after_forward": False},
+    "bfloat16": {"mp_policy": HALF},
+    "bfloat16_reduced": {"mp_policy": ALL_HALF},
+    "float16": {"dtype": torch.float16},
+    "float64": {"dtype": torch.float64},
+    "frozen": {"frozen": True},
+    "tied": {"tied": True},
+    "checkpointed": {"checkpointed": True},
+    "called_twice": {"calls": 2},
+    "accumulating": {},
+    "accumulating_later": {},
+    "unsharded_by_hand": {},
+    "unused": {"unused": True},
+    "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+}
+if len(sys.argv) > 1 and sys.argv[1] == "4":
+    CASES["hybrid"] = {"hybrid": True}
+
+
+def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], Any, list[str]]:
+    """Train for some steps. Return the state after each step, what was jitted, and the collectives of backward."""
+    module: Any = sharded(**CASES[name])
+    run = module if jit is None else jit(module)
+    optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=0.01, eps=1e-3)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    states = []
+    for step in range(STEPS):
+        if name == "unsharded_by_hand" and step == 1:
+            module.unshard()
+        reduces = not name.startswith("accumulating") or step % 2 == (name == "accumulating")
+        module.set_requires_gradient_sync(reduces)
+        x = torch.randn(3, 6, generator=generator).to(CASES[name].get("dtype", torch.float32))
+        loss = run(x).square().mean()
+        loss.backward()
+        state = [loss.detach().clone()]
+        if reduces:
+            state += [x if x is None else x.to_local().clone() for x in (p.grad for p in module.parameters())]
+            optimizer.step()
+            optimizer.zero_grad()
+        states.append(state + [p.to_local().detach().clone() for p in module.parameters()])
+    backward = [] if jit is None else _backward(run)
+    with torch.no_grad():
+        states.append([run(torch.ones(3, 6).to(CASES[name].get("dtype", torch.float32)))])
+    return states, run, backward
+
+
+def all_cases(rank: int, size: int) -> dict[str, Any]:
+    wanted, found = sys.argv[3:], {}
+    for name in CASES:
+        if not wanted or name in wanted:
+            (eager, *_), (states, jitted, backward) = train(name, None), train(name, thunder.jit)
+            stats = jitted._stats
+            found[name] = {
+                "equal": [_equal(one, two) for one, two in zip(eager, states)], "misses": stats.cache_misses,
+                "reason": stats.partly_eager,
+                "backward": backward,
+            }  # fmt: skip
+    return found
+
+
+def _backward(jitted: Any) -> list[str]:
+    if jitted._stats.partly_eager:
+        return []
+    operations = thunder.last_backward_traces(jitted)[-1].bound_symbols
+    return [op.sym.name for op in operations if op.sym.name in ("gather_shards", "all_gather", "reduce_scatter")]
+
+
+def _equal(one: list[Any], two: list[Any]) -> bool:
+    return all((a is None) == (b is None) and (a is None or torch.equal(a, b)) for a, b in zip(one, two))
+
+
+if __name__ == "__main__":
+    main(all_cases)

@@ -31,6 +31,7 @@ from environments import (
     PLUGIN_GROUP,
     PYTHONS,
     QUICK,
+    RECIPES,
     ROOT,
     TOOLS,
     TRANSFORMERS,
@@ -267,6 +268,16 @@ def models(session: nox.Session) -> None:
         *session.posargs,
         env={**ENVIRONMENT, "THUNDER_VERIFY": os.environ.get("THUNDER_VERIFY", "1")},
     )
+
+
+@nox.session
+def recipes(session: nox.Session) -> None:
+    """Run the recipes of docs/recipes, also those with Transformers' and Lightning's trainers."""
+    options = install_ours(session, [CORE], ["tests"])
+    session.install(*options, *RECIPES)
+    check_environment(session)
+    folder = str(PACKAGES[CORE] / "tests" / "recipes")
+    session.run("python", "-m", "pytest", *session.posargs, folder, env={**ENVIRONMENT, "TEST_RECIPES": "1"})
 
 
 @nox.session

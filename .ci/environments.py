@@ -21,6 +21,7 @@ MYPY = "mypy==2.4.*"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 TRANSFORMERS = "transformers==5.23.*"
 LITGPT = ["litgpt==0.5.13", "lightning==2.6.1", "lightning-utilities==0.15.*", "torchmetrics==1.9.*"]
+RECIPES = [TRANSFORMERS, "accelerate==1.*", "lightning==2.6.*"]
 PLUGIN_GROUP = "thunder.executors.v1"
 DIST = ROOT / "dist"
 # What `nightly` runs of core's tests: a part of each layer.

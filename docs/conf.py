@@ -19,7 +19,9 @@ author = "The thunder developers"
 project_copyright = "The thunder developers"
 release = version = importlib.metadata.version("thunder-core")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx", "sphinx.ext.viewcode", "sphinx_copybutton",
+]  # fmt: skip
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = False
@@ -30,6 +32,16 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"thunder {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
+html_css_files = ["site.css"]
+
+# Committed (docs/_inventories/write.py), so that a build needs no network.
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", "_inventories/python.inv"),
+    "torch": ("https://docs.pytorch.org/docs/stable", "_inventories/torch.inv"),
+}
+copybutton_selector = "div.highlight-python pre, div.highlight-sh pre, div.highlight-bash pre"
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

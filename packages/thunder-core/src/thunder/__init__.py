@@ -160,7 +160,10 @@ else:
             # The import is local, for the same reason.
             value = importlib.import_module(f"thunder.{name}")
         else:
-            raise AttributeError(f"module 'thunder' has no attribute {name!r}")
+            # The import is local, because programs without errors do not need it.
+            from thunder.core.deprecations import old_names
+
+            return old_names(__name__, stacklevel=3)(name)
         globals()[name] = value
         return value
 

@@ -7,6 +7,8 @@ import functools
 import importlib
 import inspect
 import os
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
@@ -57,6 +59,18 @@ R = TypeVar("R")
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 _jitted: weakref.WeakSet[JitFunction[..., Any]] = weakref.WeakSet()
+
+
+@functools.cache
+def _warn_without_gil() -> None:
+    """Warn once if Python runs without the GIL, on which the atomicity of single updates of dictionaries relies."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        warnings.warn(
+            "this Python runs without the GIL, which thunder does not support yet: calls on several threads may return "
+            "wrong results. Set PYTHON_GIL=1",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 class _Decorator(Protocol):
@@ -212,6 +226,7 @@ def jit(
     if not callable(fn):
         raise TypeError(f"thunder.jit expects a function or a module, not {type(fn).__name__}: {fn!r}")
     _check_kind(fn)
+    _warn_without_gil()
     cache, sharp_edges = translate_torch_compile(options, cache, sharp_edges)  # type: ignore[assignment]
     _check_options(options)
     chosen = Options(

@@ -22,7 +22,7 @@ ROOT = HERE.parents[3]
 def pages() -> list[Path]:
     """Every page with Python on it."""
     found = [ROOT / "README.md"]
-    for pattern in ("docs/*.md", "docs/tutorials/*.md", "packages/*/README.md"):
+    for pattern in ("docs/*.md", "docs/howto/*.md", "docs/tutorials/*.md", "packages/*/README.md"):
         found += sorted(ROOT.glob(pattern))
     return [page for page in found if page.exists() and re.search(r"^```python", page.read_text("utf-8"), re.MULTILINE)]
 
@@ -103,7 +103,10 @@ def test_run_page(old: str, new: str, complaint: str, tmp_path: Path) -> None:
 
 
 # -- what else a page tells its reader to type ------------------------------------------------------------------------
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tutorials/*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(page for folder in ("", "howto/", "tutorials/") for page in sorted(ROOT.glob(f"docs/{folder}*.md"))),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import random
+import warnings
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from outcomes import counts
 
 import thunder
 import thunder.torch as ltorch
+from thunder import api
 from thunder.core.trace import Trace
 
 
@@ -214,3 +216,17 @@ def test_a_generator_that_is_kept_goes_on() -> None:
         assert torch.equal(jf(torch.ones(2)), torch.full((2,), 2.0))
         assert torch.equal(next(box.items), torch.full((2,), 2.0))
     assert "uses its tensors after the call" in thunder.explain(jf)
+
+
+def test_a_python_without_the_gil(monkeypatch):
+    """A program is warned once, at its line; with the GIL nothing is said."""
+    for enabled in (True, False):
+        monkeypatch.setattr("sys._is_gil_enabled", lambda enabled=enabled: enabled, raising=False)
+        api._warn_without_gil.cache_clear()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                thunder.jit(torch.sin)
+        assert [each.filename for each in found] == ([] if enabled else [__file__])
+        assert enabled or "PYTHON_GIL=1" in str(found[0].message)
+    api._warn_without_gil.cache_clear()

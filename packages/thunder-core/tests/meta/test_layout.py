@@ -159,6 +159,14 @@ def test_the_workflows_run_what_the_readme_says() -> None:
     assert {"docs", "build", "lint", "types", "imports"} <= named_there
 
 
+def test_no_package_claims_free_threading() -> None:
+    """docs/compatibility.md says that thunder was not tested without the GIL."""
+    page = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    assert "does not support them without the GIL" in page
+    for package in PACKAGES:
+        assert "Free Threading" not in (package / "pyproject.toml").read_text(encoding="utf-8")
+
+
 def test_the_citation_has_the_version_of_core() -> None:
     """A release changes both."""
     version = re.findall(r'^version = "([^"]+)"', (ROOT / "packages/thunder-core/pyproject.toml").read_text(), re.M)

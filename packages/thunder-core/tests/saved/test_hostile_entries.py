@@ -140,6 +140,18 @@ LINES = [
     "x = 1if x else eval(1)",
     "del torch.sin",
     "@x",
+    "x = t1(x)",
+    "x = t1 (x)",
+    "x = t_f(x)",
+    "x = v1.t_f(x)",
+    "x = [t1][0](x)",
+    "x = f't1'",
+    "x = t1'a'",
+    "x = rb'a'.decode()",
+    "x = 'a\\\\' + eval('1') + 'b'",
+    "x = 'a\\' + eval(1)",
+    "x = 'a",
+    "t1 = 'a' + \"b' + eval(1)",
 ]
 
 
@@ -166,6 +178,16 @@ def test_texts_that_are_no_program(text: str) -> None:
     """A text is one function with a plain header."""
     with pytest.raises(Refused):
         verify(text, Names())
+
+
+@pytest.mark.parametrize("name", ["t5", "v5", "t_weight", "_a_0"])
+def test_assignments_to_constants(name: str) -> None:
+    """A constant keeps its value, also one with a name that variables have."""
+    for line in (f"{name} = x", f"(t1, {name}) = x"):
+        with pytest.raises(Refused):
+            verify(f"def computation(x):\n  {line}\n  return x", Names(all=(name,)))
+        with pytest.raises(Refused):
+            verify(f"def computation(x):\n  {line}\n  t1 = {name}(x)\n  return x", Names(calls=(name,)))
 
 
 TEXT_OF = {

@@ -10,10 +10,15 @@ import importlib
 import pkgutil
 import sys
 
-__all__ = ["import_families"]
+__all__ = ["families", "import_families"]
 
 
 def import_families(package: str) -> None:
     """Import every module of a package that is being imported, so that all its operations are declared."""
-    for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}."):
-        importlib.import_module(module.name)  # includes the families that no `__init__` imports
+    for module in families(package):
+        importlib.import_module(module)  # includes the families that no `__init__` imports
+
+
+def families(package: str) -> list[str]:
+    """Return the names of the modules of a package."""
+    return [module.name for module in pkgutil.iter_modules(sys.modules[package].__path__, f"{package}.")]

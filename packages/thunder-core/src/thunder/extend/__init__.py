@@ -10,7 +10,10 @@
 benchmarks. `thunder.plugins` discovers and loads plugins.
 """
 
+from typing import TYPE_CHECKING
+
 from thunder.core import devices, dtypes
+from thunder.core.deprecations import old_names
 from thunder.core.devices import to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError, UnsupportedError
@@ -110,3 +113,6 @@ __all__ = [
     "tracectx",
     "write_once",
 ]
+
+if not TYPE_CHECKING:  # type checkers report unknown names
+    __getattr__ = old_names(__name__)

@@ -8,8 +8,9 @@ folder to a wheel. Importing this package imports neither a plugin nor torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from thunder.core.deprecations import old_names
 from thunder.core.environment import EXECUTORS_VARIABLE, names_in
 from thunder.core.errors import PluginLoadError, ThunderError
 from thunder.plugins.catalog import PHASES, OptionSpec, PassContext, TransformSpec
@@ -70,6 +71,9 @@ __all__ = [
     "reset",
     "transformed",
 ]
+
+if not TYPE_CHECKING:  # type checkers report unknown names
+    __getattr__ = old_names(__name__)
 
 _manager = PluginManager()
 

@@ -13,11 +13,12 @@ language, tracer or executor is imported.
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable
 from typing import Any
 
-from thunder.core.families import import_families
+from thunder.core.families import families
 from thunder.runtime import decisions, effects, guards, kernels, output, torch_private
 from thunder.runtime.arrays import array_tensor
 from thunder.runtime.autocast import no_autocast
@@ -84,8 +85,10 @@ def resolve(name: str) -> Callable[..., Any]:
 
 def torch_kernel(name: str) -> Callable[..., Any]:
     """Return a kernel of the torch executor. Programs call it `torchex.name`."""
-    if name not in table:
-        import_families(kernels.__name__)
+    for module in families(kernels.__name__) if name not in table else ():
+        importlib.import_module(module)  # one after the other, because each takes milliseconds
+        if name in table:
+            break
     return table[name]
 
 

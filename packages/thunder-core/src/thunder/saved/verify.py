@@ -5,7 +5,8 @@ A program is one function of straight-line statements: assignments, `del`, `retu
 `if` statements that raise a failed guard. What it may call is listed exactly (`operators.py`).
 
 A syntax tree of every line would take too long to walk. Lines are therefore reduced to their shapes first: each
-literal becomes an empty string or 0, and each variable becomes `x`. The tree of a shape differs from the line's tree in
+literal becomes an empty string or 0, and each variable becomes `x` (most of them by two substitutions in the whole
+text, the rest token by token). The tree of a shape differs from the line's tree in
 names of variables and in values only, and a program has few shapes. The reduction reads the tokens of a line as Python
 does: a text in which it could not (e.g. with comments, triple quotes or continued lines) is refused.
 """
@@ -81,6 +82,10 @@ _TOKEN = re.compile(
     r"""b?'(?:[^'\\\n]|\\.)*'|b?"(?:[^"\\\n]|\\.)*"|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\(|=(?!=))?|\.[A-Za-z_]\w*\(?"""
     r"""|\d+(?:\.\d*)?(?:e[+-]?\d+)?j?(?![\w.])|[\s\S]"""
 )
+# What is replaced in a whole text at once, so that few lines remain: strings, and the variables that the printer makes.
+# A call of a variable is left, to be refused.
+_STRING = re.compile(r"""'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*\"""")
+_VARIABLE = re.compile(r"\b[tv](?:\d+|_\w+)\b(?!\()")
 _ROOTS = frozenset({"torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
                     "devices"})  # fmt: skip
 _NAME = re.compile(r"\w+")
@@ -144,14 +149,17 @@ def verify(text: str, names: Names, kind: str = "program") -> None:
     """
     if not text.isascii() or "'''" in text or '"""' in text:
         raise Refused("the text has characters that no program has")
-    tokens = _TOKEN.findall(text)
+    head, _, body = text.partition("\n")
+    if not any(map(_VARIABLE.fullmatch, (*names.all, *names.calls))):
+        body = _VARIABLE.sub("x0", _STRING.sub("''", body))
+    body_lines = {*body.split("\n")}
+    tokens = _TOKEN.findall("\n".join([head, *body_lines]))
     for token in {*tokens}:
         _check_token(token, names, kind)
-    head, _, _ = text.partition("\n")
     if _HEADER.fullmatch(head) is None:
         raise Refused(f"not a header of a program: {head[:80]}")
     # Targets of assignments are names, without quotes; other lines may have a string with an equals sign.
-    lines = [line.partition(" = ") for line in text.split("\n")[1:] if not line.startswith(_NO_ASSIGNMENT)]
+    lines = [line.partition(" = ") for line in body_lines if not line.startswith(_NO_ASSIGNMENT)]
     assigned = [left for left, equals, _ in lines if equals and "'" not in left and '"' not in left]
     targets = {*_NAME.findall(head[4:]), *_NAME.findall(" ".join(assigned))}
     if not _FIXED.isdisjoint(targets) or not targets.isdisjoint((*names.all, *names.calls)):

@@ -433,6 +433,7 @@ def has_builtin_hook(ddp: Any) -> bool:
 
 def fake_store() -> Any:
     """Return a store for process groups of the backend "fake", in which nothing communicates, and register it."""
+    # Imported by name at run time: it loads what torch's own tests need.
     return importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
 
 

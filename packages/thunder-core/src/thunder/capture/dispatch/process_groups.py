@@ -126,7 +126,7 @@ def _replacement(name: str) -> Callable[..., Any]:
 
 
 # These take the elements in the order of memory, whatever the order of the dimensions, e.g. with channels last.
-_IN_MEMORY_ORDER = ("allreduce", "broadcast", "recv", "reduce", "send")
+_IN_MEMORY_ORDER = ("allreduce", "broadcast", "reduce")
 
 
 def _as_in_memory(tracer: Tracer, name: str, x: Any) -> Any:

@@ -18,10 +18,13 @@ import thunder.executors.built_in  # noqa: F401  (registers the built-in executo
 from thunder.capture.capture import capture
 from thunder.core.errors import ThunderError
 from thunder.examine.distributed import DistributedReport, simulate_programs
+from thunder.examine.graph import draw
 from thunder.examine.hardware import hardware_of
+from thunder.examine.lines import lines_of
 from thunder.examine.page import embedded, page_of
+from thunder.examine.pictures import write_graph
 from thunder.examine.predictions import memory_of
-from thunder.examine.program import compile_call
+from thunder.examine.program import CompiledCall, compile_call
 from thunder.execution.report import OperationReport, report
 from thunder.extend import Compilation, Executor, compiling, resolve_executors
 from thunder.frontend.jit import JitFunction, jitted_of
@@ -39,12 +42,14 @@ class Report:
         self,
         operations: list[OperationReport],
         uncacheable: str | None,
-        page: Callable[[], str] | None = None,
+        compiled: Callable[[], CompiledCall] | None = None,
+        given: JitFunction[..., Any] | None = None,
         communication: Callable[[], DistributedReport] | None = None,
     ):
         self.operations = operations
         self.uncacheable = uncacheable
-        self._page = page
+        self._compiled = compiled
+        self._given = given  # the jitted function of the user, whose calls the page reports
         self._communication = communication
 
     @functools.cached_property
@@ -74,12 +79,23 @@ class Report:
         The page has the traces with the user's lines, executors, the graph, memory, guards, calls and passes. The
         program is compiled for the page, and does not run.
         """
-        if self._page is None:
-            raise ThunderError("this report has no program, so that there is no page: call thunder.examine(fn, *args)")
-        page = self._page()
+        page = page_of(self._compiled_call(), self._given)
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
+
+    def picture(self, path: str | Path) -> None:
+        """Draw the graph of operations, forward and backward, to a file that ends in `.png`, `.svg` or `.pdf`.
+
+        It needs matplotlib: `pip install 'thunder-core[pictures]'`.
+        """
+        programs = self._compiled_call().programs
+        write_graph({name: draw(list(lines_of(name, trace))) for name, trace in programs}, path)
+
+    def _compiled_call(self) -> CompiledCall:
+        if self._compiled is None:
+            raise ThunderError("this report has no program to show: call thunder.examine(fn, *args)")
+        return self._compiled()
 
     def _repr_html_(self) -> str:
         return embedded(self.html())
@@ -90,16 +106,15 @@ def examine(
 ) -> Report:
     """Trace `fn` for these arguments and report which executor would run each operation. `fn` may be jitted.
 
-    `.html("report.html")` of the result writes a page about the compiled program. Notebooks show the page.
+    `.html("report.html")` of the result writes a page about the compiled program, and `.picture("graph.svg")` its
+    graph. Notebooks show the page.
     """
     jitted = jitted_of(fn)
     given = jitted if isinstance(jitted, JitFunction) else None
-
-    def page() -> str:
-        return page_of(compile_call(fn if given is None else given, args, kwargs, executors), given)
+    compiled = functools.partial(compile_call, fn if given is None else given, args, kwargs, executors)
 
     def communication() -> DistributedReport:
-        call = compile_call(fn if given is None else given, args, kwargs, executors)
+        call = compiled()
         device = next((x.device for x in call.inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
         return simulate_programs(call.programs, hardware_of(device), {}, memory_of(call.specialization).peak)
 
@@ -116,4 +131,4 @@ def examine(
     with compiling(compilation):
         operations = report(dce(captured.computation), asked)
     communicates = any(op.has_effect and any(map(is_start, innermost(op))) for op in captured.computation.bound_symbols)
-    return Report(operations, captured.uncacheable, page, communication if communicates else None)
+    return Report(operations, captured.uncacheable, compiled, given, communication if communicates else None)

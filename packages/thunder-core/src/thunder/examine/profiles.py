@@ -26,6 +26,7 @@ from thunder.examine.distributed import DistributedReport, line_key, simulate_pr
 from thunder.examine.hardware import hardware_of
 from thunder.examine.lines import Line, bind_inputs, lines_of, output_proxies, source_of, where_of
 from thunder.examine.page import embedded, page_of
+from thunder.examine.pictures import write_timeline
 from thunder.examine.program import CompiledCall, compile_call
 from thunder.examine.timeline import Timeline, timeline_of
 from thunder.execution.flops import bytes_moved, flops_of
@@ -137,6 +138,10 @@ class Profile:
 
     def _repr_html_(self) -> str:
         return embedded(self.html())
+
+    def picture(self, path: str | Path) -> None:
+        """Draw the timeline of a call to a file that ends in `.png`, `.svg` or `.pdf`. It needs matplotlib."""
+        write_timeline(self.timeline, path)
 
     def chrome_trace(self, path: str | Path) -> None:
         """Write the timeline as JSON for Perfetto (ui.perfetto.dev) or chrome://tracing."""

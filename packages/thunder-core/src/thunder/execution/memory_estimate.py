@@ -11,6 +11,7 @@ Internal allocations of libraries (workspaces of cuBLAS and cuDNN) are not count
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
 from thunder.core.trace import Trace
 from thunder.execution.claim import is_structural
+from thunder.execution.memory_picture import write_memory
 from thunder.passes.deletion import delete_last_used
 from thunder.torch.private import FakeTensorMode, TorchDispatchMode
 
@@ -78,6 +80,13 @@ class MemoryReport:
         return "\n".join(out)
 
     __repr__ = __str__
+
+    def picture(self, path: str | Path) -> None:
+        """Draw the memory of each line, and what is alive at the peak, to a file that ends in `.png`, `.svg` or `.pdf`.
+
+        It needs matplotlib: `pip install 'thunder-core[pictures]'`.
+        """
+        write_memory(self, path)
 
 
 class MemoryTracker(TorchDispatchMode):  # type: ignore[misc]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from thunder.core.groups import Group
+from thunder.core.proxies import TensorProxy
 
 __all__ = ["Communication", "Replica"]
 
@@ -28,3 +29,6 @@ class Communication:
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
+        self.locals: dict[str, TensorProxy] = {}  # the local tensors of inputs that are DTensors, by the inputs' names
+        # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
+        self.varying: dict[tuple[str, str, int], TensorProxy] = {}

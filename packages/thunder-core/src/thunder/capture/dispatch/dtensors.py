@@ -45,8 +45,6 @@ __all__ = ["call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dten
 
 # Operations with the values of DTensors as operands.
 _BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
-# Arguments that are lists of tensors or contain tensors.
-_NOT_PLAIN = (slice, type(Ellipsis), type(None))
 
 
 def has_dtensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -160,6 +158,8 @@ def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: An
         return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
     if isinstance(new, Sharded):
         return tracer.call_symbol(ltorch.own_shard, (local, new.dim, group), {})
+    if new.op == "sum" and not local.is_floating_point():  # type: ignore[union-attr]
+        fall_back("the program adds a partial DTensor of integers to a replicated one")
     if new.op == "sum":  # type: ignore[union-attr]
         return tracer.call_symbol(ltorch.split_sum, (local, group), {})
     if new.op == "avg":  # type: ignore[union-attr]
@@ -184,6 +184,8 @@ def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
 # -- operations -------------------------------------------------------------------------------------------------------
 _DUNDER = {dunder: method for dunder, method in OPERATORS.items()}
 _DUNDER.update({f"__r{d.strip('_')}__": m for d, m in OPERATORS.items()})
+del _DUNDER["__rmatmul__"]  # its operands are swapped
+_DUNDER["__rdiv__"] = _DUNDER["__rtruediv__"] = "reciprocal"  # not linear, unlike a division by a number
 
 
 def _symbol(func: Any) -> Any:
@@ -402,6 +404,7 @@ def _from_local(
         fall_back("the program calls DTensor.from_local with a shape that ranks share unevenly")
     check_scope(tracer, "DTensor.from_local")
     local = tracer.handle_of(local_tensor)
+    tracer.communication.shared.append((local._storage, local._storage.version))
     return _dtensor(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
 
 
@@ -415,7 +418,9 @@ def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
                 local = _varying(tracer, local, group)
             elif p != new:
                 fall_back(f"the program calls DTensor.to_local with grad_placements={grad_placements}")
-    return local.view_as(local)
+    result = tracer.handle_of(local.view_as(local))
+    tracer.communication.shared.append((result._storage, result._storage.version))
+    return result
 
 
 def _redistribute(
@@ -471,6 +476,8 @@ def finish_dtensors(tracer: Tracer) -> None:
     """Fall back if an operation reads the value of a DTensor as if it were a local tensor."""
     if not tracer.communication.groups:
         return
+    if any(storage.version != version for storage, version in tracer.communication.shared):
+        fall_back("the program writes to a tensor that shares memory with a DTensor")
     for op in tracer.trace.bound_symbols:
         if op.sym not in _BORDER and any(getattr(p, "layout", None) is not None for p in op.flat_args):
             fall_back(f"the program calls {op.sym.name} on a DTensor in a way that no trace can express")

@@ -117,7 +117,7 @@ def pointwise(call: Call, name: str) -> Rule:
     linear = ""
     if name in _ADDITIVE and (len(call.shapes) > 1 or name not in ("add", "sub")):
         linear = "all"
-    elif name == "mul" or (name in ("div", "true_divide") and len(call.shapes) == 1 and isinstance(call.arguments.get("b", 1), (int, float))):
+    elif name == "mul" or (name in ("div", "true_divide") and len(call.shapes) == 1 and call.arguments.get("rounding_mode") is None):
         linear = "each"
     return Rule(operands, [tuple(range(ndim))], linear)
 

@@ -30,5 +30,6 @@ class Communication:
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.locals: dict[str, TensorProxy] = {}  # the local tensors of inputs that are DTensors, by the inputs' names
+        self.shared: list[tuple[Any, int]] = []  # memory that DTensors share, and its number of writes then
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
         self.varying: dict[tuple[str, str, int], TensorProxy] = {}

@@ -184,7 +184,7 @@ def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
-_DUNDER = {dunder: method for dunder, method in OPERATORS.items()}
+_DUNDER = dict(OPERATORS)
 _DUNDER.update({f"__r{d.strip('_')}__": m for d, m in OPERATORS.items()})
 del _DUNDER["__rmatmul__"]  # its operands are swapped
 _DUNDER["__rdiv__"] = _DUNDER["__rtruediv__"] = "reciprocal"  # not linear, unlike a division by a number
@@ -312,8 +312,7 @@ class _Operation:
 
     def _rule(self) -> Rule | None:
         sym = self.sym
-        names = [n for n in sym.bind.names]
-        arguments = {**dict(zip(names, self.args)), **self.kwargs}
+        arguments = {**dict(zip(sym.bind.names, self.args)), **self.kwargs}
         call = Call(sym.name, self.shapes, arguments, self._on_meta)
         found = RULES.get(sym.name)
         if found is not None:

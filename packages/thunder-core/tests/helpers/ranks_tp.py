@@ -76,7 +76,7 @@ class Model(nn.Module):
 
 
 COLUMNS = ("attention.q", "attention.k", "attention.v", "mlp.up", "mlp.gate")
-TENSOR = {**{name: ColwiseParallel for name in COLUMNS}, "attention.out": RowwiseParallel, "mlp.down": RowwiseParallel}
+TENSOR = {**dict.fromkeys(COLUMNS, ColwiseParallel), "attention.out": RowwiseParallel, "mlp.down": RowwiseParallel}
 
 
 def tensor_plan(prefix: str = "") -> dict[str, Any]:

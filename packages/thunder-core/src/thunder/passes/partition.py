@@ -2,7 +2,7 @@
 """Simplify the redistributions of a program with DTensors.
 
 - `varying` is dropped: it only determines gradients.
-- A sum over ranks of which each rank keeps a shard becomes a reduce-scatter. Gradients of gathered values are such sums.
+- A sum over ranks of which each rank keeps a shard becomes a reduce-scatter, e.g. the gradient of a gathered value.
 - A sum over ranks that only becomes a DTensor, e.g. the gradient of a replicated parameter, becomes a partial DTensor,
   as in eager mode: whoever reads it reduces it.
 

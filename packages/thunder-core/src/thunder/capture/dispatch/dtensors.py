@@ -129,7 +129,9 @@ def _redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[
         if any(p.dim == x.dim for p in others for x in (old, new) if isinstance(x, Sharded)):
             fall_back("the program redistributes a dimension of a DTensor that several mesh dimensions shard")
         if isinstance(new, Sharded) and _sizes(layout, placements, i)[new.dim] % group.size:
-            fall_back(f"a dimension of a DTensor of shape {list(layout.shape)} cannot be divided among {group.size} ranks")
+            fall_back(
+                f"a dimension of a DTensor of shape {list(layout.shape)} cannot be divided among {group.size} ranks"
+            )
         local = _moved(tracer, local, old, new, group)
         placements[i] = new
     return local
@@ -182,7 +184,7 @@ def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
-_DUNDER = {dunder: method for dunder, method in OPERATORS.items()}
+_DUNDER = dict(OPERATORS)
 _DUNDER.update({f"__r{d.strip('_')}__": m for d, m in OPERATORS.items()})
 del _DUNDER["__rmatmul__"]  # its operands are swapped
 _DUNDER["__rdiv__"] = _DUNDER["__rtruediv__"] = "reciprocal"  # not linear, unlike a division by a number
@@ -209,8 +211,10 @@ def call_on_dtensors(
         if name != "__invert__" and name != "__index__":
             fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
     sym = _symbol(func)
+    if prop is None and name in _METADATA:
+        return NotImplemented
     if not isinstance(sym, Symbol):
-        return NotImplemented if prop is not None or sym is None and name in _METADATA else _unknown(name)
+        return NotImplemented if prop is not None else _unknown(name)
     if kwargs.get("out") is not None or kwargs.get("inplace"):
         fall_back(f"the program calls {name}, which writes to a DTensor")
     if OpTags.RANDOM_OP in sym.tags or _draws(sym, args, kwargs):
@@ -308,8 +312,7 @@ class _Operation:
 
     def _rule(self) -> Rule | None:
         sym = self.sym
-        names = [n for n in sym.bind.names]
-        arguments = {**dict(zip(names, self.args)), **self.kwargs}
+        arguments = {**dict(zip(sym.bind.names, self.args)), **self.kwargs}
         call = Call(sym.name, self.shapes, arguments, self._on_meta)
         found = RULES.get(sym.name)
         if found is not None:
@@ -365,7 +368,9 @@ class _Operation:
             for group, p in zip(self.mesh.groups, placed):
                 if isinstance(p, Sharded):
                     shape[p.dim] *= group.size
-            return _dtensor(self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh))
+            return _dtensor(
+                self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh)
+            )
         if isinstance(out, (tuple, list)):
             items = [self._wrapped(x, placements, always) for x in out]
             return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)

@@ -111,13 +111,13 @@ def pointwise(call: Call, name: str) -> Rule:
     """Return the rule of an elementwise operation with broadcasting."""
     ndim = max(map(len, call.shapes), default=0)
     sizes = [max(s[i - ndim + len(s)] for s in call.shapes if i >= ndim - len(s)) for i in range(ndim)]
-    operands = [
-        tuple([i if n == sizes[i] else None for i, n in enumerate(s, ndim - len(s))]) for s in call.shapes
-    ]
+    operands = [tuple([i if n == sizes[i] else None for i, n in enumerate(s, ndim - len(s))]) for s in call.shapes]
     linear = ""
     if name in _ADDITIVE and (len(call.shapes) > 1 or name not in ("add", "sub")):
         linear = "all"
-    elif name == "mul" or (name in ("div", "true_divide") and len(call.shapes) == 1 and call.arguments.get("rounding_mode") is None):
+    elif name == "mul" or (
+        name in ("div", "true_divide") and len(call.shapes) == 1 and call.arguments.get("rounding_mode") is None
+    ):
         linear = "each"
     return Rule(operands, [tuple(range(ndim))], linear)
 
@@ -150,7 +150,8 @@ def _matmul(call: Call) -> Rule:
     def batch(shape: tuple[int, ...], other: tuple[int, ...]) -> Labels:
         outer, of_other = shape[:-2], other[:-2]
         return tuple(
-            ndim - len(outer) + i if n != 1 or (len(of_other) - len(outer) + i >= 0 and of_other[i - len(outer)] == 1)
+            ndim - len(outer) + i
+            if n != 1 or (len(of_other) - len(outer) + i >= 0 and of_other[i - len(outer)] == 1)
             else None
             for i, n in enumerate(outer)
         )

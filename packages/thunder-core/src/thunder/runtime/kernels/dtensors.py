@@ -60,7 +60,8 @@ def layout_key(x: Any) -> Any:
         return None
     mesh = spec.mesh
     groups = tuple([mesh.get_group(i).group_name for i in range(mesh.ndim)])
-    return (tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names, tuple(x._local_tensor.shape))
+    local = tuple(x._local_tensor.shape)
+    return (tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names, local)
 
 
 def spec_of(layout: Layout, dtype: torch.dtype) -> Any:

@@ -20,6 +20,7 @@ from thunder.capture.base.sources import Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.user_lines import annotate, line_of_user
 from thunder.capture.dispatch.collectives import finish_collectives, values_of_collectives
+from thunder.capture.dispatch.dtensors import finish_dtensors, values_of_layouts
 from thunder.capture.guards.decisions import Decisions
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
@@ -180,7 +181,7 @@ class CaptureSession:
             raise tracer.partly_eager  # likewise
         if tracer.refusal is not None:
             raise _located(tracer.refusal)
-        for source, value in values_of_collectives(tracer):
+        for source, value in (*values_of_collectives(tracer), *values_of_layouts(tracer, self.source_of)):
             self.recorder.value(source, value)
         self._read_of_inputs()
         return result
@@ -227,6 +228,7 @@ class CaptureSession:
                 raise
             recorder.end_watch()  # exiting the contexts must not be recorded
             finish_collectives(self.tracer)
+            finish_dtensors(self.tracer)
         recorder.finish()
         return result
 

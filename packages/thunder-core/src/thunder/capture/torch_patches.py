@@ -22,6 +22,7 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.collectives import replaced_collectives
+from thunder.capture.dispatch.dtensors import replaced_dtensor_methods
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.numpy_calls import replaced_functions
 from thunder.capture.dispatch.override_queries import override_queries
@@ -383,6 +384,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
         (owner, name, _here(ours, getattr(owner, name)))
         for owner, name, ours in (*replaced_collectives(), *replaced_methods(), *replaced_functions())
     ]
+    owners += replaced_dtensor_methods()
     owners += functions_replaced() if numbers else []
     for owner, name, replacement in owners:
         substitutions.set(owner, name, replacement)

@@ -34,7 +34,8 @@ from thunder.core.state import SourceLine
 __all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "listeners", "recent_events"]
 
 Kind = Literal[
-    "compile", "guard", "decision", "fallback", "graph", "kernel", "cache", "saved", "collective", "choice"
+    "compile", "guard", "decision", "fallback", "graph", "kernel", "cache", "saved", "collective", "replicated",
+    "choice",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from thunder.core import devices, dtypes
 from thunder.core.errors import TracingError
 from thunder.core.langctx import get_langctx, resolve_method
+from thunder.core.layouts import Layout
 from thunder.core.state import state
 from thunder.core.symint.numbers import text_of
 
@@ -191,10 +192,10 @@ for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
 class TensorProxy(Proxy):
     """A tensor with `name`, `shape` (ints or symbolic numbers), `dtype`, `device` and `requires_grad`.
 
-    `like` is another tensor whose shape, dtype and device are the defaults.
+    `like` is another tensor whose shape, dtype and device are the defaults. A DTensor has a `layout`.
     """
 
-    __slots__ = ("device", "dtype", "ndim", "requires_grad", "shape")
+    __slots__ = ("device", "dtype", "layout", "ndim", "requires_grad", "shape")
     prefix = "t"
 
     def __init__(
@@ -206,6 +207,7 @@ class TensorProxy(Proxy):
         device: Any = None,
         dtype: Any = None,
         requires_grad: bool | None = None,
+        layout: Layout | None = None,
     ):
         if name is None:
             trace = state.trace
@@ -229,11 +231,12 @@ class TensorProxy(Proxy):
         self.dtype: dtypes.dtype = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)
         self.requires_grad: bool = bool(requires_grad)
         self.ndim: int = len(self.shape)
+        self.layout = layout
 
     def replace_name(self, name: str) -> TensorProxy:
         new = object.__new__(TensorProxy)
         new.name, new.shape, new.device, new.dtype = name, self.shape, self.device, self.dtype
-        new.requires_grad, new.ndim = self.requires_grad, self.ndim
+        new.requires_grad, new.ndim, new.layout = self.requires_grad, self.ndim, self.layout
         return new
 
     def type_string(self) -> str:

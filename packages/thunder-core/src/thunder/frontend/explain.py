@@ -96,6 +96,10 @@ def _eager(stats: Any) -> Iterator[str]:
         yield f"static sizes and numbers: tracing with symbolic ones failed ({stats.constant})"
     if stats.eager is not None:
         yield f"falls back to eager: {stats.eager}"
+    replicated = Counter((e.reason, e.where) for e in stats.events.of("replicated"))
+    if replicated:
+        yield "operations on replicated DTensors"
+        yield from (f"  {reason}{_at(where)}" for reason, where in replicated)
     fallbacks = Counter((e.reason, e.where) for e in stats.events.of("fallback") if e.details["scope"] == "call")
     if fallbacks:
         yield "calls that ran eagerly"

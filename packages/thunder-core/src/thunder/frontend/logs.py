@@ -27,7 +27,8 @@ LOGS = {
 }
 _OF_KIND = {
     "compile": "recompiles", "cache": "recompiles", "fallback": "fallbacks", "guard": "guards", "decision": "guards",
-    "graph": "executors", "kernel": "executors", "collective": "executors", "choice": "executors", "saved": "saved",
+    "graph": "executors", "kernel": "executors", "collective": "executors", "choice": "executors",
+    "replicated": "fallbacks", "saved": "saved",
 }  # fmt: skip
 _loggers = {name: logging.getLogger(f"thunder.{name}") for name in LOGS}
 

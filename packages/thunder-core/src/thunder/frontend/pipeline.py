@@ -37,6 +37,7 @@ from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
 from thunder.passes.overlap import overlapped
+from thunder.passes.partition import partitioned
 from thunder.passes.postponing import may_fail
 from thunder.passes.recompute import recompute_in_backward
 from thunder.passes.split import Split
@@ -105,6 +106,9 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
+        simplified = partitioned(traces[-1])
+        if simplified is not traces[-1]:
+            traces.append(verify_if_asked(simplified))
         again = recompute_in_backward(traces[-1], self.executors, self.remat)
         if again is not traces[-1]:
             traces.append(verify_if_asked(again))

@@ -8,6 +8,7 @@ overrides anything else decides itself what operations do, so a program with suc
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.overrides import get_default_nowrap_functions
 
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION
 
-__all__ = ["common_subclass", "is_plain_subclass", "keeps_class", "why_not_plain"]
+__all__ = ["common_subclass", "is_dtensor_class", "is_plain_subclass", "keeps_class", "why_not_plain"]
 
 _WITHOUT_OVERRIDES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _BY_DEFAULT = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
@@ -49,6 +50,11 @@ def why_not_plain(cls: type) -> str | None:
         if "__getattr__" in vars(owner):
             return f"{name}, which defines __getattr__"
     return None
+
+
+def is_dtensor_class(cls: type) -> bool:
+    """Check for torch's class of distributed tensors, whose operations a trace runs on local tensors."""
+    return cls.__name__ == "DTensor" and cls is getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
 def is_plain_subclass(cls: type) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
+from thunder.core.proxies import TensorProxy
 
 __all__ = ["Communication", "Replica", "Unit"]
 
@@ -40,6 +41,10 @@ class Communication:
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
         self.shards: dict[int, list[Any]] = {}  # the shards of units that the program reads, by id of the unit
+        self.locals: dict[str, TensorProxy] = {}  # the local tensors of inputs that are DTensors, by the inputs' names
+        self.shared: list[tuple[Any, int]] = []  # memory that DTensors share, and its number of writes then
+        # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
+        self.varying: dict[tuple[str, str, int], TensorProxy] = {}
 
     def check_reads(self, handles: Iterable[Handle]) -> None:
         """Fall back if the program reads tensors that collectives in flight write."""

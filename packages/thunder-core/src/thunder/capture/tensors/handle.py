@@ -34,6 +34,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol
 from thunder.core.trace import Trace
+from thunder.runtime.kernels.dtensors import spec_of
 
 __all__ = [
     "FORMATTED", "TEXT_OF_HANDLE", "Handle", "HandleOwner", "Lifted", "Storage", "View", "is_handle", "needs_grad",
@@ -116,6 +117,7 @@ class Handle(torch.Tensor):
     _is_new: bool = False  # whether it is another tensor object in eager mode, although it has the value of its base
     _class: type = torch.Tensor  # the class of the real tensor
     _freed: str | None = None  # "whole" or "part": how much of its graph an earlier `backward()` has freed
+    _spec: Any  # torch's description of the layout, if it is a DTensor
     _needs_grad: bool  # the value of `requires_grad`, readable without torch's dispatch
 
     @staticmethod
@@ -146,6 +148,9 @@ class Handle(torch.Tensor):
         handle._parent = None
         handle._needs_grad = requires_grad
         handle._storage.needs_grad |= requires_grad
+        if value.layout is not None:
+            handle._class = torch.distributed.tensor.DTensor
+            handle._spec = spec_of(value.layout, to_torch_dtype(value.dtype))
         tracer.handles.add(handle)
         return handle
 

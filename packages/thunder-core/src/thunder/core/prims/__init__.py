@@ -20,6 +20,7 @@ from thunder.core.prims.elementwise_special import *  # noqa: F403
 from thunder.core.prims.embedding import *  # noqa: F403
 from thunder.core.prims.grouped_matmul import *  # noqa: F403
 from thunder.core.prims.indexing import *  # noqa: F403
+from thunder.core.prims.layouts import *  # noqa: F403
 from thunder.core.prims.matmul import *  # noqa: F403
 from thunder.core.prims.numbers import *  # noqa: F403
 from thunder.core.prims.pooling import *  # noqa: F403

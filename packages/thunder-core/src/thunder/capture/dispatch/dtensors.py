@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTensors in a traced program: operations on them become operations on local tensors and collectives.
+
+User code holds a handle of the whole tensor. Its value has a layout, and is the result of `prims.dtensor_of`, or an
+input, from which `prims.local_of` takes the local tensor. An operation runs on the local tensors:
+
+1. The sharding rule of the operation (`sharding.py`) chooses placements of the operands, which are redistributed.
+2. Replicated operands of an operation whose results are not replicated are read through `varying`, so that their
+   gradients are summed over the ranks.
+3. torch's function is called with the local tensors, as if the user had called it.
+
+An operation without a rule runs on replicated operands, and `thunder.explain` reports it. The methods of DTensor that
+convert and redistribute are replaced while a program is traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+import thunder.torch as ltorch
+from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.tracing_mode import TracingMode
+from thunder.capture.dispatch.collectives import check_scope, note_group
+from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
+from thunder.core import prims
+from thunder.core.events import current_log
+from thunder.core.layouts import Layout, Partial, Placement, Replicated, Sharded
+from thunder.core.proxies import OPERATORS, TensorProxy
+from thunder.core.state import state
+from thunder.core.symbol import OpTags, Symbol
+from thunder.runtime.kernels import dtensors
+from thunder.torch.base import language, torch_function_map
+from thunder.torch.private import DisableTorchFunction
+
+__all__ = ["call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts"]
+
+# Operations with the values of DTensors as operands.
+_BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
+
+
+def has_dtensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Check whether a call has DTensors among its arguments."""
+    cls = _class()
+    return cls is not None and any(isinstance(x, cls) for x in tensors_in(args, kwargs))
+
+
+def _class() -> Any:
+    return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+def _layout(handle: Handle) -> Layout:
+    layout = aliasing.read(handle).layout
+    if layout is None:
+        fall_back("the program uses a DTensor whose layout is not known while tracing")
+    return layout
+
+
+def _local(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
+    """Return the local tensor of a DTensor, and its layout."""
+    handle = tracer.handle_of(x)
+    layout = _layout(handle)
+    value = aliasing.read(handle)
+    made = tracer.producer(value)
+    with tracer.recording():
+        if made is not None and made.sym is prims.dtensor_of:
+            local = made.args[0]
+        elif made is None and tracer.input_of(value) is not None:
+            local = _of_input(tracer, value, layout)
+        else:
+            fall_back("the program changes a DTensor in a way that no trace can express")
+        for group in layout.mesh.groups:
+            note_group(tracer, group)
+        return tracer.wrap(local, requires_grad=needs_grad(handle)), layout
+
+
+def _of_input(tracer: Tracer, value: TensorProxy, layout: Layout) -> TensorProxy:
+    """Return the local tensor of an input. The outermost scope records it, so that the whole program may read it."""
+    local = tracer.communication.locals.get(value.name)
+    if local is None:
+        with tracer.trace.scope() as operations:
+            local = prims.local_of(value, layout)
+        tracer.trace.scopes[0].extend(operations)
+        tracer.communication.locals[value.name] = local
+    return local  # type: ignore[no-any-return]
+
+
+def _dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
+    """Return the handle of the DTensor with a local tensor."""
+    with tracer.recording():
+        for group in layout.mesh.groups:
+            note_group(tracer, group)
+        value = prims.dtensor_of(tracer.unwrap(local), layout)
+        return tracer.wrap(value, requires_grad=needs_grad(local))  # type: ignore[no-any-return]
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, n = [], 1
+    for size in reversed(shape):
+        strides.append(n)
+        n *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _call(tracer: Tracer, sym: Symbol, *args: Any) -> Any:
+    with tracer.recording():
+        current_log().add("collective", f"thunder.torch.{sym.name}", where=state.source)
+    return tracer.call_symbol(sym, args, {})
+
+
+# -- redistribution ---------------------------------------------------------------------------------------------------
+def _redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[Placement]) -> Any:
+    """Return the local tensor of a DTensor with other placements."""
+    placements = list(layout.placements)
+    for i, (group, new) in enumerate(zip(layout.mesh.groups, wanted)):
+        old = placements[i]
+        if old == new:
+            continue
+        others = [p for k, p in enumerate(placements) if k > i and isinstance(p, Sharded)]
+        if any(p.dim == x.dim for p in others for x in (old, new) if isinstance(x, Sharded)):
+            fall_back("the program redistributes a dimension of a DTensor that several mesh dimensions shard")
+        if isinstance(new, Sharded) and _sizes(layout, placements, i)[new.dim] % group.size:
+            fall_back(
+                f"a dimension of a DTensor of shape {list(layout.shape)} cannot be divided among {group.size} ranks"
+            )
+        local = _moved(tracer, local, old, new, group)
+        placements[i] = new
+    return local
+
+
+def _sizes(layout: Layout, placements: Sequence[Placement], without: int) -> list[int]:
+    sizes = list(layout.shape)
+    for i, (group, p) in enumerate(zip(layout.mesh.groups, placements)):
+        if isinstance(p, Sharded) and i != without:
+            sizes[p.dim] //= group.size
+    return sizes
+
+
+def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: Any) -> Any:
+    if isinstance(old, Partial):
+        if isinstance(new, Sharded) and old.op == "sum":
+            return _call(tracer, ltorch.scatter_sum, local, new.dim, group)
+        if old.op not in ("sum", "avg") and needs_grad(local) and torch.is_grad_enabled():
+            fall_back(f"the program reduces a DTensor that requires grad by {old.op}")
+        local = _call(tracer, ltorch.sum_partial, local, old.op, group)
+        return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
+    if isinstance(old, Sharded):
+        if isinstance(new, Sharded):
+            return _call(tracer, ltorch.move_shards, local, old.dim, new.dim, group)
+        local = _call(tracer, ltorch.gather_shards, local, old.dim, group)
+        return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
+    if isinstance(new, Sharded):
+        return tracer.call_symbol(ltorch.own_shard, (local, new.dim, group), {})
+    if new.op == "sum" and not local.is_floating_point():  # type: ignore[union-attr]
+        fall_back("the program adds a partial DTensor of integers to a replicated one")
+    if new.op == "sum":  # type: ignore[union-attr]
+        return tracer.call_symbol(ltorch.split_sum, (local, group), {})
+    if new.op == "avg":  # type: ignore[union-attr]
+        return local
+    return fall_back(f"the program distributes a DTensor as {new}")
+
+
+def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
+    """Return a replicated value for operations that differ between ranks; the same one for each of them."""
+    if group.size == 1 or not (torch.is_grad_enabled() and needs_grad(local)):
+        return local
+    value = aliasing.read(tracer.handle_of(local))
+    key = value.name, group.name, id(tracer.trace.scopes[-1])
+    known = tracer.communication.varying.get(key)
+    if known is None:
+        known = tracer.call_symbol(ltorch.varying, (local, group), {})
+        tracer.communication.varying[key] = known._value
+        return known
+    return tracer.wrap(known, requires_grad=True)
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+_DUNDER = dict(OPERATORS)
+_DUNDER.update({f"__r{d.strip('_')}__": m for d, m in OPERATORS.items()})
+del _DUNDER["__rmatmul__"]  # its operands are swapped
+_DUNDER["__rdiv__"] = _DUNDER["__rtruediv__"] = "reciprocal"  # not linear, unlike a division by a number
+
+
+def _symbol(func: Any) -> Any:
+    """Return the operation that a function of torch stands for, or None."""
+    found = torch_function_map().get(func)
+    if found is not None:
+        return found
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return language.properties.get(func.__self__.__name__)
+    return language.methods.get(_DUNDER.get(name, name))
+
+
+def call_on_dtensors(
+    tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any]
+) -> Any:
+    """Call a function of torch on DTensors. `call` calls it on local tensors."""
+    name = getattr(func, "__name__", "")
+    prop = getattr(func.__self__, "__name__", "") if name in ("__get__", "__set__") else None
+    if name == "__set__" or (name.endswith("_") and not name.startswith("__")) or name.startswith("__i"):
+        if name != "__invert__" and name != "__index__":
+            fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
+    sym = _symbol(func)
+    if prop is None and name in _METADATA:
+        return NotImplemented
+    if not isinstance(sym, Symbol):
+        return NotImplemented if prop is not None else _unknown(name)
+    if kwargs.get("out") is not None or kwargs.get("inplace"):
+        fall_back(f"the program calls {name}, which writes to a DTensor")
+    if OpTags.RANDOM_OP in sym.tags or _draws(sym, args, kwargs):
+        fall_back(f"the program calls {name} on a DTensor, which draws random numbers")
+    if tracer.parts:
+        fall_back("a transform of the program uses DTensors")
+    check_scope(tracer, f"{name} on a DTensor")
+    return _Operation(tracer, func, args, kwargs, sym, call).run()
+
+
+_METADATA = frozenset({"size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "__len__",
+                       "element_size", "get_device", "is_contiguous", "stride", "storage_offset"})  # fmt: skip
+
+
+def _unknown(name: str) -> Any:
+    return fall_back(f"the program calls {name} on a DTensor, for which there is no operation on local tensors")
+
+
+def _draws(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if "dropout" not in sym.name:
+        return False
+    given = {**dict(zip(sym.bind.names, args)), **kwargs}
+    return bool(given.get("training", True)) and given.get("p", 0.5) != 0
+
+
+def _leaves(x: Any) -> Iterator[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        yield x
+    elif isinstance(x, (tuple, list)):
+        for i in x:
+            yield from _leaves(i)
+    elif isinstance(x, dict):
+        yield from _leaves(list(x.values()))
+    elif isinstance(x, slice):
+        yield from _leaves([x.start, x.stop, x.step])
+
+
+def _filled(x: Any, values: Iterator[Any]) -> Any:
+    """Return arguments with the tensors replaced, in the order of `_leaves`."""
+    if isinstance(x, torch.Tensor):
+        return next(values)
+    if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
+        return type(x)([_filled(i, values) for i in x])
+    if isinstance(x, dict):
+        return {k: _filled(v, values) for k, v in x.items()}
+    return slice(*[_filled(i, values) for i in (x.start, x.stop, x.step)]) if isinstance(x, slice) else x
+
+
+class _Operation:
+    """A call of torch with DTensors."""
+
+    def __init__(self, tracer: Tracer, func: Any, args: Any, kwargs: Any, sym: Symbol, call: Callable[..., Any]):
+        self.tracer, self.func, self.args, self.kwargs, self.sym, self.call = tracer, func, args, kwargs, sym, call
+        given = list(_leaves((args, kwargs)))
+        self.locals: list[Any] = []
+        self.layouts: list[Layout] = []
+        cls = _class()
+        meshes = {}
+        for x in given:
+            if isinstance(x, cls):
+                local, layout = _local(tracer, x)
+                meshes[layout.mesh] = None
+                self.locals.append(local)
+                self.layouts.append(layout)
+            else:
+                self.locals.append(x)
+                self.layouts.append(None)  # type: ignore[arg-type]
+        if len(meshes) != 1:
+            fall_back(f"the program combines DTensors of several meshes in {sym.name}")
+        (self.mesh,) = meshes
+        for i, x in enumerate(given):
+            if self.layouts[i] is None:
+                if x.dim() != 0 and x.numel() != 1:
+                    fall_back(f"the program combines a DTensor and a torch.Tensor in {sym.name}")
+                shape = tuple(x.shape)
+                self.layouts[i] = Layout([Replicated()] * len(self.mesh.groups), shape, _contiguous(shape), self.mesh)
+        self.shapes = [layout.shape for layout in self.layouts]
+
+    def run(self) -> Any:
+        """Run the operation on local tensors, and return its results as DTensors."""
+        rule = self._rule()
+        operands, results = self._placements(rule)
+        locals_ = [
+            _redistributed(self.tracer, x, layout, placements)
+            for x, layout, placements in zip(self.locals, self.layouts, operands)
+        ]
+        for k, group in enumerate(self.mesh.groups):
+            if any(not isinstance(p[k], Replicated) for p in results):
+                locals_ = [
+                    _varying(self.tracer, x, group) if isinstance(p[k], Replicated) else x
+                    for x, p in zip(locals_, operands)
+                ]
+        out = self._run_on(rule, locals_, results)
+        return self._wrapped(out, iter(results), results[0] if len(results) == 1 else None)
+
+    def _rule(self) -> Rule | None:
+        sym = self.sym
+        arguments = {**dict(zip(sym.bind.names, self.args)), **self.kwargs}
+        call = Call(sym.name, self.shapes, arguments, self._on_meta)
+        found = RULES.get(sym.name)
+        if found is not None:
+            return found(call)
+        if OpTags.ELEMENTWISE_OP in sym.tags:
+            return pointwise(call, sym.name)
+        return None
+
+    def _on_meta(self, operands: Sequence[torch.Tensor]) -> Any:
+        values = iter(operands)
+        with self.tracer.recording(), DisableTorchFunction():
+            return self.func(*_filled(self.args, values), **_filled(self.kwargs, values))
+
+    def _placements(self, rule: Rule | None) -> tuple[list[list[Placement]], list[list[Placement]]]:
+        """Return the placements of each operand and each result, dimension by dimension of the mesh."""
+        count = 1 if rule is None else len(rule.results)
+        operands: list[list[Placement]] = [[] for _ in self.layouts]
+        results: list[list[Placement]] = [[] for _ in range(count)]
+        shapes = [list(s) for s in self.shapes]
+        for k, group in enumerate(self.mesh.groups):
+            given = [layout.placements[k] for layout in self.layouts]
+            if rule is None or all(isinstance(p, Replicated) for p in given):
+                needed, made = [Replicated()] * len(given), [Replicated()] * count
+            else:
+                needed, made = placements_for(rule, given, [tuple(s) for s in shapes], group.size)  # type: ignore
+            for i, p in enumerate(needed):
+                operands[i].append(p)
+                if isinstance(p, Sharded):
+                    shapes[i][p.dim] //= group.size
+            for i, p in enumerate(made):
+                results[i].append(p)
+        moved = [i for i, layout in enumerate(self.layouts) if list(layout.placements) != operands[i]]
+        if rule is None and moved:
+            with self.tracer.recording():
+                reason = f"{self.sym.name} has no sharding rule: its DTensors are replicated first"
+                current_log().add("replicated", reason, where=state.source)
+        return operands, results
+
+    def _run_on(self, rule: Rule | None, locals_: Sequence[Any], results: Sequence[Sequence[Placement]]) -> Any:
+        if rule is not None and rule.reshapes:
+            new = list(self._on_meta([torch.empty(self.shapes[0], device="meta")]).shape)
+            for group, p in zip(self.mesh.groups, results[0]):
+                if isinstance(p, Sharded):
+                    new[p.dim] //= group.size
+            return locals_[0].reshape(new)
+        values = iter(locals_)
+        return self.call(self.tracer, self.func, _filled(self.args, values), _filled(self.kwargs, values))
+
+    def _wrapped(self, out: Any, placements: Iterator[Sequence[Placement]], always: Any) -> Any:
+        if isinstance(out, torch.Tensor):
+            placed = next(placements) if always is None else always
+            shape = list(out.shape)
+            for group, p in zip(self.mesh.groups, placed):
+                if isinstance(p, Sharded):
+                    shape[p.dim] *= group.size
+            return _dtensor(
+                self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh)
+            )
+        if isinstance(out, (tuple, list)):
+            items = [self._wrapped(x, placements, always) for x in out]
+            return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
+        return fall_back(f"the program calls {self.sym.name} on a DTensor, whose result is no tensor")
+
+
+# -- methods of DTensor -----------------------------------------------------------------------------------------------
+def _placements_of(mesh: Any, placements: Any) -> list[Placement]:
+    if placements is None:
+        return [Replicated()] * mesh.ndim
+    found = [dtensors.placement_of(p) for p in placements]
+    if None in found or len(found) != mesh.ndim:
+        fall_back(f"the program distributes a DTensor with placements {placements}")
+    return found  # type: ignore[return-value]
+
+
+def _positive(placements: Sequence[Placement], ndim: int) -> list[Placement]:
+    return [Sharded(p.dim % ndim) if isinstance(p, Sharded) and ndim else p for p in placements]
+
+
+def _from_local(
+    tracer: Tracer, local_tensor: Any, device_mesh: Any = None, placements: Any = None, *, run_check: bool = False,
+    shape: Any = None, stride: Any = None, grad_placements: Any = None,
+) -> Any:  # fmt: skip
+    """Replace `DTensor.from_local`."""
+    if device_mesh is None or run_check or grad_placements is not None or isinstance(local_tensor, _class()):
+        fall_back("the program calls DTensor.from_local with run_check, grad_placements, or without a mesh")
+    with tracer.recording():
+        mesh = dtensors.mesh_of(device_mesh)
+    placed = _positive(_placements_of(device_mesh, placements), local_tensor.dim())
+    sizes = list(local_tensor.shape)
+    for group, p in zip(mesh.groups, placed):
+        if isinstance(p, Sharded):
+            sizes[p.dim] *= group.size
+    if shape is not None and list(shape) != sizes:
+        fall_back("the program calls DTensor.from_local with a shape that ranks share unevenly")
+    check_scope(tracer, "DTensor.from_local")
+    local = tracer.handle_of(local_tensor)
+    tracer.communication.shared.append((local._storage, local._storage.version))
+    return _dtensor(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
+
+
+def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
+    """Replace `DTensor.to_local`. With partial `grad_placements`, each rank has a summand of the gradient."""
+    local, layout = _local(tracer, x)
+    if grad_placements is not None:
+        placed = _positive(_placements_of(x.device_mesh, grad_placements), len(layout.shape))
+        for group, p, new in zip(layout.mesh.groups, layout.of_gradient.placements, placed):
+            if isinstance(p, Replicated) and new == Partial("sum"):
+                local = _varying(tracer, local, group)
+            elif p != new:
+                fall_back(f"the program calls DTensor.to_local with grad_placements={grad_placements}")
+    result = tracer.handle_of(local.view_as(local))
+    tracer.communication.shared.append((result._storage, result._storage.version))
+    return result
+
+
+def _redistribute(
+    tracer: Tracer, x: Any, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False,
+    forward_dtype: Any = None, backward_dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Replace `DTensor.redistribute`."""
+    local, layout = _local(tracer, x)
+    if placements is None or forward_dtype is not None or backward_dtype is not None:
+        fall_back("the program calls DTensor.redistribute without placements, or with dtypes")
+    if device_mesh is not None and device_mesh != x.device_mesh:
+        fall_back("the program redistributes a DTensor to another mesh")
+    placed = _positive(_placements_of(x.device_mesh, placements), len(layout.shape))
+    check_scope(tracer, "DTensor.redistribute")
+    if placed == list(layout.placements):
+        return x
+    out = _redistributed(tracer, local, layout, placed)
+    return _dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
+
+
+def _full_tensor(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
+    """Replace `DTensor.full_tensor`."""
+    whole = _redistribute(tracer, x, None, [torch.distributed.tensor.Replicate()] * x.device_mesh.ndim)
+    return _to_local(tracer, whole, grad_placements=grad_placements)
+
+
+def replaced_dtensor_methods() -> list[tuple[Any, str, Any]]:
+    """Return the replacements of the methods of DTensor that convert and redistribute."""
+    cls = _class()
+    if cls is None or not torch.distributed.is_initialized():
+        return []
+
+    def replaced(ours: Callable[..., Any], original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if state.frontend is None:
+                return original(*args, **kwargs)
+            with TracingMode():
+                return ours(state.frontend, *args, **kwargs)
+
+        return call
+
+    return [
+        (cls, "from_local", staticmethod(replaced(_from_local, cls.from_local))),
+        (cls, "to_local", replaced(_to_local, cls.to_local)),
+        (cls, "redistribute", replaced(_redistribute, cls.redistribute)),
+        (cls, "full_tensor", replaced(_full_tensor, cls.full_tensor)),
+    ]
+
+
+# -- the end of the trace ---------------------------------------------------------------------------------------------
+def finish_dtensors(tracer: Tracer) -> None:
+    """Fall back if an operation reads the value of a DTensor as if it were a local tensor."""
+    if not tracer.communication.groups:
+        return
+    if any(storage.version != version for storage, version in tracer.communication.shared):
+        fall_back("the program writes to a tensor that shares memory with a DTensor")
+    for op in tracer.trace.bound_symbols:
+        if op.sym not in _BORDER and any(getattr(p, "layout", None) is not None for p in op.flat_args):
+            fall_back(f"the program calls {op.sym.name} on a DTensor in a way that no trace can express")
+
+
+def values_of_layouts(tracer: Tracer, source_of: Callable[[Any], Source | None]) -> list[tuple[Source, Any]]:
+    """Return the layouts on which a program is guarded, with their sources."""
+    key = Root(dtensors, "thunder.runtime.kernels.dtensors").attr("layout_key")
+    found = []
+    for lifted in tracer.inputs:
+        source = source_of(lifted.tensor) if lifted.proxy.layout is not None else None
+        if source is not None:
+            found.append((key.call((source,)), dtensors.layout_key(lifted.tensor)))
+    return found

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DTensors at the border of compiled programs: their local tensors, and DTensors made of local tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from thunder.core.groups import Group
+from thunder.core.layouts import Layout, Mesh, Partial, Placement, Replicated, Sharded
+from thunder.runtime.kernels.table import kernel
+
+__all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_of"]
+
+# torch's objects for meshes and for layouts with a dtype. A mesh lives as long as its process groups.
+_MESHES: dict[Mesh, Any] = {}
+_SPECS: dict[tuple[Layout, torch.dtype], Any] = {}
+
+
+def mesh_of(mesh: Any) -> Mesh:
+    """Return the description of a device mesh of torch."""
+    from torch.distributed.distributed_c10d import get_process_group_ranks
+
+    groups = [mesh.get_group(i) for i in range(mesh.ndim)]
+    found = Mesh(
+        mesh.device_type,
+        [Group(str(g.group_name), get_process_group_ranks(g), str(getattr(g, "group_desc", ""))) for g in groups],
+        mesh.mesh_dim_names,
+    )
+    _MESHES.setdefault(found, mesh)
+    return found
+
+
+def placement_of(placement: Any) -> Placement | None:
+    """Return the description of a placement of torch, or None if layouts do not have it."""
+    kinds = torch.distributed.tensor
+    if type(placement) is kinds.Shard:
+        return Sharded(placement.dim)
+    if type(placement) is kinds.Replicate:
+        return Replicated()
+    return Partial(placement.reduce_op) if type(placement) is kinds.Partial else None
+
+
+def layout_of_spec(spec: Any) -> Layout | None:
+    """Return the layout of a DTensor's spec, or None if it has a placement that layouts do not have."""
+    placements = [placement_of(p) for p in spec.placements]
+    sharded = [p.dim for p in placements if isinstance(p, Sharded)]
+    if len(set(sharded)) != len(sharded):
+        return None  # several dimensions of the mesh shard one dimension
+    if None in placements:
+        return None
+    return Layout(placements, spec.shape, spec.stride, mesh_of(spec.mesh))  # type: ignore[arg-type]
+
+
+def layout_key(x: Any) -> Any:
+    """Return a DTensor's layout, as plain values. Prologues of programs call this function."""
+    spec = getattr(x, "_spec", None)
+    if spec is None:
+        return None
+    mesh = spec.mesh
+    groups = tuple([mesh.get_group(i).group_name for i in range(mesh.ndim)])
+    local = tuple(x._local_tensor.shape)
+    return (tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names, local)
+
+
+def spec_of(layout: Layout, dtype: torch.dtype) -> Any:
+    """Return torch's spec of a layout."""
+    found = _SPECS.get((layout, dtype))
+    if found is None:
+        from torch.distributed.tensor import Partial as PartialOf
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+        def placement(p: Placement) -> Any:
+            if isinstance(p, Sharded):
+                return Shard(p.dim)
+            return PartialOf(p.op) if isinstance(p, Partial) else Replicate()
+
+        mesh = _MESHES.get(layout.mesh)
+        if mesh is None:
+            raise RuntimeError(f"this process has no device mesh {layout.mesh!r}")
+        meta = TensorMeta(torch.Size(layout.shape), layout.stride, dtype)
+        found = DTensorSpec(mesh, tuple(map(placement, layout.placements)), tensor_meta=meta)
+        _SPECS[layout, dtype] = found
+    return found
+
+
+@kernel
+def local_of(a: Any, layout: Layout) -> torch.Tensor:
+    """Return the local tensor of a DTensor, redistributed to a layout if it is a gradient with another one."""
+    spec = getattr(a, "_spec", None)
+    if spec is None:
+        raise RuntimeError(f"expected a DTensor with the layout {layout!r}, not a tensor of class {type(a).__name__}")
+    placements = spec_of(layout, a.dtype).placements
+    if spec.placements != placements:
+        a = a.redistribute(placements=placements)
+    local: torch.Tensor = a._local_tensor
+    return local.wait() if type(local) is not torch.Tensor and hasattr(local, "wait") else local
+
+
+@kernel
+def dtensor_of(a: torch.Tensor, layout: Layout) -> Any:
+    """Return the DTensor with a local tensor."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(a, spec_of(layout, a.dtype), requires_grad=False)  # type: ignore[call-arg]

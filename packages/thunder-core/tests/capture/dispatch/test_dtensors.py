@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor and sequence parallelism on two and four processes: as on one device, with the expected collectives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from processes import reports
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
+
+# The collectives of forward and backward together.
+EXPECTED = {
+    "tensor": {"all_reduce": 4},  # eager mode has 7
+    "sequence": {"all_gather": 4, "reduce_scatter": 4},
+    "model": {"all_reduce": 5, "all_gather": 2},
+}
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The reports of the ranks that have run all cases."""
+    return reports("ranks_tp.py", request.param, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_models(found: list[dict[str, Any]], name: str) -> None:
+    for rank in found:
+        report = rank[name]
+        assert report["eager_calls"] == [] and report["hits"] == 1
+        assert report["single"] < 1e-5 and report["eager"] < 1e-5
+        counts = Counter(report["collectives"])
+        assert {k: n for k, n in counts.items() if k != "wait"} == EXPECTED[name]
+        for parameter, (ours, eager) in report["gradients"].items():
+            assert ours == eager, parameter
+
+
+def test_random_programs(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        wrong = {seed: report for seed, report in rank["random"].items() if report["difference"] > 1e-9}
+        assert not wrong
+        assert sum(not report["eager_calls"] for report in rank["random"].values()) >= 20

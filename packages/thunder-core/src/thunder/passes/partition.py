@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import thunder.torch as ltorch
 from thunder.core import prims
 from thunder.core.groups import Group
 from thunder.core.layouts import Layout, Partial
@@ -22,6 +21,7 @@ from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.passes.cse import escaping_values
 from thunder.passes.rewrite import Rewriter
+from thunder.torch import redistribution
 
 __all__ = ["partitioned"]
 
@@ -39,9 +39,9 @@ class _Partition(Rewriter):
         self.partial: set[str] = set()
         self.shard_of: dict[str, BoundSymbol] = {}  # sums over ranks -> the only operation that reads them
         for op in self.trace.bound_symbols:
-            if op.sym is ltorch.sum_partial and op.args[1] == "sum" and uses[op.output.name] == 1:
+            if op.sym is redistribution.sum_partial and op.args[1] == "sum" and uses[op.output.name] == 1:
                 only = reader[op.output.name]
-                if only.sym is ltorch.own_shard and only.args[2] == op.args[2]:
+                if only.sym is redistribution.own_shard and only.args[2] == op.args[2]:
                     self.shard_of[op.output.name] = only
                 elif only.sym is prims.dtensor_of and op.args[2] in only.args[1].mesh.groups:
                     self.partial.add(op.output.name)
@@ -49,19 +49,19 @@ class _Partition(Rewriter):
         self.summands: dict[str, Any] = {}  # sums over ranks that become partial DTensors -> the local summand
 
     def rewrite(self, op: BoundSymbol) -> Any:
-        if op.sym is ltorch.varying:
+        if op.sym is redistribution.varying:
             return op.args[0] if op.output.name not in self.escaping else None
-        if op.sym is ltorch.sum_partial and op.output.name in self.shard_of:
+        if op.sym is redistribution.sum_partial and op.output.name in self.shard_of:
             only = self.shard_of[op.output.name]
-            self.scattered[only.output.name] = ltorch.scatter_sum(op.args[0], only.args[1], op.args[2])
+            self.scattered[only.output.name] = redistribution.scatter_sum(op.args[0], only.args[1], op.args[2])
             return (None,)
-        if op.sym is ltorch.sum_partial and op.output.name in self.partial:
+        if op.sym is redistribution.sum_partial and op.output.name in self.partial:
             self.summands[op.output.name] = op.args[0], op.args[2]
             return (None,)
         if op.sym is prims.dtensor_of and op.args[0].name in self.summands:
             summand, group = self.summands[op.args[0].name]
             return prims.dtensor_of(summand, _partial_in(op.args[1], group))
-        return self.scattered.get(op.output.name) if op.sym is ltorch.own_shard else None
+        return self.scattered.get(op.output.name) if op.sym is redistribution.own_shard else None
 
 
 def _partial_in(layout: Layout, group: Group) -> Layout:
@@ -72,7 +72,9 @@ def _partial_in(layout: Layout, group: Group) -> Layout:
 
 def partitioned(trace: Trace) -> Trace:
     """Return the trace with simplified redistributions, or the trace itself if it has none."""
-    if not any(op.sym in (ltorch.varying, ltorch.own_shard, prims.dtensor_of) for op in trace.bound_symbols):
+    if not any(
+        op.sym in (redistribution.varying, redistribution.own_shard, prims.dtensor_of) for op in trace.bound_symbols
+    ):
         return trace
     rewriter = _Partition()
     out = rewriter.run(trace)

@@ -7,8 +7,7 @@ from __future__ import annotations
 __all__ = ["OPERATORS", "SYMBOLS"]
 
 # Functions of torch, and of the torch executor.
-OPERATORS = frozenset(
-    """
+OPERATORS = frozenset("""
 Tensor.__getitem__ Tensor._addmm_activation Tensor._autocast_to_full_precision Tensor._autocast_to_reduced_precision
 Tensor._clear_non_serializable_cached_data Tensor._conj Tensor._conj_physical Tensor._dimI Tensor._dimV
 Tensor._indices Tensor._is_all_true Tensor._is_any_true Tensor._is_view Tensor._is_zerotensor Tensor._lazy_clone
@@ -339,45 +338,44 @@ torchex.batch_norm_forward torchex.bernoulli torchex.bernoulli_tensor torchex.br
 torchex.cauchy torchex.celu_backward torchex.clone_in_order torchex.convolution_input_grad
 torchex.convolution_parameters_grad torchex.convolution_weight_grad torchex.copy_ torchex.copysign torchex.cumprod
 torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div torchex.dropout_backward torchex.dropout_noise
-torchex.elu_backward torchex.embedding_backward torchex.empty torchex.exchange_rng_state torchex.exponential
-torchex.fmod torchex.foreach_abs torchex.foreach_abs_ torchex.foreach_acos torchex.foreach_acos_ torchex.foreach_add
-torchex.foreach_add_ torchex.foreach_addcdiv torchex.foreach_addcdiv_ torchex.foreach_addcmul torchex.foreach_addcmul_
-torchex.foreach_asin torchex.foreach_asin_ torchex.foreach_atan torchex.foreach_atan_ torchex.foreach_ceil
-torchex.foreach_ceil_ torchex.foreach_clamp_max torchex.foreach_clamp_max_ torchex.foreach_clamp_min
-torchex.foreach_clamp_min_ torchex.foreach_cos torchex.foreach_cos_ torchex.foreach_cosh torchex.foreach_cosh_
-torchex.foreach_div torchex.foreach_div_ torchex.foreach_erf torchex.foreach_erf_ torchex.foreach_erfc
-torchex.foreach_erfc_ torchex.foreach_exp torchex.foreach_exp_ torchex.foreach_expm1 torchex.foreach_expm1_
-torchex.foreach_floor torchex.foreach_floor_ torchex.foreach_frac torchex.foreach_frac_ torchex.foreach_lerp
-torchex.foreach_lerp_ torchex.foreach_lgamma torchex.foreach_lgamma_ torchex.foreach_log torchex.foreach_log10
-torchex.foreach_log10_ torchex.foreach_log1p torchex.foreach_log1p_ torchex.foreach_log2 torchex.foreach_log2_
-torchex.foreach_log_ torchex.foreach_max torchex.foreach_maximum torchex.foreach_maximum_ torchex.foreach_minimum
-torchex.foreach_minimum_ torchex.foreach_mul torchex.foreach_mul_ torchex.foreach_neg torchex.foreach_neg_
-torchex.foreach_norm torchex.foreach_pow torchex.foreach_pow_ torchex.foreach_reciprocal torchex.foreach_reciprocal_
-torchex.foreach_round torchex.foreach_round_ torchex.foreach_rsqrt torchex.foreach_rsqrt_ torchex.foreach_sigmoid
-torchex.foreach_sigmoid_ torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin torchex.foreach_sin_
-torchex.foreach_sinh torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_ torchex.foreach_sub
-torchex.foreach_sub_ torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh torchex.foreach_tanh_
-torchex.foreach_trunc torchex.foreach_trunc_ torchex.full torchex.gather_shards torchex.gather_to torchex.gcd
-torchex.gelu_backward torchex.geometric torchex.glu_backward torchex.group_norm_backward torchex.group_norm_forward
-torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad torchex.hardsigmoid_backward torchex.hardswish_backward
-torchex.huber_loss_backward torchex.hypot torchex.igamma torchex.igammac torchex.index torchex.index_put
-torchex.index_put_ torchex.iota torchex.isclose torchex.layer_norm_backward torchex.layer_norm_forward
-torchex.linear_recurrence torchex.log_normal torchex.log_softmax_backward torchex.logsigmoid_backward torchex.max_pool
-torchex.max_pool_backward torchex.maximum torchex.minimum torchex.mish_backward torchex.missing_gradient
-torchex.mse_loss_backward torchex.native_dropout torchex.nextafter torchex.nll_loss_backward torchex.nll_loss_forward
-torchex.normal torchex.normal_of torchex.pad torchex.prod torchex.prod_backward torchex.randint torchex.receive
-torchex.reduce torchex.reduce_scatter torchex.relu_backward torchex.resize torchex.resize_backward
-torchex.rms_norm_backward torchex.rms_norm_forward torchex.rng_state torchex.rrelu_noise torchex.scatter_from
-torchex.selu_backward torchex.send torchex.setitem torchex.setitem_ torchex.sigmoid_backward torchex.silu_backward
-torchex.slice_ torchex.slice_scatter torchex.slice_scatter_ torchex.smooth_l1_loss_backward torchex.softmax_backward
-torchex.softplus_backward torchex.sort torchex.stride_order torchex.sum torchex.synchronize_ranks
-torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform torchex.var torchex.var_mean torchex.wait
-""".split()
-)
+torchex.dtensor_of torchex.elu_backward torchex.embedding_backward torchex.empty torchex.exchange_rng_state
+torchex.exponential torchex.fmod torchex.foreach_abs torchex.foreach_abs_ torchex.foreach_acos torchex.foreach_acos_
+torchex.foreach_add torchex.foreach_add_ torchex.foreach_addcdiv torchex.foreach_addcdiv_ torchex.foreach_addcmul
+torchex.foreach_addcmul_ torchex.foreach_asin torchex.foreach_asin_ torchex.foreach_atan torchex.foreach_atan_
+torchex.foreach_ceil torchex.foreach_ceil_ torchex.foreach_clamp_max torchex.foreach_clamp_max_
+torchex.foreach_clamp_min torchex.foreach_clamp_min_ torchex.foreach_cos torchex.foreach_cos_ torchex.foreach_cosh
+torchex.foreach_cosh_ torchex.foreach_div torchex.foreach_div_ torchex.foreach_erf torchex.foreach_erf_
+torchex.foreach_erfc torchex.foreach_erfc_ torchex.foreach_exp torchex.foreach_exp_ torchex.foreach_expm1
+torchex.foreach_expm1_ torchex.foreach_floor torchex.foreach_floor_ torchex.foreach_frac torchex.foreach_frac_
+torchex.foreach_lerp torchex.foreach_lerp_ torchex.foreach_lgamma torchex.foreach_lgamma_ torchex.foreach_log
+torchex.foreach_log10 torchex.foreach_log10_ torchex.foreach_log1p torchex.foreach_log1p_ torchex.foreach_log2
+torchex.foreach_log2_ torchex.foreach_log_ torchex.foreach_max torchex.foreach_maximum torchex.foreach_maximum_
+torchex.foreach_minimum torchex.foreach_minimum_ torchex.foreach_mul torchex.foreach_mul_ torchex.foreach_neg
+torchex.foreach_neg_ torchex.foreach_norm torchex.foreach_pow torchex.foreach_pow_ torchex.foreach_reciprocal
+torchex.foreach_reciprocal_ torchex.foreach_round torchex.foreach_round_ torchex.foreach_rsqrt torchex.foreach_rsqrt_
+torchex.foreach_sigmoid torchex.foreach_sigmoid_ torchex.foreach_sign torchex.foreach_sign_ torchex.foreach_sin
+torchex.foreach_sin_ torchex.foreach_sinh torchex.foreach_sinh_ torchex.foreach_sqrt torchex.foreach_sqrt_
+torchex.foreach_sub torchex.foreach_sub_ torchex.foreach_tan torchex.foreach_tan_ torchex.foreach_tanh
+torchex.foreach_tanh_ torchex.foreach_trunc torchex.foreach_trunc_ torchex.full torchex.gather_shards
+torchex.gather_to torchex.gcd torchex.gelu_backward torchex.geometric torchex.glu_backward torchex.group_norm_backward
+torchex.group_norm_forward torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad torchex.hardsigmoid_backward
+torchex.hardswish_backward torchex.huber_loss_backward torchex.hypot torchex.igamma torchex.igammac torchex.index
+torchex.index_put torchex.index_put_ torchex.iota torchex.isclose torchex.layer_norm_backward
+torchex.layer_norm_forward torchex.linear_recurrence torchex.local_of torchex.log_normal torchex.log_softmax_backward
+torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward torchex.maximum torchex.minimum
+torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward torchex.native_dropout torchex.nextafter
+torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal torchex.normal_of torchex.pad torchex.prod
+torchex.prod_backward torchex.randint torchex.receive torchex.reduce torchex.reduce_scatter torchex.relu_backward
+torchex.resize torchex.resize_backward torchex.rms_norm_backward torchex.rms_norm_forward torchex.rng_state
+torchex.rrelu_noise torchex.scatter_from torchex.selu_backward torchex.send torchex.setitem torchex.setitem_
+torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scatter torchex.slice_scatter_
+torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort torchex.stride_order
+torchex.sum torchex.synchronize_ranks torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform torchex.var
+torchex.var_mean torchex.wait
+""".split())
 
 # Operations of thunder: only the sources of differentiated programs call them.
-SYMBOLS = frozenset(
-    """
+SYMBOLS = frozenset("""
 lnp.absolute lnp.add lnp.all lnp.any lnp.arange lnp.astype lnp.bitwise_and lnp.bitwise_or lnp.bitwise_xor
 lnp.broadcast_to lnp.clip lnp.concatenate lnp.cos lnp.divide lnp.equal lnp.exp lnp.expand_dims lnp.expm1
 lnp.floor_divide lnp.full lnp.greater lnp.greater_equal lnp.invert lnp.isfinite lnp.isnan lnp.less lnp.less_equal
@@ -414,12 +412,12 @@ ltorch.expand ltorch.expand_as ltorch.expm1 ltorch.exponential ltorch.eye ltorch
 ltorch.feature_dropout ltorch.fill ltorch.fill_diagonal ltorch.flatten ltorch.flex_attention
 ltorch.flex_attention_backward ltorch.flip ltorch.fliplr ltorch.flipud ltorch.float ltorch.float_power ltorch.floor
 ltorch.floor_divide ltorch.fmax ltorch.fmin ltorch.fmod ltorch.frac ltorch.frexp ltorch.full ltorch.full_like
-ltorch.gather ltorch.gaussian_nll_loss ltorch.gcd ltorch.ge ltorch.gelu ltorch.geometric ltorch.getitem ltorch.glu
-ltorch.group_norm ltorch.group_norm_backward ltorch.group_norm_forward ltorch.grouped_mm ltorch.grouped_mm_left_grad
-ltorch.grouped_mm_right_grad ltorch.gt ltorch.half ltorch.hardshrink ltorch.hardsigmoid ltorch.hardswish
-ltorch.hardtanh ltorch.heaviside ltorch.hinge_embedding_loss ltorch.hsplit ltorch.hstack ltorch.huber_loss
-ltorch.huber_loss_backward ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e ltorch.i1 ltorch.i1e
-ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy ltorch.index_fill
+ltorch.gather ltorch.gather_shards ltorch.gaussian_nll_loss ltorch.gcd ltorch.ge ltorch.gelu ltorch.geometric
+ltorch.getitem ltorch.glu ltorch.group_norm ltorch.group_norm_backward ltorch.group_norm_forward ltorch.grouped_mm
+ltorch.grouped_mm_left_grad ltorch.grouped_mm_right_grad ltorch.gt ltorch.half ltorch.hardshrink ltorch.hardsigmoid
+ltorch.hardswish ltorch.hardtanh ltorch.heaviside ltorch.hinge_embedding_loss ltorch.hsplit ltorch.hstack
+ltorch.huber_loss ltorch.huber_loss_backward ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e ltorch.i1
+ltorch.i1e ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy ltorch.index_fill
 ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm ltorch.instance_norm_train
 ltorch.int ltorch.interpolate ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf ltorch.isnan ltorch.isneginf
 ltorch.isposinf ltorch.isreal ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss ltorch.l1_loss_kernel
@@ -432,14 +430,14 @@ ltorch.logspace ltorch.logsumexp ltorch.long ltorch.lp_pool1d ltorch.lp_pool2d l
 ltorch.mT ltorch.margin_ranking_loss ltorch.masked_fill ltorch.masked_scatter ltorch.masked_select ltorch.matmul
 ltorch.max ltorch.max_pool1d ltorch.max_pool1d_with_indices ltorch.max_pool2d ltorch.max_pool2d_with_indices
 ltorch.max_pool3d ltorch.max_pool3d_with_indices ltorch.maximum ltorch.mean ltorch.median ltorch.meshgrid ltorch.min
-ltorch.minimum ltorch.mish ltorch.mm ltorch.moveaxis ltorch.movedim ltorch.mse_loss ltorch.mse_loss_backward
-ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot ltorch.multi_margin_loss
+ltorch.minimum ltorch.mish ltorch.mm ltorch.move_shards ltorch.moveaxis ltorch.movedim ltorch.mse_loss
+ltorch.mse_loss_backward ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot ltorch.multi_margin_loss
 ltorch.multilabel_soft_margin_loss ltorch.multinomial ltorch.mv ltorch.mvlgamma ltorch.nan_to_num ltorch.nanmean
 ltorch.nansum ltorch.narrow ltorch.narrow_copy ltorch.native_dropout ltorch.ndtr ltorch.ndtri ltorch.ne ltorch.neg
 ltorch.new_empty ltorch.new_full ltorch.new_ones ltorch.new_tensor ltorch.new_zeros ltorch.nextafter ltorch.nll_loss
 ltorch.nll_loss_backward ltorch.nll_loss_forward ltorch.nonzero ltorch.nonzero_static ltorch.norm ltorch.normal
-ltorch.normal_values ltorch.normalize ltorch.one_hot ltorch.ones ltorch.ones_like ltorch.outer ltorch.pad
-ltorch.pairwise_distance ltorch.permute ltorch.pixel_shuffle ltorch.pixel_unshuffle ltorch.poisson
+ltorch.normal_values ltorch.normalize ltorch.one_hot ltorch.ones ltorch.ones_like ltorch.outer ltorch.own_shard
+ltorch.pad ltorch.pairwise_distance ltorch.permute ltorch.pixel_shuffle ltorch.pixel_unshuffle ltorch.poisson
 ltorch.poisson_nll_loss ltorch.polar ltorch.polygamma ltorch.positive ltorch.pow ltorch.prelu ltorch.prod ltorch.put
 ltorch.rad2deg ltorch.rand ltorch.rand_like ltorch.randint ltorch.randint_like ltorch.randn ltorch.randn_like
 ltorch.random_values ltorch.randperm ltorch.ravel ltorch.real ltorch.reciprocal ltorch.reflection_pad1d
@@ -448,35 +446,36 @@ ltorch.repeat_interleave ltorch.replication_pad1d ltorch.replication_pad2d ltorc
 ltorch.reshape_as ltorch.resolve_conj ltorch.resolve_neg ltorch.rms_norm ltorch.rms_norm_backward
 ltorch.rms_norm_forward ltorch.roll ltorch.rot90 ltorch.round ltorch.row_stack ltorch.rrelu ltorch.rsqrt ltorch.rsub
 ltorch.scalar_tensor ltorch.scaled_dot_product_attention ltorch.scatter ltorch.scatter_add ltorch.scatter_reduce
-ltorch.searchsorted ltorch.select ltorch.select_scatter ltorch.selu ltorch.setitem ltorch.sgn ltorch.short
-ltorch.sigmoid ltorch.sign ltorch.signbit ltorch.silu ltorch.sin ltorch.sinc ltorch.sinh ltorch.slice_scatter
-ltorch.smooth_l1_loss ltorch.smooth_l1_loss_backward ltorch.smooth_l1_loss_kernel ltorch.soft_margin_loss
-ltorch.softmax ltorch.softmax_backward ltorch.softmin ltorch.softplus ltorch.softshrink ltorch.softsign ltorch.sort
-ltorch.split ltorch.split_with_sizes ltorch.sqrt ltorch.square ltorch.squeeze ltorch.stack ltorch.std ltorch.std_mean
-ltorch.sub ltorch.sum ltorch.sum_to_size ltorch.swapaxes ltorch.swapdims ltorch.t ltorch.take ltorch.take_along_dim
-ltorch.tan ltorch.tanh ltorch.tanhshrink ltorch.tensor ltorch.tensor_split ltorch.tensordot ltorch.threshold
-ltorch.tile ltorch.to ltorch.topk ltorch.trace ltorch.transpose ltorch.tril ltorch.tril_indices
-ltorch.triplet_margin_loss ltorch.triu ltorch.triu_indices ltorch.true_divide ltorch.trunc ltorch.type_ ltorch.type_as
-ltorch.unbind ltorch.unflatten ltorch.unfold ltorch.uniform ltorch.unique ltorch.unique_consecutive ltorch.unsqueeze
-ltorch.var ltorch.var_mean ltorch.vdot ltorch.vecdot ltorch.vector_norm ltorch.view ltorch.view_as
-ltorch.view_as_complex ltorch.view_as_real ltorch.vsplit ltorch.vstack ltorch.where ltorch.xlog1py ltorch.xlogy
-ltorch.zeros ltorch.zeros_like ltorch.zeta prims.abs prims.acos prims.acosh prims.adaptive_avg_pool
-prims.adaptive_avg_pool_backward prims.adaptive_max_pool prims.adaptive_max_pool_backward prims.add prims.alias
-prims.all_gather prims.all_reduce prims.all_to_all prims.amax prims.amin prims.angle prims.argmax prims.argmin
-prims.as_strided prims.asin prims.asinh prims.assign_value prims.atan prims.atan2 prims.atanh prims.attention_dropout
-prims.attention_dropout_backward prims.avg_pool prims.avg_pool_backward prims.barrier prims.bernoulli
-prims.bernoulli_tensor prims.bitcast prims.bitwise_and prims.bitwise_left_shift prims.bitwise_not prims.bitwise_or
-prims.bitwise_right_shift prims.bitwise_xor prims.broadcast prims.broadcast_in_dim prims.cat prims.cauchy prims.ceil
-prims.check_number prims.clone prims.clone_in_order prims.comment prims.complex prims.conj prims.convert_element_type
-prims.convolution prims.convolution_input_grad prims.convolution_weight_grad prims.copy_ prims.copysign prims.cos
-prims.cosh prims.cummax prims.cummin prims.cumprod prims.cumsum prims.decide prims.detach prims.device_put
-prims.digamma prims.div prims.dropout_noise prims.embedding prims.embedding_backward prims.empty prims.eq prims.erf
+ltorch.scatter_sum ltorch.searchsorted ltorch.select ltorch.select_scatter ltorch.selu ltorch.setitem ltorch.sgn
+ltorch.short ltorch.sigmoid ltorch.sign ltorch.signbit ltorch.silu ltorch.sin ltorch.sinc ltorch.sinh
+ltorch.slice_scatter ltorch.smooth_l1_loss ltorch.smooth_l1_loss_backward ltorch.smooth_l1_loss_kernel
+ltorch.soft_margin_loss ltorch.softmax ltorch.softmax_backward ltorch.softmin ltorch.softplus ltorch.softshrink
+ltorch.softsign ltorch.sort ltorch.split ltorch.split_sum ltorch.split_with_sizes ltorch.sqrt ltorch.square
+ltorch.squeeze ltorch.stack ltorch.std ltorch.std_mean ltorch.sub ltorch.sum ltorch.sum_partial ltorch.sum_to_size
+ltorch.swapaxes ltorch.swapdims ltorch.t ltorch.take ltorch.take_along_dim ltorch.tan ltorch.tanh ltorch.tanhshrink
+ltorch.tensor ltorch.tensor_split ltorch.tensordot ltorch.threshold ltorch.tile ltorch.to ltorch.topk ltorch.trace
+ltorch.transpose ltorch.tril ltorch.tril_indices ltorch.triplet_margin_loss ltorch.triu ltorch.triu_indices
+ltorch.true_divide ltorch.trunc ltorch.type_ ltorch.type_as ltorch.unbind ltorch.unflatten ltorch.unfold
+ltorch.uniform ltorch.unique ltorch.unique_consecutive ltorch.unsqueeze ltorch.var ltorch.var_mean ltorch.varying
+ltorch.vdot ltorch.vecdot ltorch.vector_norm ltorch.view ltorch.view_as ltorch.view_as_complex ltorch.view_as_real
+ltorch.vsplit ltorch.vstack ltorch.where ltorch.xlog1py ltorch.xlogy ltorch.zeros ltorch.zeros_like ltorch.zeta
+prims.abs prims.acos prims.acosh prims.adaptive_avg_pool prims.adaptive_avg_pool_backward prims.adaptive_max_pool
+prims.adaptive_max_pool_backward prims.add prims.alias prims.all_gather prims.all_reduce prims.all_to_all prims.amax
+prims.amin prims.angle prims.argmax prims.argmin prims.as_strided prims.asin prims.asinh prims.assign_value prims.atan
+prims.atan2 prims.atanh prims.attention_dropout prims.attention_dropout_backward prims.avg_pool
+prims.avg_pool_backward prims.barrier prims.bernoulli prims.bernoulli_tensor prims.bitcast prims.bitwise_and
+prims.bitwise_left_shift prims.bitwise_not prims.bitwise_or prims.bitwise_right_shift prims.bitwise_xor
+prims.broadcast prims.broadcast_in_dim prims.cat prims.cauchy prims.ceil prims.check_number prims.clone
+prims.clone_in_order prims.comment prims.complex prims.conj prims.convert_element_type prims.convolution
+prims.convolution_input_grad prims.convolution_weight_grad prims.copy_ prims.copysign prims.cos prims.cosh
+prims.cummax prims.cummin prims.cumprod prims.cumsum prims.decide prims.detach prims.device_put prims.digamma
+prims.div prims.dropout_noise prims.dtensor_of prims.embedding prims.embedding_backward prims.empty prims.eq prims.erf
 prims.erfc prims.erfcx prims.erfinv prims.exchange_rng_state prims.exp prims.exp2 prims.expm1 prims.exponential
 prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp prims.full prims.gather prims.gather_shards
 prims.gather_to prims.gcd prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over
 prims.hypot prims.i0 prims.i0e prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add
 prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear
-prims.linear_recurrence prims.log prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal
+prims.linear_recurrence prims.local_of prims.log prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal
 prims.logcumsumexp prims.lt prims.matmul prims.max_pool prims.max_pool_backward prims.maximum prims.minimum
 prims.missing_gradient prims.mul prims.multinomial prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter
 prims.normal prims.number prims.pad prims.poisson prims.polar prims.polygamma prims.pow prims.prod prims.put_grad
@@ -488,5 +487,4 @@ prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims
 prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold
 prims.uniform prims.unpack_saved prims.unpack_trivial prims.var prims.var_mean prims.view prims.wait prims.where
 prims.zeta
-""".split()
-)
+""".split())

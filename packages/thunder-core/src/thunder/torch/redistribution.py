@@ -63,7 +63,8 @@ def _(g: Any, out: Any, a: TensorProxy, op: str, group: Group) -> Any:
 @torchsymbol(is_method=False)
 def split_sum(a: TensorProxy, group: Group) -> TensorProxy:
     """Return equal summands of a replicated value."""
-    return a / group.size  # type: ignore[no-any-return]
+    out: Any = a / group.size
+    return out  # type: ignore[no-any-return]
 
 
 @split_sum.vjp

@@ -15,9 +15,12 @@ from typing import Any
 import torch
 from torch.overrides import get_default_nowrap_functions
 
+from thunder.capture.base.fallback import fall_back
+from thunder.core.layouts import Layout
+from thunder.runtime.kernels.dtensors import layout_of_spec
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION
 
-__all__ = ["common_subclass", "is_dtensor_class", "is_plain_subclass", "keeps_class", "why_not_plain"]
+__all__ = ["common_subclass", "is_dtensor_class", "is_plain_subclass", "keeps_class", "layout_of", "why_not_plain"]
 
 _WITHOUT_OVERRIDES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _BY_DEFAULT = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
@@ -84,3 +87,18 @@ def _not_converted() -> frozenset[Any]:
 def keeps_class(func: Any) -> bool:
     """Check whether torch does not convert the result of a function."""
     return func in _not_converted()
+
+
+def layout_of(tensor: torch.Tensor) -> Layout | None:
+    """Return the layout of a DTensor; None for other tensors."""
+    if not is_dtensor_class(type(tensor)):
+        return None
+    spec, local = tensor._spec, tensor._local_tensor  # type: ignore[attr-defined]
+    if type(local) is not torch.Tensor:
+        fall_back(f"the program gets a DTensor whose local tensor is of class {type(local).__qualname__}")
+    layout = layout_of_spec(spec)
+    if layout is None:
+        fall_back(f"the program gets a DTensor with the placements {spec.placements}")
+    if layout.local_shape != tuple(local.shape):
+        fall_back(f"the program gets a DTensor of shape {list(tensor.shape)} that the ranks share unevenly")
+    return layout

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
@@ -38,6 +37,7 @@ from thunder.core.proxies import OPERATORS, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, Symbol
 from thunder.runtime.kernels import dtensors
+from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
@@ -148,22 +148,22 @@ def _sizes(layout: Layout, placements: Sequence[Placement], without: int) -> lis
 def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: Any) -> Any:
     if isinstance(old, Partial):
         if isinstance(new, Sharded) and old.op == "sum":
-            return _call(tracer, ltorch.scatter_sum, local, new.dim, group)
+            return _call(tracer, redistribution.scatter_sum, local, new.dim, group)
         if old.op not in ("sum", "avg") and needs_grad(local) and torch.is_grad_enabled():
             fall_back(f"the program reduces a DTensor that requires grad by {old.op}")
-        local = _call(tracer, ltorch.sum_partial, local, old.op, group)
+        local = _call(tracer, redistribution.sum_partial, local, old.op, group)
         return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
     if isinstance(old, Sharded):
         if isinstance(new, Sharded):
-            return _call(tracer, ltorch.move_shards, local, old.dim, new.dim, group)
-        local = _call(tracer, ltorch.gather_shards, local, old.dim, group)
+            return _call(tracer, redistribution.move_shards, local, old.dim, new.dim, group)
+        local = _call(tracer, redistribution.gather_shards, local, old.dim, group)
         return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
     if isinstance(new, Sharded):
-        return tracer.call_symbol(ltorch.own_shard, (local, new.dim, group), {})
+        return tracer.call_symbol(redistribution.own_shard, (local, new.dim, group), {})
     if new.op == "sum" and not local.is_floating_point():  # type: ignore[union-attr]
         fall_back("the program adds a partial DTensor of integers to a replicated one")
     if new.op == "sum":  # type: ignore[union-attr]
-        return tracer.call_symbol(ltorch.split_sum, (local, group), {})
+        return tracer.call_symbol(redistribution.split_sum, (local, group), {})
     if new.op == "avg":  # type: ignore[union-attr]
         return local
     return fall_back(f"the program distributes a DTensor as {new}")
@@ -177,7 +177,7 @@ def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
     key = value.name, group.name, id(tracer.trace.scopes[-1])
     known = tracer.communication.varying.get(key)
     if known is None:
-        known = tracer.call_symbol(ltorch.varying, (local, group), {})
+        known = tracer.call_symbol(redistribution.varying, (local, group), {})
         tracer.communication.varying[key] = known._value
         return known
     return tracer.wrap(known, requires_grad=True)
@@ -207,9 +207,9 @@ def call_on_dtensors(
     """Call a function of torch on DTensors. `call` calls it on local tensors."""
     name = getattr(func, "__name__", "")
     prop = getattr(func.__self__, "__name__", "") if name in ("__get__", "__set__") else None
-    if name == "__set__" or (name.endswith("_") and not name.startswith("__")) or name.startswith("__i"):
-        if name != "__invert__" and name != "__index__":
-            fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
+    in_place = name == "__set__" or (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
+    if in_place and name not in ("__invert__", "__index__"):
+        fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
     sym = _symbol(func)
     if prop is None and name in _METADATA:
         return NotImplemented
@@ -334,10 +334,12 @@ class _Operation:
         shapes = [list(s) for s in self.shapes]
         for k, group in enumerate(self.mesh.groups):
             given = [layout.placements[k] for layout in self.layouts]
+            needed: list[Placement]
+            made: list[Placement]
             if rule is None or all(isinstance(p, Replicated) for p in given):
                 needed, made = [Replicated()] * len(given), [Replicated()] * count
             else:
-                needed, made = placements_for(rule, given, [tuple(s) for s in shapes], group.size)  # type: ignore
+                needed, made = placements_for(rule, given, [tuple(s) for s in shapes], group.size)  # type: ignore[arg-type]
             for i, p in enumerate(needed):
                 operands[i].append(p)
                 if isinstance(p, Sharded):
@@ -491,7 +493,7 @@ def finish_dtensors(tracer: Tracer) -> None:
 def values_of_layouts(tracer: Tracer, source_of: Callable[[Any], Source | None]) -> list[tuple[Source, Any]]:
     """Return the layouts on which a program is guarded, with their sources."""
     key = Root(dtensors, "thunder.runtime.kernels.dtensors").attr("layout_key")
-    found = []
+    found: list[tuple[Source, Any]] = []
     for lifted in tracer.inputs:
         source = source_of(lifted.tensor) if lifted.proxy.layout is not None else None
         if source is not None:

@@ -283,8 +283,10 @@ def _reshape(call: Call) -> Rule | None:
     return _reshaped(call.shapes[0], tuple(out.shape))
 
 
-@_rule("transpose", "t", "mT", "permute", "movedim", "swapaxes", "swapdims", "T", "adjoint", "H", "mH", "squeeze",
-       "unsqueeze", "select", "narrow", "getitem", "split", "chunk", "unbind", "tensor_split", "split_with_sizes")  # fmt: skip
+@_rule(
+    "transpose", "t", "mT", "permute", "movedim", "swapaxes", "swapdims", "T", "adjoint", "H", "mH", "squeeze",
+    "unsqueeze", "select", "narrow", "getitem", "split", "chunk", "unbind", "tensor_split", "split_with_sizes",
+)  # fmt: skip
 def _view(call: Call) -> Rule | None:
     """Label the dimensions that a view has as a whole: in a tensor with a distinct stride for each dimension."""
     if len(call.shapes) != 1:
@@ -305,7 +307,7 @@ def _cat(call: Call) -> Rule:
     joined, ndim = call.arguments.get("dim", 0), len(call.shapes[0])
     if call.name == "stack":
         at = joined % (ndim + 1)
-        labels = tuple(range(ndim))
+        labels: tuple[int | None, ...] = tuple(range(ndim))
         return Rule([labels] * len(call.shapes), [(*labels[:at], None, *labels[at:])], "all")
     labels = tuple([None if i == joined % ndim else i for i in range(ndim)])
     return Rule([labels] * len(call.shapes), [labels], "all")

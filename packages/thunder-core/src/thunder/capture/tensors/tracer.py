@@ -23,7 +23,7 @@ from thunder.capture.base.fallback import ModuleFallback, fall_back, refuse_kind
 from thunder.capture.base.phase import Reader, active, begin_reads, end_reads, pause_reads, resume_reads
 from thunder.capture.base.predicates import is_mask
 from thunder.capture.base.sources import Attr
-from thunder.capture.base.subclasses import is_dtensor_class, is_plain_subclass, why_not_plain
+from thunder.capture.base.subclasses import is_dtensor_class, is_plain_subclass, layout_of, why_not_plain
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.numbers.symbolic import Inputs
@@ -38,7 +38,6 @@ from thunder.core.devices import to_device
 from thunder.core.dtypes import is_inexact_dtype, to_dtype
 from thunder.core.errors import ThunderError, TracingError
 from thunder.core.langctx import set_langctx
-from thunder.core.layouts import Layout
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, proxies_in
@@ -46,7 +45,6 @@ from thunder.core.symint.numbers import Constraint, SymbolicNumber
 from thunder.core.trace import Trace
 from thunder.extend import Executor
 from thunder.passes.checkpoint import drop_unused_results
-from thunder.runtime.kernels.dtensors import layout_of_spec
 from thunder.runtime.torch_private import any_autocast
 from thunder.torch.private import DisableTorchFunction
 
@@ -169,7 +167,7 @@ class Tracer:
             device=to_device(tensor.device),
             dtype=to_dtype(tensor.dtype),
             requires_grad=tensor.requires_grad,
-            layout=_layout_of(tensor),
+            layout=layout_of(tensor),
         )
         handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
         if type(tensor) is not torch.Tensor and proxy.layout is None:
@@ -593,21 +591,6 @@ def tensors_in(*containers: Any) -> list[torch.Tensor]:
             seen.add(id(x))
             stack.extend(x.values() if isinstance(x, dict) else x)
     return found
-
-
-def _layout_of(tensor: torch.Tensor) -> Layout | None:
-    """Return the layout of a DTensor; None for other tensors."""
-    if not is_dtensor_class(type(tensor)):
-        return None
-    spec, local = tensor._spec, tensor._local_tensor  # type: ignore[attr-defined]
-    if type(local) is not torch.Tensor:
-        fall_back(f"the program gets a DTensor whose local tensor is of class {type(local).__qualname__}")
-    layout = layout_of_spec(spec)
-    if layout is None:
-        fall_back(f"the program gets a DTensor with the placements {spec.placements}")
-    if layout.local_shape != tuple(local.shape):
-        fall_back(f"the program gets a DTensor of shape {list(tensor.shape)} that the ranks share unevenly")
-    return layout
 
 
 def _check_kind(tensor: torch.Tensor) -> None:

@@ -211,6 +211,8 @@ def call_on_dtensors(
     if in_place and name not in ("__invert__", "__index__"):
         fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
     sym = _symbol(func)
+    if prop is None and name in _OF_MEMORY and tracer.input_with(tracer.handle_of(args[0])) is None:
+        fall_back(f"the program calls {name} on a DTensor that it computes, whose strides are not known")
     if prop is None and name in _METADATA:
         return NotImplemented
     if not isinstance(sym, Symbol):
@@ -227,6 +229,9 @@ def call_on_dtensors(
 
 _METADATA = frozenset({"size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "__len__",
                        "element_size", "get_device", "is_contiguous", "stride", "storage_offset"})  # fmt: skip
+
+
+_OF_MEMORY = frozenset({"is_contiguous", "stride", "storage_offset"})
 
 
 def _unknown(name: str) -> Any:

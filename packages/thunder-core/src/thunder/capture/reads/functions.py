@@ -184,7 +184,7 @@ class CodeReads:
             self._recorder.refuse(f"the program imports the module {module} for the first time")
         if id(code) in _INSPECTING:
             self.attributes.inspected()
-        if id(code) == _STATIC:
+        if id(code) == _STATIC and not (frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename)):
             self._recorder.refuse("the program calls inspect.getattr_static, whose reads thunder does not see")
         if id(code) in self._ran or is_library(code.co_filename):
             return

@@ -70,6 +70,10 @@ _DUNDER = frozenset(
 _SETTINGS = frozenset({
     ("sys", "getrecursionlimit"), ("torch.distributed", "is_initialized"), ("builtins", "issubclass"),
     ("thunder.runtime.settings", "attention_kernels"), ("thunder.runtime.settings", "decimal_settings"),
+    ("os", "getcwd"),
+    *(("torch._C", f"_get_{name}") for name in """deterministic_algorithms deterministic_algorithms_warn_only
+      float32_matmul_precision cudnn_enabled cudnn_benchmark cudnn_deterministic cudnn_allow_tf32 cublas_allow_tf32
+      mkldnn_enabled flash_sdp_enabled mem_efficient_sdp_enabled math_sdp_enabled cudnn_sdp_enabled""".split()),
 })  # fmt: skip
 _CALLED = _METHODS | {name for _, name in _SETTINGS}
 # Attributes through which code outside of the program could be reached.

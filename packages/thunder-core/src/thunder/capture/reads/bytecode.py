@@ -17,6 +17,7 @@ __all__ = [
     "ATTRIBUTE",
     "IDENTITY",
     "LENGTH",
+    "MEMBERSHIP",
     "VARIABLE",
     "assigned_cells",
     "attribute_names",
@@ -107,6 +108,8 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
     instructions = [*_instructions(code)]
     for i, (op, argument) in enumerate(instructions):
         name, now = IDENTITY if last is not None and _tests_identity(instructions, i) else "", None
+        if op == _CONTAINS:
+            name = MEMBERSHIP
         identity = identity or (op == _IS and before not in _CONSTANT and not chain)
         before = op
         if measured:  # between `len` and its call, only loads of its argument may occur
@@ -213,6 +216,7 @@ def _tests_identity(instructions: list[tuple[int, int]], i: int) -> bool:
 _SINGLE_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"})
 ATTRIBUTE, VARIABLE = "attribute", "variable"
 IDENTITY = "is"  # a use of a variable or attribute: a comparison by identity
+MEMBERSHIP = "in"  # a use of a variable or attribute: as the container of a test
 LENGTH = "len()"  # a use of a variable or attribute: its length
 
 
@@ -259,7 +263,8 @@ def uses(code: CodeType, kind: str, name: str) -> set[str]:
     """Return how code uses attributes or variables called `name`.
 
     The result contains the names of attributes read from the value, `LENGTH` if the code computes its length,
-    `IDENTITY` if the code compares it by identity, and "" for any other use.
+    `IDENTITY` if the code compares it by identity, `MEMBERSHIP` if it tests what the value contains, and "" for any
+    other use.
     """
     found: set[str] = set(_facts(code)[3].get((kind, name), ()))
     return found | {""} if name in code.co_consts else found
@@ -311,7 +316,10 @@ def varies_among_processes(code: CodeType) -> bool:
     These are hashes (the code calls `hash` or makes sets), and positions in sources. A test `x in {"a", "b"}` depends
     on no order.
     """
-    if not _OF_HASHES.isdisjoint(code.co_names) or not _OF_POSITIONS.isdisjoint((*code.co_names, *code.co_consts)):
+    names, positions = {*code.co_names}, _OF_POSITIONS.intersection((*code.co_names, *code.co_consts))
+    if not {("set",), ("builtins", "set")}.intersection(global_loads(code)):
+        names.discard("set")  # the name of a method, e.g. of a context variable
+    if positions or not _OF_HASHES.isdisjoint(names):
         return True
     constant = False  # whether the previous instruction loads a set
     for op, argument in _instructions(code):

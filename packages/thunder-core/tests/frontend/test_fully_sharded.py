@@ -19,7 +19,7 @@ COMPILED = (
 PARTLY_EAGER = {
     "accumulating": "set_requires_gradient_sync", "accumulating_later": "set_requires_gradient_sync",
     "unsharded_by_hand": "not sharded at the moment", "unused": "2 parameters of a sharded module",
-    "offloaded": "offload policy",
+    "offloaded": "offload policy", "units_checkpointed": "in a checkpointed region",
 }  # fmt: skip
 
 

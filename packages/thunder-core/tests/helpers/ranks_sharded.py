@@ -42,11 +42,19 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Blocks between two layers, which belong to the root."""
 
-    def __init__(self, *, checkpointed: bool = False, tied: bool = False, unused: bool = False, calls: int = 1):
+    def __init__(
+        self,
+        *,
+        checkpointed: bool = False,
+        units_checkpointed: bool = False,
+        tied: bool = False,
+        unused: bool = False,
+        calls: int = 1,
+    ):
         super().__init__()
         self.start, self.end = nn.Linear(6, 6), nn.Linear(6, 6)
         self.blocks = nn.ModuleList(Block(checkpointed) for _ in range(2))
-        self.calls = calls
+        self.calls, self.units_checkpointed = calls, units_checkpointed
         if tied:
             self.end.weight = self.start.weight
         if unused:
@@ -56,14 +64,15 @@ class Model(nn.Module):
         x = self.start(x)
         for _ in range(self.calls):
             for block in self.blocks:
-                x = block(x)
+                x = checkpoint(block, x, use_reentrant=False) if self.units_checkpointed else block(x)
         return self.end(x)
 
 
 def sharded(
     frozen: bool = False, dtype: torch.dtype = torch.float32, hybrid: bool = False, **options: Any
 ) -> nn.Module:
-    model = {name: options.pop(name) for name in ("checkpointed", "tied", "unused", "calls") if name in options}
+    of_model = ("checkpointed", "units_checkpointed", "tied", "unused", "calls")
+    model = {name: options.pop(name) for name in of_model if name in options}
     torch.manual_seed(0)
     module = Model(**model).to(dtype)
     if frozen:
@@ -91,6 +100,7 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulating": {},
     "accumulating_later": {},
     "unsharded_by_hand": {},
+    "units_checkpointed": {"units_checkpointed": True},
     "unused": {"unused": True},
     "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
 }

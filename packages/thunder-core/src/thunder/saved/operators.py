@@ -7,7 +7,8 @@ from __future__ import annotations
 __all__ = ["OPERATORS", "SYMBOLS"]
 
 # Functions of torch, and of the torch executor.
-OPERATORS = frozenset("""
+OPERATORS = frozenset(
+    """
 Tensor.__getitem__ Tensor._addmm_activation Tensor._autocast_to_full_precision Tensor._autocast_to_reduced_precision
 Tensor._clear_non_serializable_cached_data Tensor._conj Tensor._conj_physical Tensor._dimI Tensor._dimV
 Tensor._indices Tensor._is_all_true Tensor._is_any_true Tensor._is_view Tensor._is_zerotensor Tensor._lazy_clone
@@ -372,10 +373,12 @@ torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scat
 torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort torchex.stride_order
 torchex.sum torchex.synchronize_ranks torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform torchex.var
 torchex.var_mean torchex.wait
-""".split())
+""".split()
+)
 
 # Operations of thunder: only the sources of differentiated programs call them.
-SYMBOLS = frozenset("""
+SYMBOLS = frozenset(
+    """
 lnp.absolute lnp.add lnp.all lnp.any lnp.arange lnp.astype lnp.bitwise_and lnp.bitwise_or lnp.bitwise_xor
 lnp.broadcast_to lnp.clip lnp.concatenate lnp.cos lnp.divide lnp.equal lnp.exp lnp.expand_dims lnp.expm1
 lnp.floor_divide lnp.full lnp.greater lnp.greater_equal lnp.invert lnp.isfinite lnp.isnan lnp.less lnp.less_equal
@@ -487,4 +490,5 @@ prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims
 prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold
 prims.uniform prims.unpack_saved prims.unpack_trivial prims.var prims.var_mean prims.view prims.wait prims.where
 prims.zeta
-""".split())
+""".split()
+)

@@ -114,6 +114,7 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     known = dict(settings)
     reasons = [
         ("in a transform", bool(tracer.parts)),
+        ("in a checkpointed region", len(tracer.trace.scopes) > 1),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
         ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),

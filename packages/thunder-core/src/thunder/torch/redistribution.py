@@ -17,13 +17,10 @@ from thunder.core.groups import ONE_RANK, Group
 from thunder.core.prims.collectives import _own_rank
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
-from thunder.core.symbol import OpTags
 from thunder.torch.base import operations as ltorch
 from thunder.torch.base import torchsymbol
 
 __all__ = ["gather_shards", "move_shards", "own_shard", "scatter_sum", "split_sum", "sum_partial", "varying"]
-
-_TAGS = (OpTags.COLLECTIVE,)
 
 
 def _first(a: TensorProxy, dim: int) -> TensorProxy:
@@ -45,7 +42,7 @@ def _(g: Any, out: Any, a: TensorProxy, group: Group) -> Any:
     return sum_partial(g, "sum", group)
 
 
-@torchsymbol(is_method=False, tags=_TAGS)
+@torchsymbol(is_method=False)
 def sum_partial(a: TensorProxy, op: str, group: Group) -> TensorProxy:
     """Return the replicated value of a partial one: its reduction over the ranks."""
     if op == "avg":
@@ -72,7 +69,7 @@ def _(g: Any, out: Any, a: TensorProxy, group: Group) -> Any:
     return varying(g, group)
 
 
-@torchsymbol(is_method=False, tags=_TAGS)
+@torchsymbol(is_method=False)
 def gather_shards(a: TensorProxy, dim: int, group: Group) -> TensorProxy:
     """Return the replicated value of a sharded one: the shards of all ranks, concatenated in dimension `dim`."""
     return _back(prims.wait(prims.all_gather(_first(a, dim), group)), dim)
@@ -95,7 +92,7 @@ def _(g: Any, out: Any, a: TensorProxy, dim: int, group: Group) -> Any:
     return gather_shards(g, dim, group)
 
 
-@torchsymbol(is_method=False, tags=_TAGS)
+@torchsymbol(is_method=False)
 def scatter_sum(a: TensorProxy, dim: int, group: Group) -> TensorProxy:
     """Return this rank's shard of the sum of a partial value."""
     return _back(prims.wait(prims.reduce_scatter(_first(a, dim), "sum", group)), dim)
@@ -106,7 +103,7 @@ def _(g: Any, out: Any, a: TensorProxy, dim: int, group: Group) -> Any:
     return gather_shards(g, dim, group)
 
 
-@torchsymbol(is_method=False, tags=_TAGS)
+@torchsymbol(is_method=False)
 def move_shards(a: TensorProxy, old: int, new: int, group: Group) -> TensorProxy:
     """Return this rank's shard in dimension `new` of a value that is sharded in dimension `old`."""
     n = group.size

@@ -61,9 +61,9 @@ def sharded(x: torch.Tensor, *shards: torch.Tensor) -> torch.Tensor:
 
 
 def scattered(x: torch.Tensor, *shards: torch.Tensor) -> torch.Tensor:
-    """Scatter gradients, and call two collectives with one call."""
+    """Scatter gradients, and reduce two tensors of different shapes."""
     parts = [functional.reduce_scatter_tensor(s * i, "sum", 0, dist.group.WORLD) for i, s in enumerate(shards, 1)]
-    total, whole = functional.all_reduce_coalesced([x.sum(), x * 2], "sum", dist.group.WORLD)
+    total, whole = (functional.all_reduce(each, "sum", dist.group.WORLD) for each in (x.sum(), x * 2))
     return torch.cat([*parts, total.expand(1, 4), whole])
 
 

@@ -16,9 +16,10 @@ from thunder.tests.opinfos import all_opinfos
 # torch's remarks on deprecated and experimental functions are not about declarations.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-# Operations that make a program out of the others, or exist only in the making of gradients: nothing to sample.
+# Operations that make a program out of the others, exist only in the making of gradients, or convert DTensors, which
+# need process groups (`tests/capture/dispatch/test_dtensors.py`): nothing to sample.
 _FRAME = {OpTags.UNPACK_OP, OpTags.CHECK_OP, OpTags.GRAD_OP}
-_FRAME_NAMES = {"python_return", "hand_over", "python_del", "comment", "missing_gradient"}
+_FRAME_NAMES = {"python_return", "hand_over", "python_del", "comment", "missing_gradient", "dtensor_of", "local_of"}
 
 
 def symbols() -> list[Any]:

@@ -53,6 +53,7 @@ def old_names(module: str, stacklevel: int = 2) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         warn(f"{module}.{name}", deprecation.new, deprecation.since, stacklevel)
         home, _, new = deprecation.new.rpartition(".")
+        # By name at run time, because the module of the new name may import this one.
         return getattr(importlib.import_module(home), new)
 
     return find

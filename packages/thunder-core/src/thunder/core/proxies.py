@@ -192,10 +192,11 @@ for _name in ("neg", "pos", "abs", "invert", "eq", "ne", "lt", "le", "gt", "ge")
 class TensorProxy(Proxy):
     """A tensor with `name`, `shape` (ints or symbolic numbers), `dtype`, `device` and `requires_grad`.
 
-    `like` is another tensor whose shape, dtype and device are the defaults. A DTensor has a `layout`.
+    `like` is another tensor whose shape, dtype and device are the defaults. A DTensor has a
+    `dtensor_layout`.
     """
 
-    __slots__ = ("device", "dtype", "layout", "ndim", "requires_grad", "shape")
+    __slots__ = ("device", "dtensor_layout", "dtype", "ndim", "requires_grad", "shape")
     prefix = "t"
 
     def __init__(
@@ -207,7 +208,7 @@ class TensorProxy(Proxy):
         device: Any = None,
         dtype: Any = None,
         requires_grad: bool | None = None,
-        layout: Layout | None = None,
+        dtensor_layout: Layout | None = None,
     ):
         if name is None:
             trace = state.trace
@@ -231,12 +232,12 @@ class TensorProxy(Proxy):
         self.dtype: dtypes.dtype = dtype if type(dtype) is dtypes.dtype else dtypes.to_dtype(dtype)
         self.requires_grad: bool = bool(requires_grad)
         self.ndim: int = len(self.shape)
-        self.layout = layout
+        self.dtensor_layout = dtensor_layout
 
     def replace_name(self, name: str) -> TensorProxy:
         new = object.__new__(TensorProxy)
         new.name, new.shape, new.device, new.dtype = name, self.shape, self.device, self.dtype
-        new.requires_grad, new.ndim, new.layout = self.requires_grad, self.ndim, self.layout
+        new.requires_grad, new.ndim, new.dtensor_layout = self.requires_grad, self.ndim, self.dtensor_layout
         return new
 
     def type_string(self) -> str:

@@ -59,7 +59,7 @@ def _class() -> Any:
 
 # -- values -----------------------------------------------------------------------------------------------------------
 def _layout(handle: Handle) -> Layout:
-    layout = aliasing.read(handle).layout
+    layout = aliasing.read(handle).dtensor_layout
     if layout is None:
         fall_back("the program uses a DTensor whose layout is not known while tracing")
     return layout
@@ -407,6 +407,8 @@ def _from_local(
         fall_back("the program calls DTensor.from_local with run_check, grad_placements, or without a mesh")
     with tracer.recording():
         mesh = dtensors.mesh_of(device_mesh)
+        if mesh is None:
+            fall_back("the program uses a device mesh whose process groups do not exist anymore")
     placed = _positive(_placements_of(device_mesh, placements), local_tensor.dim())
     sizes = list(local_tensor.shape)
     for group, p in zip(mesh.groups, placed):
@@ -491,7 +493,7 @@ def finish_dtensors(tracer: Tracer) -> None:
     if any(storage.version != version for storage, version in tracer.communication.shared):
         fall_back("the program writes to a tensor that shares memory with a DTensor")
     for op in tracer.trace.bound_symbols:
-        if op.sym not in _BORDER and any(getattr(p, "layout", None) is not None for p in op.flat_args):
+        if op.sym not in _BORDER and any(getattr(p, "dtensor_layout", None) is not None for p in op.flat_args):
             fall_back(f"the program calls {op.sym.name} on a DTensor in a way that no trace can express")
 
 
@@ -500,7 +502,7 @@ def values_of_layouts(tracer: Tracer, source_of: Callable[[Any], Source | None])
     key = Root(dtensors, "thunder.runtime.kernels.dtensors").attr("layout_key")
     found: list[tuple[Source, Any]] = []
     for lifted in tracer.inputs:
-        source = source_of(lifted.tensor) if lifted.proxy.layout is not None else None
+        source = source_of(lifted.tensor) if lifted.proxy.dtensor_layout is not None else None
         if source is not None:
             found.append((key.call((source,)), dtensors.layout_key(lifted.tensor)))
     return found

@@ -148,9 +148,9 @@ class Handle(torch.Tensor):
         handle._parent = None
         handle._needs_grad = requires_grad
         handle._storage.needs_grad |= requires_grad
-        if value.layout is not None:
+        if value.dtensor_layout is not None:
             handle._class = torch.distributed.tensor.DTensor
-            handle._spec = spec_of(value.layout, to_torch_dtype(value.dtype))
+            handle._spec = spec_of(value.dtensor_layout, to_torch_dtype(value.dtype))
         tracer.handles.add(handle)
         return handle
 

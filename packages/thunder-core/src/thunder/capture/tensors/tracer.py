@@ -167,10 +167,10 @@ class Tracer:
             device=to_device(tensor.device),
             dtype=to_dtype(tensor.dtype),
             requires_grad=tensor.requires_grad,
-            layout=layout_of(tensor),
+            dtensor_layout=layout_of(tensor),
         )
         handle = Handle.make(self, proxy, requires_grad=tensor.requires_grad, storage=Storage(proxy, proxy))
-        if type(tensor) is not torch.Tensor and proxy.layout is None:
+        if type(tensor) is not torch.Tensor and proxy.dtensor_layout is None:
             handle._class = type(tensor)
         for mark, kind in (("_is_param", torch.nn.Parameter), ("_is_buffer", torch.nn.Buffer)):
             if isinstance(tensor, kind):

@@ -46,7 +46,7 @@ def _(g: Any, out: Any, a: TensorProxy, layout: Layout) -> Any:
 def dtensor_of(a: TensorProxy, layout: Layout, /) -> TensorProxy:
     """Return the DTensor of which `a` is the local tensor."""
     _check("dtensor_of", a, layout.local_shape)
-    return TensorProxy(like=a, shape=layout.shape, layout=layout)
+    return TensorProxy(like=a, shape=layout.shape, dtensor_layout=layout)
 
 
 @dtensor_of.vjp

@@ -18,17 +18,20 @@ _MESHES: dict[Mesh, Any] = {}
 _SPECS: dict[tuple[Layout, torch.dtype], Any] = {}
 
 
-def mesh_of(mesh: Any) -> Mesh:
-    """Return the description of a device mesh of torch."""
+def mesh_of(mesh: Any) -> Mesh | None:
+    """Return the description of a device mesh of torch, or None if a group of it does not exist anymore."""
     from torch.distributed.distributed_c10d import get_process_group_ranks
 
     groups = [mesh.get_group(i) for i in range(mesh.ndim)]
-    found = Mesh(
-        mesh.device_type,
-        [Group(str(g.group_name), get_process_group_ranks(g), str(getattr(g, "group_desc", ""))) for g in groups],
-        mesh.mesh_dim_names,
-    )
-    _MESHES.setdefault(found, mesh)
+    try:
+        ranks = [get_process_group_ranks(g) for g in groups]
+    except (KeyError, ValueError):
+        return None
+    described = [Group(str(g.group_name), r, str(getattr(g, "group_desc", ""))) for g, r in zip(groups, ranks)]
+    found = Mesh(mesh.device_type, described, mesh.mesh_dim_names)
+    if _MESHES.get(found) is not mesh:  # an earlier one may have groups that were destroyed
+        _MESHES[found] = mesh
+        _SPECS.clear()
     return found
 
 
@@ -50,7 +53,8 @@ def layout_of_spec(spec: Any) -> Layout | None:
         return None  # several dimensions of the mesh shard one dimension
     if None in placements:
         return None
-    return Layout(placements, spec.shape, spec.stride, mesh_of(spec.mesh))  # type: ignore[arg-type]
+    mesh = mesh_of(spec.mesh)
+    return None if mesh is None else Layout(placements, spec.shape, spec.stride, mesh)  # type: ignore[arg-type]
 
 
 def layout_key(x: Any) -> Any:

@@ -196,8 +196,8 @@ def jit(
     - `check_ranks`: whether ranks of torch.distributed compare their collectives, at the first call and when each of
       them starts; a difference is an error that names the lines. None means that the environment variable
       `THUNDER_CHECK_RANKS=1` decides.
-    - `bucketing`: whether collectives of torch.distributed that the program runs one by one are merged: "never", "exact"
-      (where the results keep all bits) or "any".
+    - `bucketing`: whether collectives of torch.distributed that the program runs one by one are merged: "never",
+      "exact" (where the results keep all bits) or "any".
     - `bucket_bytes`: the largest size of merged collectives.
     - `overlap_memory`: the bytes that collectives in flight may add to the predicted peak of memory. None means the
       size of the largest collective.

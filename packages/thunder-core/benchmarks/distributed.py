@@ -204,6 +204,14 @@ def table(args: argparse.Namespace, rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def run_ranks(count: int) -> int:
+    """Run this script once for each rank, and return the highest exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, *sys.argv, "--store", f"{folder}/store"]
+        ranks = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(count)]
+        return max(rank.wait() for rank in ranks)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
@@ -220,11 +228,7 @@ def main() -> None:
     if args.rank is not None:
         on_rank(args, args.rank)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, *sys.argv[1:], "--store", f"{folder}/store"]
-        ranks = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(args.ranks)]
-        codes = [rank.wait() for rank in ranks]
-    sys.exit(max(codes))
+    sys.exit(run_ranks(args.ranks))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ MODES = ("evaluation", "training")
 
 
 def measured(entry: Any, mode: str, folder: str) -> dict[str, Any]:
-    """Call a model as often as it needs to settle, and report what became of its programs."""
+    """Call a model until it compiles nothing more, and report what became of its programs."""
     model = entry.module()
     model.train(mode == "training")
     jitted = thunder.jit(model, save=folder)

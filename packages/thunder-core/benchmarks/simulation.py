@@ -13,14 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from distributed import Candidate, data_parallel, model_of, step_of
+from distributed import Candidate, data_parallel, model_of, run_ranks, step_of
 
 import thunder
 
@@ -85,11 +83,7 @@ def main() -> None:
     if args.rank is not None:
         on_rank(args, args.rank)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, *sys.argv[1:], "--store", f"{folder}/store"]
-        ranks = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(args.ranks)]
-        codes = [rank.wait() for rank in ranks]
-    sys.exit(max(codes))
+    sys.exit(run_ranks(args.ranks))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 
 COMPILED = (
     "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
-    "called_twice",
+    "called_twice", "called_without_gradients_first",
 )  # fmt: skip
 PARTLY_EAGER = {
     "accumulating": "set_requires_gradient_sync", "accumulating_later": "set_requires_gradient_sync",

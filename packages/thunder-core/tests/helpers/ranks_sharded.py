@@ -47,6 +47,7 @@ class Model(nn.Module):
         *,
         checkpointed: bool = False,
         units_checkpointed: bool = False,
+        looks_ahead: bool = False,
         tied: bool = False,
         unused: bool = False,
         calls: int = 1,
@@ -55,6 +56,7 @@ class Model(nn.Module):
         self.start, self.end = nn.Linear(6, 6), nn.Linear(6, 6)
         self.blocks = nn.ModuleList(Block(checkpointed) for _ in range(2))
         self.calls, self.units_checkpointed = calls, units_checkpointed
+        self.looks_ahead = looks_ahead
         if tied:
             self.end.weight = self.start.weight
         if unused:
@@ -62,6 +64,10 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.start(x)
+        if self.looks_ahead:
+            with torch.no_grad():
+                ahead = self.blocks[0](x)
+            x = x + ahead
         for _ in range(self.calls):
             for block in self.blocks:
                 x = checkpoint(block, x, use_reentrant=False) if self.units_checkpointed else block(x)
@@ -71,7 +77,7 @@ class Model(nn.Module):
 def sharded(
     frozen: bool = False, dtype: torch.dtype = torch.float32, hybrid: bool = False, **options: Any
 ) -> nn.Module:
-    of_model = ("checkpointed", "units_checkpointed", "tied", "unused", "calls")
+    of_model = ("checkpointed", "units_checkpointed", "looks_ahead", "tied", "unused", "calls")
     model = {name: options.pop(name) for name in of_model if name in options}
     torch.manual_seed(0)
     module = Model(**model).to(dtype)
@@ -97,6 +103,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tied": {"tied": True},
     "checkpointed": {"checkpointed": True},
     "called_twice": {"calls": 2},
+    "called_without_gradients_first": {"looks_ahead": True},
     "accumulating": {},
     "accumulating_later": {},
     "unsharded_by_hand": {},

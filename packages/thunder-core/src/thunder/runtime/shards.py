@@ -33,8 +33,12 @@ def units_of(module: Any) -> list[Any]:
 
 
 def local_shards(module: Any, i: int) -> list[torch.Tensor]:
-    """Return the shards of a unit's parameters. Their gradients arrive at the parameters as sharded tensors."""
-    return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
+    """Return the shards of a unit's parameters. Their gradients arrive at the parameters as sharded tensors.
+
+    Like parameters, they require grad also where gradients are disabled.
+    """
+    with torch.enable_grad():
+        return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
 
 
 def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
@@ -45,6 +49,9 @@ def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
     classes = tuple([type(getattr(unit, name, None)).__name__ for name in _CLASSES])
     mesh, after = unit.mesh_info.mesh, unit.post_forward_mesh_info
     meshes = tuple([None if m is None else _plan_of_mesh(m) for m in (mesh, after and after.mesh)])
+    names = ("shard_process_group", "reduce_scatter_process_group", "replicate_process_group")
+    groups = [getattr(unit.mesh_info, name, None) for name in names]
+    meshes = (*meshes, tuple([None if g is None else g.group_name for g in groups]))
     parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
     return unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
 

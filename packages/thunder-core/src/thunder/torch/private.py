@@ -322,10 +322,11 @@ def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:
     return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
 
 
-def groups_of_unit(unit: Any) -> tuple[Any, Any]:
-    """Return the process groups of the shards, and of the replicas of a shard or None."""
+def groups_of_unit(unit: Any) -> tuple[Any, Any, Any]:
+    """Return the process groups that gather shards, that reduce gradients, and of the replicas of a shard or None."""
     mesh = unit.mesh_info
-    return mesh.shard_process_group, getattr(mesh, "replicate_process_group", None)
+    replicas = getattr(mesh, "replicate_process_group", None)
+    return mesh.shard_process_group, unit._reduce_scatter_process_group, replicas
 
 
 def gradient_factors(unit: Any, groups: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any, str, str]:

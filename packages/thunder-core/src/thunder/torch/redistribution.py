@@ -14,7 +14,7 @@ from typing import Any
 
 from thunder.core import prims
 from thunder.core.groups import ONE_RANK, Group
-from thunder.core.prims.collectives import _own_rank
+from thunder.core.prims.collectives import check_sum, own_rank
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.torch.base import operations as ltorch
@@ -52,8 +52,7 @@ def sum_partial(a: TensorProxy, op: str, group: Group) -> TensorProxy:
 
 @sum_partial.vjp
 def _(g: Any, out: Any, a: TensorProxy, op: str, group: Group) -> Any:
-    if op not in ("sum", "avg"):
-        raise NotImplementedError(f"the gradient of a reduction over ranks exists for sum and avg, not for {op}")
+    check_sum("sum_partial", op)
     return g / group.size if op == "avg" else varying(g, group)
 
 
@@ -84,7 +83,7 @@ def _(g: Any, out: Any, a: TensorProxy, dim: int, group: Group) -> Any:
 def own_shard(a: TensorProxy, dim: int, group: Group) -> TensorProxy:
     """Return this rank's shard of a replicated value."""
     length = a.shape[dim] // group.size
-    return ltorch.narrow(a, dim, _own_rank(group) * length, length)  # type: ignore[no-any-return]
+    return ltorch.narrow(a, dim, own_rank(group) * length, length)  # type: ignore[no-any-return]
 
 
 @own_shard.vjp

@@ -51,7 +51,8 @@ class Shape(NamedTuple):
 class Plan(NamedTuple):
     """How a unit communicates."""
 
-    group: Group  # of the shards
+    group: Group  # that gathers the shards
+    reducing: Group  # of the same ranks, that reduces gradients
     replicas: Group | None  # of the copies of a shard, with a two-dimensional mesh
     gathers_again: bool  # whether backward gathers the parameters again
     parameters: list[Shape]
@@ -83,7 +84,8 @@ def _tensors(x: Any) -> list[Any]:
 
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Record the gather of a unit's parameters, and let its modules see them."""
-    if any(known.unit is unit for known in tracer.communication.units):
+    grad = torch.is_grad_enabled()
+    if any(known.unit is unit and (known.differentiable or not grad) for known in tracer.communication.units):
         return args, kwargs  # gradients of all its forwards are reduced together
     check_scope(tracer, "the forward of a sharded module")
     with tracer.recording():
@@ -100,8 +102,8 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
                 before = owner._parameters[name]
                 if before is not handle:
                     tracer.recorder.substitute((owner._parameters, name), before, handle)
-        trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if p.sharded_param.requires_grad]
-        tracer.communication.units.append(Unit(unit, trained))
+        trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
+        tracer.communication.units.append(Unit(unit, trained, grad))
     return args, kwargs
 
 
@@ -110,6 +112,8 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     i = next((i for i, x in enumerate(shards.units_of(module)) if x is unit), None)
     if i is None:
         return "that was jitted before it was sharded"
+    if id(module) not in tracer.recorder.reached:
+        return "that no path from the function leads to"
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
     known = dict(settings)
     reasons = [
@@ -138,12 +142,13 @@ def _plan(unit: Any) -> Plan:
     first = unit.fsdp_params[0]
     gather_dtype = first.param_dtype or first.orig_dtype
     reduce_dtype = first.reduce_dtype or gather_dtype
-    before, after, scatter, reduce = private.gradient_factors(unit, groups, reduce_dtype)
-    replicas = None if groups[1] is None else group_named(groups[1])
+    before, after, scatter, reduce = private.gradient_factors(unit, groups[1:], reduce_dtype)
+    gathering, reducing = group_named(groups[0]), group_named(groups[1])
+    replicas = None if groups[2] is None else group_named(groups[2])
     again = unit.post_forward_mesh_info is not None
     shapes = [_shape(p) for p in unit.fsdp_params]
     factors, reductions = (before, after), (scatter, reduce)
-    return Plan(group_named(groups[0]), replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
+    return Plan(gathering, reducing, replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
 
 
 def _shape(p: Any) -> Shape:
@@ -153,19 +158,18 @@ def _shape(p: Any) -> Shape:
 
 def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     """Make the shards of a unit inputs of the program, and guard how the unit communicates."""
+    if id(unit) in tracer.communication.shards:
+        return tracer.communication.shards[id(unit)]
     recorder = tracer.recorder
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
     functions = Root(shards, "thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
-    known = tracer.communication.shards.get(id(unit))
-    if known is None:
-        known = private.without_overrides(shards.local_shards, module, at[1])
-        tracer.communication.shards[id(unit)] = known
     read = functions.attr("local_shards").call(at)
     found = []
-    for i, local in enumerate(known):
+    for i, local in enumerate(private.without_overrides(shards.local_shards, module, at[1])):
         recorder.tensor_found(read.item(i), local)
         found.append(tracer.handle_of(local))
+    tracer.communication.shards[id(unit)] = found
     return found
 
 
@@ -195,7 +199,7 @@ class _Gathered(torch.autograd.Function):
         if before not in (None, 1):
             flat = flat / before
         total: Any = wait(
-            tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.group)
+            tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
         )
         if plan.replicas is not None:
             reduced = start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas)

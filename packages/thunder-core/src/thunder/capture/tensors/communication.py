@@ -28,7 +28,8 @@ class Unit(NamedTuple):
     """A call of modules that `fully_shard` communicates together."""
 
     unit: Any
-    trained: list[str]  # the names of the whole parameters that get a gradient
+    trained: list[str]  # the names of the whole parameters that get a gradient; none without gradients
+    differentiable: bool  # whether gradients were enabled in the forward
 
 
 class Communication:
@@ -40,7 +41,7 @@ class Communication:
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
-        self.shards: dict[int, list[Any]] = {}  # the shards of units that the program reads, by id of the unit
+        self.shards: dict[int, list[Handle]] = {}  # the inputs of units that are gathered, by id of the unit
         self.locals: dict[str, TensorProxy] = {}  # the local tensors of inputs that are DTensors, by the inputs' names
         self.shared: list[tuple[Any, int]] = []  # memory that DTensors share, and its number of writes then
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.

@@ -67,7 +67,7 @@ def _check_member(name: str, rank: int, group: Group) -> None:
     )
 
 
-def _own_rank(group: Group) -> int:
+def own_rank(group: Group) -> int:
     """Return the rank of this process in a group. Programs with collectives are guarded on the global rank."""
     if group.size == 1:
         return 0
@@ -76,7 +76,8 @@ def _own_rank(group: Group) -> int:
     return group.ranks.index(get_rank())
 
 
-def _check_sum(name: str, op: str) -> None:
+def check_sum(name: str, op: str) -> None:
+    """Raise an error if a reduction has no gradient. (Programs that differentiate it have fallen back before.)"""
     if op not in ("sum", "avg"):
         raise NotImplementedError(f"the gradient of {name} exists for the reductions sum and avg, not for {op}")
 
@@ -130,13 +131,13 @@ def all_reduce(a: TensorProxy, op: str, group: Group, /) -> TensorProxy:
 
 @all_reduce.vjp
 def _(g: Any, out: Any, a: TensorProxy, op: str, group: Group) -> Any:
-    _check_sum("all_reduce", op)
+    check_sum("all_reduce", op)
     return wait(all_reduce(g, op, group))
 
 
 @all_reduce.jvp
 def _(t: Any, out: Any, a: TensorProxy, op: str, group: Group) -> Any:
-    _check_sum("all_reduce", op)
+    check_sum("all_reduce", op)
     return all_reduce(t[0], op, group)
 
 
@@ -169,14 +170,14 @@ def reduce(a: TensorProxy, op: str, root: int, group: Group, /) -> TensorProxy:
 
 @reduce.vjp
 def _(g: Any, out: Any, a: TensorProxy, op: str, root: int, group: Group) -> Any:
-    _check_sum("reduce", op)
+    check_sum("reduce", op)
     of_result = wait(broadcast(g, root, group))
     return of_result if op == "sum" else of_result / group.size
 
 
 @reduce.jvp
 def _(t: Any, out: Any, a: TensorProxy, op: str, root: int, group: Group) -> Any:
-    _check_sum("reduce", op)
+    check_sum("reduce", op)
     return reduce(t[0], op, root, group)
 
 
@@ -206,7 +207,7 @@ def broadcast(a: TensorProxy, root: int, group: Group, /) -> TensorProxy:
 @broadcast.vjp
 def _(g: Any, out: Any, a: TensorProxy, root: int, group: Group) -> Any:
     total = wait(all_reduce(g, "sum", group))  # all ranks run the same collective
-    return total if _own_rank(group) == root else full(a.shape, 0, device=a.device, dtype=a.dtype)
+    return total if own_rank(group) == root else full(a.shape, 0, device=a.device, dtype=a.dtype)
 
 
 @broadcast.jvp
@@ -308,14 +309,14 @@ def reduce_scatter(a: TensorProxy, op: str, group: Group, /) -> TensorProxy:
 
 @reduce_scatter.vjp
 def _(g: Any, out: Any, a: TensorProxy, op: str, group: Group) -> Any:
-    _check_sum("reduce_scatter", op)
+    check_sum("reduce_scatter", op)
     total = wait(all_gather(g, group))
     return total if op == "sum" else total / group.size
 
 
 @reduce_scatter.jvp
 def _(t: Any, out: Any, a: TensorProxy, op: str, group: Group) -> Any:
-    _check_sum("reduce_scatter", op)
+    check_sum("reduce_scatter", op)
     return reduce_scatter(t[0], op, group)
 
 
@@ -389,12 +390,12 @@ def gather_to(a: TensorProxy, root: int, group: Group, /) -> TensorProxy:
     """Start to stack the tensors of all ranks on rank `root` of the group. Other ranks get a stack without tensors."""
     _check_tensor("gather_to", a)
     _check_member("gather_to", root, group)
-    return TensorProxy(like=a, shape=(group.size if _own_rank(group) == root else 0, *a.shape))
+    return TensorProxy(like=a, shape=(group.size if own_rank(group) == root else 0, *a.shape))
 
 
 @gather_to.vjp
 def _(g: Any, out: Any, a: TensorProxy, root: int, group: Group) -> Any:
-    return wait(scatter_from(g if _own_rank(group) == root else None, a, root, group))
+    return wait(scatter_from(g if own_rank(group) == root else None, a, root, group))
 
 
 @gather_to.jvp
@@ -426,7 +427,7 @@ def scatter_from(parts: TensorProxy | None, like: TensorProxy, root: int, group:
     """
     _check_tensor("scatter_from", like)
     _check_member("scatter_from", root, group)
-    expected = (group.size, *like.shape) if _own_rank(group) == root else None
+    expected = (group.size, *like.shape) if own_rank(group) == root else None
     check(
         expected == (None if parts is None else parts.shape),
         lambda: (

@@ -11,11 +11,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from saved_changes.change import Change, changes
 
 __all__ = ["check"]
+
+_TOOLS = str(Path(__file__).resolve().parents[1])
 
 # Each round: a title, the version that runs, and whether its programs are expected to be compiled.
 ROUNDS = [("first process", 0, True), ("same again", 0, False), ("changed", 1, True)]
@@ -40,6 +43,7 @@ def check(selected: Iterable[Change]) -> list[str]:
 
 def _round(version: int, folder: str, names: list[str], compiled: bool) -> dict[str, Any]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("THUNDER_")} | {"OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [_TOOLS, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "saved_changes.rounds", str(version), folder, json.dumps(names)]
     done = subprocess.run(
         command + ["--compiler"] * compiled, capture_output=True, text=True, env=environment, check=False

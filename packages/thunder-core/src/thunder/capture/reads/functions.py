@@ -42,7 +42,9 @@ from thunder.capture.reads.kinds.leaves import Identity, Plain, is_plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_imported_freely, is_library, is_library_class, is_library_scope
 from thunder.capture.reads.modules import ModuleReads
+from thunder.capture.reads.order_of_sets import OrderOfSets, sorted_sets
 from thunder.capture.reads.output import replacement_of
+from thunder.capture.reads.set_uses import set_uses
 from thunder.capture.reads.streams import is_stream
 from thunder.capture.reads.value_hooks import is_watched
 from thunder.capture.reads.value_uses import value_uses
@@ -90,6 +92,7 @@ class CodeReads:
         self._cells: set[int] = set()
         self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
         self.attributes = FunctionAttributes(recorder)
+        self.sets = OrderOfSets()
         self.asked: set[str] = set()  # attributes that objects such as `operator.attrgetter("k")` read
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
         self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
@@ -269,6 +272,7 @@ class CodeReads:
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
         self.attributes.code_runs(code)
         self._read_globals(code, scope)
+        self.sets.code_runs(code, scope, self._scope(scope).before)
         for source, module in self.modules.imports(code, scope):
             for used in bytecode.attribute_names(code):
                 if not is_watched(module):
@@ -329,6 +333,8 @@ class CodeReads:
                 if override is None and self.symbolic:
                     override = self.symbolic.stands_for(name)
                 override = override or BUILTIN_READERS.get(name)
+                if name == "sorted" and set_uses(code).sorts:
+                    override = override or sorted_sets
                 if override is not None:
                     self._replace(scope, name, ABSENT, override)
         self._find_replaced_values(code, scope)

@@ -25,7 +25,7 @@ from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.modes import is_state
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
-from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope, Source
+from thunder.capture.base.sources import Cell, CellContents, Global, IsSubclass, Root, Scope, Source
 from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
@@ -224,10 +224,16 @@ class CodeReads:
             self._recorder.deny(reason, always=communicates(fn))
         checks_class = fn.__name__ in _CHECKS_OF_ABCS and getattr(fn, "__module__", None) == "_abc"
         if checks_class:
-            found = frame.f_locals
-            checked = found["subclass"] if "subclass" in found else type(found.get("instance"))
-            if isinstance(found.get("cls"), type) and isinstance(checked, type):
-                self._checks_of_abcs[checked, found["cls"]] = None
+            checked, base = _checked_class(frame)
+            outer = frame.f_back
+            # The check of a class asks the subclasses of the abstract class, too, whose answers are part of its own.
+            is_part = outer is not None and outer.f_code.co_filename == frame.f_code.co_filename
+            if (
+                isinstance(base, type)
+                and isinstance(checked, type)
+                and not (is_part and outer is not None and _checked_class(outer)[0] is checked)
+            ):
+                self._checks_of_abcs[checked, base] = None
         if fn not in self._settings and (setting := setting_read_by(fn)) is not None:
             self._settings.add(fn)
             try:
@@ -241,7 +247,7 @@ class CodeReads:
         """At the end of the run, search for the functions of code that ran although no read had found it."""
         for cls, base in self._checks_of_abcs:
             if not (is_library_class(cls) and is_library_class(base)) and not issubclass(cls, torch.Tensor):
-                check = _BUILTINS.attr("issubclass").call((self._classes.know(cls), self._classes.know(base)))
+                check = self._classes.know(cls).to(IsSubclass, self._classes.know(base))
                 self._recorder.value(check, issubclass(cls, base))
         for code, module in self.modules.missing_imports():
             for used in bytecode.attribute_names(code):
@@ -433,6 +439,12 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
+
+
+def _checked_class(frame: FrameType) -> tuple[Any, Any]:
+    """Return the class that a function of the module `abc` checks, and the abstract class."""
+    found = frame.f_locals
+    return found["subclass"] if "subclass" in found else type(found.get("instance")), found.get("cls")
 
 
 def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:

@@ -35,7 +35,7 @@ from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.higher_order.data_parallel import data_parallel_forward
 from thunder.capture.higher_order.flex_attention import flex_attention_traced, kernel_options
-from thunder.capture.higher_order.fully_sharded import gather_parameters, root_forward_begins
+from thunder.capture.higher_order.fully_sharded import forward_ends, gather_parameters, root_forward_begins
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
 from thunder.capture.higher_order.scanning import scan_traced
 from thunder.capture.numbers.overrides import BUILTINS
@@ -197,7 +197,7 @@ def _fully_sharded() -> list[tuple[Any, str, Any]]:
         (classes.state, "_root_pre_forward", lambda *args: root_forward_begins(_tracer(), *args)),
         (classes.state, "_register_pre_backward_hook", lambda state, output: output),
         (classes.unit, "pre_forward", lambda *args: gather_parameters(_tracer(), *args)),
-        (classes.unit, "post_forward", lambda unit, module, inputs, output: output),
+        (classes.unit, "post_forward", lambda *args: forward_ends(_tracer(), *args)),
         (classes.unit, "_prefetch_unshard", lambda *args: None),
     ]
     return [

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["local_shards", "plan_of_unit", "units_of"]
+__all__ = ["local_shards", "plan_of_unit", "sharded_parameters", "units_of"]
 
 # Settings of a unit that decide how it communicates. Not all versions of torch have all of them.
 _SETTINGS = (
@@ -39,6 +39,11 @@ def local_shards(module: Any, i: int) -> list[torch.Tensor]:
     """
     with torch.enable_grad():
         return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
+
+
+def sharded_parameters(module: Any, i: int) -> list[torch.Tensor]:
+    """Return a unit's parameters, as tensors that are sharded."""
+    return [p.sharded_param for p in units_of(module)[i].fsdp_params]
 
 
 def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:

@@ -26,13 +26,14 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, note_group
-from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
+from thunder.capture.dispatch.sharding import RULES, Call, Rule, norm_reduction, placements_for, pointwise
+from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.handle import Handle, Lifted
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core import prims
 from thunder.core.events import current_log
-from thunder.core.layouts import Layout, Partial, Placement, Replicated, Sharded
+from thunder.core.layouts import NORM, Layout, Partial, Placement, Replicated, Sharded
 from thunder.core.proxies import OPERATORS, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, Symbol
@@ -41,7 +42,7 @@ from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts"]
+__all__ = ["call_on_dtensors", "dtensor", "finish_dtensors", "has_dtensors", "local_tensor", "replaced_dtensor_methods", "values_of_layouts"]
 
 # Operations with the values of DTensors as operands.
 _BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
@@ -59,7 +60,7 @@ def _class() -> Any:
 
 # -- values -----------------------------------------------------------------------------------------------------------
 def _layout(handle: Handle) -> Layout:
-    layout = aliasing.read(handle).dtensor_layout
+    layout = handle._value.dtensor_layout
     if layout is None:
         fall_back("the program uses a DTensor whose layout is not known while tracing")
     return layout
@@ -69,38 +70,56 @@ def _local(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
     """Return the local tensor of a DTensor, and its layout."""
     handle = tracer.handle_of(x)
     layout = _layout(handle)
-    value = aliasing.read(handle)
-    made = tracer.producer(value)
-    with tracer.recording():
-        if made is not None and made.sym is prims.dtensor_of:
-            local = made.args[0]
-        elif made is None and tracer.input_of(value) is not None:
-            local = _of_input(tracer, value, layout)
-        else:
+    if handle._local is None:
+        lifted = tracer.input_with(handle)
+        if lifted is None:
             fall_back("the program changes a DTensor in a way that no trace can express")
-        for group in layout.mesh.groups:
-            note_group(tracer, group)
-        return tracer.wrap(local, requires_grad=needs_grad(handle)), layout
+        with tracer.recording():
+            for group in layout.mesh.groups:
+                note_group(tracer, group)
+            handle._local = _of_input(tracer, lifted, layout)
+    return handle._local, layout
 
 
-def _of_input(tracer: Tracer, value: TensorProxy, layout: Layout) -> TensorProxy:
-    """Return the local tensor of an input. The outermost scope records it, so that the whole program may read it."""
-    local = tracer.communication.locals.get(value.name)
-    if local is None:
-        with tracer.trace.scope() as operations:
-            local = prims.local_of(value, layout)
-        tracer.trace.scopes[0].extend(operations)
-        tracer.communication.locals[value.name] = local
-    return local  # type: ignore[no-any-return]
+def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
+    """Return the local tensor of a DTensor that must have a layout's placements."""
+    local, found = _local(tracer, x)
+    if found.placements != layout.placements or found.mesh != layout.mesh:
+        fall_back("the program calls backward(), and the .grad of a DTensor has other placements")
+    return local
 
 
-def _dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
+def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
+    """Return the local tensor of an input.
+
+    It is an input, too, except for tensors whose gradients leave the program: there an operation of the outermost scope
+    takes the local tensor, so that the whole program may read it.
+    """
+    shard = tracer.communication.shards.get(id(lifted.tensor))
+    if shard is not None:
+        return shard.local
+    source = None if tracer.recorder is None else tracer.recorder.source_of_input(lifted.tensor)
+    if not lifted.tensor.requires_grad and source is not None:
+        tensor = lifted.tensor._local_tensor  # type: ignore[attr-defined]
+        tracer.recorder.tensor_found(source.attr("_local_tensor"), tensor)
+        return tracer.handle_of(tensor)
+    with tracer.trace.scope() as operations:
+        local = prims.local_of(lifted.proxy, layout)
+    tracer.trace.scopes[0].extend(operations)
+    found: Handle = tracer.wrap(local, requires_grad=lifted.handle._needs_grad)
+    tracer.communication.read_only.append((found._storage, "the program writes to a DTensor that requires grad"))
+    return found
+
+
+def dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
     """Return the handle of the DTensor with a local tensor."""
     with tracer.recording():
         for group in layout.mesh.groups:
             note_group(tracer, group)
-        value = prims.dtensor_of(tracer.unwrap(local), layout)
-        return tracer.wrap(value, requires_grad=needs_grad(local))  # type: ignore[no-any-return]
+        value = aliasing.read(local)
+        found: Handle = tracer.wrap(prims.dtensor_of(value, layout), requires_grad=needs_grad(local))
+        found._local, found._made_of = local, value
+        return found
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -125,6 +144,8 @@ def _redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[
         old = placements[i]
         if old == new:
             continue
+        if layout.part is not None:
+            fall_back(f"the program redistributes a DTensor of shape {list(layout.shape)} that the ranks share unevenly")
         others = [p for k, p in enumerate(placements) if k > i and isinstance(p, Sharded)]
         if any(p.dim == x.dim for p in others for x in (old, new) if isinstance(x, Sharded)):
             fall_back("the program redistributes a dimension of a DTensor that several mesh dimensions shard")
@@ -146,6 +167,10 @@ def _sizes(layout: Layout, placements: Sequence[Placement], without: int) -> lis
 
 
 def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: Any) -> Any:
+    if isinstance(old, Partial) and old.op.startswith(NORM):
+        order = float(old.op.removeprefix(NORM))
+        local = _moved(tracer, local**order, Partial("sum"), Replicated(), group) ** (1.0 / order)
+        return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
     if isinstance(old, Partial):
         if isinstance(new, Sharded) and old.op == "sum":
             return _call(tracer, redistribution.scatter_sum, local, new.dim, group)
@@ -187,6 +212,7 @@ def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
 _DUNDER = dict(OPERATORS)
 _DUNDER.update({f"__r{d.strip('_')}__": m for d, m in OPERATORS.items()})
 del _DUNDER["__rmatmul__"]  # its operands are swapped
+_INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
 _DUNDER["__rdiv__"] = _DUNDER["__rtruediv__"] = "reciprocal"  # not linear, unlike a division by a number
 
 
@@ -207,10 +233,14 @@ def call_on_dtensors(
     """Call a function of torch on DTensors. `call` calls it on local tensors."""
     name = getattr(func, "__name__", "")
     prop = getattr(func.__self__, "__name__", "") if name in ("__get__", "__set__") else None
-    in_place = name == "__set__" or (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
-    if in_place and name not in ("__invert__", "__index__"):
-        fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
-    sym = _symbol(func)
+    if name.startswith(("_foreach_", "_fused_")):
+        return _call_on_lists(tracer, func, name, args, kwargs, call)
+    if name == "__set__" and prop != "grad":
+        fall_back(f"the program sets the attribute {prop} of a DTensor")
+    if name == "requires_grad_" and needs_grad(args[0]) is (*args[1:], *kwargs.values(), True)[0]:
+        return args[0]
+    in_place = writes_in_place(name) or (name.startswith("__i") and name not in ("__invert__", "__index__"))
+    sym = _in_place_form(name) if in_place else _symbol(func)
     if prop is None and name in _OF_MEMORY and tracer.input_with(tracer.handle_of(args[0])) is None:
         fall_back(f"the program calls {name} on a DTensor that it computes, whose strides are not known")
     if prop is None and name in _METADATA:
@@ -224,7 +254,57 @@ def call_on_dtensors(
     if tracer.parts:
         fall_back("a transform of the program uses DTensors")
     check_scope(tracer, f"{name} on a DTensor")
-    return _Operation(tracer, func, args, kwargs, sym, call).run()
+    return _Operation(tracer, func, args, kwargs, sym, call).run(in_place)
+
+
+# Operations that have the sharding rule of a function that writes to a tensor.
+_FILLS = {"copy_": "add", "zero_": "zeros_like", "fill_": "mul"}
+
+
+def _in_place_form(name: str) -> Any:
+    """Return the operation whose result an in-place method writes to its first argument, or None."""
+    return language.methods.get(_INPLACE_DUNDER.get(name) or _FILLS.get(name) or name[:-1])
+
+
+def _call_on_lists(
+    tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any]
+) -> Any:
+    """Call an elementwise function of lists of tensors, e.g. of an optimizer, on the local tensors."""
+    lists = [x for x in (*args, *kwargs.values()) if isinstance(x, (list, tuple)) and has_dtensors((x,), {})]
+    layouts: list[Layout] = []
+    for i in range(max(map(len, lists), default=0)):
+        found = {_local(tracer, xs[i])[1] for xs in lists if i < len(xs) and has_dtensors((xs[i],), {})}
+        same = {(x.placements, x.shape, x.part, x.mesh) for x in found}
+        if len(same) != 1 or any(isinstance(p, Partial) for x in found for p in x.placements):
+            fall_back(f"the program calls {name} on DTensors with different placements, or on sums of several ranks")
+        layouts.append(found.pop())
+    single = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if any(has_dtensors((x,), {}) and not _is_replicated(_local(tracer, x)[1]) for x in single):
+        fall_back(f"the program calls {name} on DTensors with a number that is not the same on all ranks")
+    for xs in lists:
+        if any(not has_dtensors((x,), {}) and x.dim() for x in xs if isinstance(x, torch.Tensor)):
+            fall_back(f"the program combines a DTensor and a torch.Tensor in {name}")
+    check_scope(tracer, f"{name} on DTensors")
+    locals_ = iter([_local(tracer, x)[0] if has_dtensors((x,), {}) else x for x in _leaves((args, kwargs))])
+    out = call(tracer, func, _filled(args, locals_), _filled(kwargs, locals_))
+    if writes_in_place(name):
+        return args[0] if name.startswith("_foreach_") else None
+    if name == "_foreach_norm":
+        order = (*args[1:], *[kwargs[k] for k in ("ord",) if k in kwargs], 2)[0]
+        layouts = [_of_reduction(layout, norm_reduction(order)) for layout in layouts]
+    elif any(tuple(x.shape) != layout.local_shape for x, layout in zip(out, layouts)):
+        fall_back(f"the program calls {name} on DTensors, which is not elementwise")
+    return type(out)([dtensor(tracer, tracer.handle_of(x), layout) for x, layout in zip(out, layouts)])
+
+
+def _is_replicated(layout: Layout) -> bool:
+    return all(isinstance(p, Replicated) for p in layout.placements)
+
+
+def _of_reduction(layout: Layout, op: str) -> Layout:
+    """Return the layout of the reduction of a whole tensor."""
+    placements = [Partial(op) if isinstance(p, Sharded) else p for p in layout.placements]
+    return Layout(placements, (), (), layout.mesh)
 
 
 _METADATA = frozenset({"size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "__len__",
@@ -297,11 +377,14 @@ class _Operation:
                 shape = tuple(x.shape)
                 self.layouts[i] = Layout([Replicated()] * len(self.mesh.groups), shape, _contiguous(shape), self.mesh)
         self.shapes = [layout.shape for layout in self.layouts]
+        self.uneven: dict[int, int] = {}  # by dimension of the mesh: the size of the dimension that is shared unevenly
 
-    def run(self) -> Any:
+    def run(self, in_place: bool) -> Any:
         """Run the operation on local tensors, and return its results as DTensors."""
         rule = self._rule()
         operands, results = self._placements(rule)
+        if in_place and not list(self.layouts[0].placements) == operands[0] == results[0]:
+            fall_back(f"the program calls {self.func.__name__}, which changes the placements of a DTensor in place")
         locals_ = [
             _redistributed(self.tracer, x, layout, placements)
             for x, layout, placements in zip(self.locals, self.layouts, operands)
@@ -313,6 +396,8 @@ class _Operation:
                     for x, p in zip(locals_, operands)
                 ]
         out = self._run_on(rule, locals_, results)
+        if in_place:
+            return self.args[0]
         return self._wrapped(out, iter(results), results[0] if len(results) == 1 else None)
 
     def _rule(self) -> Rule | None:
@@ -344,7 +429,8 @@ class _Operation:
             if rule is None or all(isinstance(p, Replicated) for p in given):
                 needed, made = [Replicated()] * len(given), [Replicated()] * count
             else:
-                needed, made = placements_for(rule, given, [tuple(s) for s in shapes], group.size)  # type: ignore[arg-type]
+                plan = [p for p in given], [tuple(s) for s in shapes], group.size
+                needed, made = placements_for(rule, *plan, even=not self._is_uneven(k))  # type: ignore[arg-type]
             for i, p in enumerate(needed):
                 operands[i].append(p)
                 if isinstance(p, Sharded):
@@ -358,8 +444,18 @@ class _Operation:
                 current_log().add("replicated", reason, where=state.source)
         return operands, results
 
+    def _is_uneven(self, k: int) -> bool:
+        """Check whether operands are shared unevenly in a dimension of the mesh, and note the size of theirs."""
+        for layout in self.layouts:
+            p = layout.placements[k]
+            if layout.part is not None and isinstance(p, Sharded):
+                self.uneven[k] = layout.shape[p.dim]
+        return k in self.uneven
+
     def _run_on(self, rule: Rule | None, locals_: Sequence[Any], results: Sequence[Sequence[Placement]]) -> Any:
         if rule is not None and rule.reshapes:
+            if self.uneven:
+                fall_back(f"the program calls {self.sym.name} on a DTensor that the ranks share unevenly")
             new = list(self._on_meta([torch.empty(self.shapes[0], device="meta")]).shape)
             for group, p in zip(self.mesh.groups, results[0]):
                 if isinstance(p, Sharded):
@@ -371,13 +467,13 @@ class _Operation:
     def _wrapped(self, out: Any, placements: Iterator[Sequence[Placement]], always: Any) -> Any:
         if isinstance(out, torch.Tensor):
             placed = next(placements) if always is None else always
-            shape = list(out.shape)
-            for group, p in zip(self.mesh.groups, placed):
+            shape, part = list(out.shape), None
+            for k, (group, p) in enumerate(zip(self.mesh.groups, placed)):
                 if isinstance(p, Sharded):
-                    shape[p.dim] *= group.size
-            return _dtensor(
-                self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh)
-            )
+                    shape[p.dim] = self.uneven.get(k, shape[p.dim] * group.size)
+                    part = out.shape if self.uneven else None
+            layout = Layout(placed, shape, _contiguous(shape), self.mesh, part)
+            return dtensor(self.tracer, self.tracer.handle_of(out), layout)
         if isinstance(out, (tuple, list)):
             items = [self._wrapped(x, placements, always) for x in out]
             return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
@@ -417,9 +513,7 @@ def _from_local(
     if shape is not None and list(shape) != sizes:
         fall_back("the program calls DTensor.from_local with a shape that ranks share unevenly")
     check_scope(tracer, "DTensor.from_local")
-    local = tracer.handle_of(local_tensor)
-    tracer.communication.shared.append((local._storage, local._storage.version))
-    return _dtensor(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
+    return dtensor(tracer, tracer.handle_of(local_tensor), Layout(placed, sizes, _contiguous(sizes), mesh))
 
 
 def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
@@ -432,9 +526,7 @@ def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
                 local = _varying(tracer, local, group)
             elif p != new:
                 fall_back(f"the program calls DTensor.to_local with grad_placements={grad_placements}")
-    result = tracer.handle_of(local.view_as(local))
-    tracer.communication.shared.append((result._storage, result._storage.version))
-    return result
+    return local.view_as(local)
 
 
 def _redistribute(
@@ -452,7 +544,7 @@ def _redistribute(
     if placed == list(layout.placements):
         return x
     out = _redistributed(tracer, local, layout, placed)
-    return _dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
+    return dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
 
 
 def _full_tensor(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
@@ -490,8 +582,9 @@ def finish_dtensors(tracer: Tracer) -> None:
     """Fall back if an operation reads the value of a DTensor as if it were a local tensor."""
     if not tracer.communication.groups:
         return
-    if any(storage.version != version for storage, version in tracer.communication.shared):
-        fall_back("the program writes to a tensor that shares memory with a DTensor")
+    for storage, reason in tracer.communication.read_only:
+        if storage.written:
+            fall_back(reason)
     for op in tracer.trace.bound_symbols:
         if op.sym not in _BORDER and any(getattr(p, "dtensor_layout", None) is not None for p in op.flat_args):
             fall_back(f"the program calls {op.sym.name} on a DTensor in a way that no trace can express")

@@ -15,6 +15,7 @@ A shard is an input of the program: `to_local()` of the parameter, whose gradien
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root
 from thunder.capture.dispatch.collectives import check_scope, start, wait
 from thunder.capture.higher_order.custom_function import apply_traced
-from thunder.capture.tensors.communication import Unit
+from thunder.capture.tensors.communication import Shard, Unit
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
@@ -34,7 +35,7 @@ from thunder.runtime import shards
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
-__all__ = ["gather_parameters", "root_forward_begins"]
+__all__ = ["finish_backward", "forward_ends", "gather_parameters", "root_forward_begins"]
 
 
 class Shape(NamedTuple):
@@ -83,10 +84,69 @@ def _tensors(x: Any) -> list[Any]:
 
 
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Record the gather of a unit's parameters, and let its modules see them."""
+    """Record the gather of a unit's parameters, unless it is known, and let its modules see them."""
     grad = torch.is_grad_enabled()
-    if any(known.unit is unit and (known.differentiable or not grad) for known in tracer.communication.units):
-        return args, kwargs  # gradients of all its forwards are reduced together
+    units = tracer.communication.units
+    # Gradients of all forwards before a backward are reduced together.
+    known = next((x for x in units if x.unit is unit and (x.differentiable or not grad)), None)
+    if known is None or not _is_current(tracer, known):
+        known = _gathered(tracer, unit, module, grad)
+        units.append(known)
+    with tracer.recording():
+        for p, handle in zip(unit.fsdp_params, known.whole):
+            for owner, name in private.holders_of_parameter(p):
+                before = owner._parameters[name]
+                if before is not handle:
+                    tracer.recorder.substitute((owner._parameters, name), before, handle)
+    return args, kwargs
+
+
+def _is_current(tracer: Tracer, known: Unit) -> bool:
+    """Check whether the shards are those that were gathered."""
+    if known.versions == _versions(tracer, known.unit):
+        return True
+    if known.unit.post_forward_mesh_info is None or known.differentiable:
+        fall_back("the program writes to sharded parameters (fully_shard) between forward and backward")
+    tracer.communication.units.remove(known)
+    return False
+
+
+def _versions(tracer: Tracer, unit: Any) -> list[int]:
+    shards = tracer.communication.shards
+    return [shards[id(p.sharded_param)].local._storage.version for p in unit.fsdp_params]
+
+
+def forward_ends(tracer: Tracer, unit: Any, module: Any, inputs: Any, output: Any) -> Any:
+    """Let the modules of a unit see the shards again, where torch reshards after the forward."""
+    if unit.post_forward_mesh_info is not None:
+        show_shards(tracer, unit)
+    return output
+
+
+def show_shards(tracer: Tracer, unit: Any) -> None:
+    """Let the modules of a unit see the shards again."""
+    with tracer.recording():
+        for p in unit.fsdp_params:
+            for owner, name in private.holders_of_parameter(p):
+                tracer.recorder.withdraw((owner._parameters, name))
+
+
+def finish_backward(tracer: Tracer, values: Container[str]) -> None:
+    """Forget the whole parameters of units whose gradients a `backward()` through `values` has reduced."""
+    for known in list(tracer.communication.units):
+        reached = [name for name in known.trained if name in values]
+        if not reached:
+            continue
+        if len(reached) < len(known.trained):
+            fall_back(
+                f"{len(known.trained) - len(reached)} parameters of a sharded module (fully_shard) get no gradient in "
+                "backward()"
+            )
+        tracer.communication.units.remove(known)
+        show_shards(tracer, known.unit)
+
+
+def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
     check_scope(tracer, "the forward of a sharded module")
     with tracer.recording():
         reason = _why_not(tracer, unit, module)
@@ -95,16 +155,11 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
     handles = apply_traced(tracer, _Gathered, (plan, *locals_), {})
+    for handle in handles:
+        handle.__dict__["_is_param"] = True
     with tracer.recording():
-        for p, handle in zip(unit.fsdp_params, handles):
-            handle.__dict__["_is_param"] = True
-            for owner, name in private.holders_of_parameter(p):
-                before = owner._parameters[name]
-                if before is not handle:
-                    tracer.recorder.substitute((owner._parameters, name), before, handle)
         trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
-        tracer.communication.units.append(Unit(unit, trained, grad))
-    return args, kwargs
+        return Unit(unit, list(handles), _versions(tracer, unit), trained, grad)
 
 
 def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
@@ -158,19 +213,21 @@ def _shape(p: Any) -> Shape:
 
 def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     """Make the shards of a unit inputs of the program, and guard how the unit communicates."""
-    if id(unit) in tracer.communication.shards:
-        return tracer.communication.shards[id(unit)]
-    recorder = tracer.recorder
+    recorder, known = tracer.recorder, tracer.communication.shards
+    if all(id(p.sharded_param) in known for p in unit.fsdp_params):
+        return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
     functions = Root(shards, "thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
-    read = functions.attr("local_shards").call(at)
-    found = []
-    for i, local in enumerate(private.without_overrides(shards.local_shards, module, at[1])):
+    read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
+    found = private.without_overrides(shards.local_shards, module, at[1])
+    for i, (p, local) in enumerate(zip(unit.fsdp_params, found)):
+        recorder.value(sharded.item(i), p.sharded_param)
         recorder.tensor_found(read.item(i), local)
-        found.append(tracer.handle_of(local))
-    tracer.communication.shards[id(unit)] = found
-    return found
+        known[id(p.sharded_param)] = Shard(p.sharded_param, tracer.handle_of(local))
+        if any(x.tensor is p.sharded_param and x.handle._local is not None for x in tracer.inputs):
+            fall_back("the program reads sharded parameters (fully_shard) before it calls their module")
+    return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
 
 
 class _Gathered(torch.autograd.Function):

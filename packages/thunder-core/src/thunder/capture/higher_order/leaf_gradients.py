@@ -19,8 +19,10 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.hook_sources import HasLeafHooks
 from thunder.capture.base.sources import Attr
 from thunder.capture.base.user_lines import line_of_user
+from thunder.capture.dispatch.dtensors import dtensor, local_tensor
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.higher_order.data_parallel import reduce_gradients
+from thunder.capture.higher_order.fully_sharded import finish_backward
 from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
@@ -127,6 +129,7 @@ def _accumulate(
             first.setdefault(name, (-i, -j if op.sym is ltorch.linear else j))
     leaves.sort(key=lambda leaf: first.get(leaf[1].name, (0, 0)))
     values = [value for _, value in leaves]
+    finish_backward(tracer, path.values)
     gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
         tracer.freed.update(graph)
@@ -140,15 +143,20 @@ def _accumulate(
 
 def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
     """Yield the leaves of autograd's graph, with the values from which gradients flow to them."""
-    for lifted in tracer.inputs:
+    sharded = {id(shard.local): shard.parameter for shard in tracer.communication.shards.values()}
+    for lifted in list(tracer.inputs):
         if lifted.handle._needs_grad:
-            yield lifted.handle, lifted.proxy
+            parameter = sharded.get(id(lifted.handle))
+            yield lifted.handle if parameter is None else tracer.handle_of(parameter), lifted.proxy
     yield from tracer.leaves.alive()
 
 
 def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], path: GradientPath) -> None:
     """Fall back if eager mode would run hooks, go on outside of the program, or find a leaf changed."""
+    shards = [shard.local for shard in tracer.communication.shards.values()]
     for lifted in tracer.inputs:
+        if any(lifted.handle is shard for shard in shards):
+            continue
         if lifted.handle._needs_grad and lifted.proxy.name in path.values and not tracer.is_leaf(lifted.tensor):
             fall_back("the program calls backward() on a value that depends on tensors computed before the call")
     for handle, value in leaves:
@@ -164,7 +172,7 @@ def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], 
 def _old_values(tracer: Tracer, handle: Handle) -> set[str]:
     """Return the values that a leaf had before it was written without autograd's knowledge."""
     found: set[str] = set()
-    op = tracer.producer(handle._storage.value)
+    op = tracer.producer((handle._local or handle)._storage.value)
     while op is not None and op.sym is prims.assign_value:
         found.add(op.args[0].name)
         op = tracer.producer(op.args[0])
@@ -178,15 +186,18 @@ def _refuse_freed(tracer: Tracer, results: set[str]) -> None:
 
 def _add(tracer: Tracer, leaf: Handle, value: TensorProxy, gradient: TensorProxy) -> None:
     present = _grad_of(tracer, leaf)
+    layout = None if value.dtensor_layout is not None else leaf._value.dtensor_layout
     if present is not None:
         if present._needs_grad:
             fall_back("the program calls backward(), and the .grad of a leaf tensor requires grad")
+        present = present if layout is None else local_tensor(tracer, present, layout)
         aliasing.write(present, aliasing.read(present) + gradient, "backward")
         return
     memory = aliasing.memory_of(gradient, tracer.producer)
     shared = tracer.producer(gradient) is None or memory in aliasing.storages_by_memory(tracer.handles, tracer.producer)
     new = new_gradient(gradient, value, shared)
-    leaf.__dict__["grad"] = tracer.wrap(new)
+    found = tracer.wrap(new)
+    leaf.__dict__["grad"] = found if layout is None else dtensor(tracer, found, layout)
 
 
 def _new_meta(gradient: TensorProxy, leaf: TensorProxy, shared: bool) -> TensorProxy:

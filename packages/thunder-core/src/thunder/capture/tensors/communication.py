@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import torch
+
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
 from thunder.core.proxies import TensorProxy
 
-__all__ = ["Communication", "Replica", "Unit"]
+__all__ = ["Communication", "Replica", "Shard", "Unit"]
 
 
 class Replica:
@@ -25,11 +27,20 @@ class Replica:
 
 
 class Unit(NamedTuple):
-    """A call of modules that `fully_shard` communicates together."""
+    """The gathered parameters of modules that `fully_shard` communicates together, until their backward."""
 
     unit: Any
+    whole: list[Handle]  # the parameters
+    versions: list[int]  # of the memory of their shards when they were gathered
     trained: list[str]  # the names of the whole parameters that get a gradient; none without gradients
     differentiable: bool  # whether gradients were enabled in the forward
+
+
+class Shard(NamedTuple):
+    """This process's part of a parameter that `fully_shard` has sharded, which is an input of the program."""
+
+    parameter: torch.Tensor
+    local: Handle
 
 
 class Communication:
@@ -41,9 +52,8 @@ class Communication:
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
-        self.shards: dict[int, list[Handle]] = {}  # the inputs of units that are gathered, by id of the unit
-        self.locals: dict[str, TensorProxy] = {}  # the local tensors of inputs that are DTensors, by the inputs' names
-        self.shared: list[tuple[Any, int]] = []  # memory that DTensors share, and its number of writes then
+        self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
+        self.read_only: list[tuple[Any, str]] = []  # memory that must not be written, with reasons
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
         self.varying: dict[tuple[str, str, int], TensorProxy] = {}
 

@@ -69,11 +69,10 @@ def _plan_of(p: Any) -> tuple[Any, ...]:
     local, whole = p.sharded_param._local_tensor, getattr(p, "_unsharded_param", None)
     # torch gathers the padded data, which is other memory if the parameter was replaced.
     same = local.untyped_storage().data_ptr() == p._sharded_param_data.untyped_storage().data_ptr()
-    waiting = getattr(p, "unsharded_accumulated_grad", None) is not None or (
-        whole is not None and whole.grad is not None
-    )
+    accumulated = getattr(p, "unsharded_accumulated_grad", None) is not None
+    waiting = whole is not None and whole.grad is not None
     types = tuple([str(x) for x in (p.orig_dtype, p.param_dtype, p.reduce_dtype)])
     shapes = tuple(p._orig_size), tuple(p.sharded_size), tuple(p.padded_sharded_param_size)
     hooked = bool(p.sharded_param._post_accumulate_grad_hooks or p.sharded_param._backward_hooks)
     plain = not p.is_dtensor and type(local) is torch.Tensor and not hasattr(local, "fsdp_pre_all_gather")
-    return p.sharded_param.requires_grad, types, shapes, p.fsdp_placement.dim, plain, hooked, same, waiting
+    return p.sharded_param.requires_grad, types, shapes, p.fsdp_placement.dim, plain, hooked, same, accumulated, waiting

@@ -15,17 +15,19 @@ A shard is an input of the program: `to_local()` of the parameter, whose gradien
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.sources import Root
+from thunder.capture.base.snapshots import Write
+from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
 from thunder.capture.higher_order.custom_function import apply_traced
-from thunder.capture.tensors.communication import Shard, Unit
+from thunder.capture.tensors.communication import Shard, Unit, Waiting
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
@@ -35,7 +37,10 @@ from thunder.runtime import shards
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
-__all__ = ["finish_backward", "forward_ends", "gather_parameters", "root_forward_begins"]
+__all__ = [
+    "accumulate_whole", "finish_backward", "forward_ends", "gather_parameters", "held_units", "refuse_held",
+    "root_forward_begins", "set_gradient_sync", "writes_to_units",
+]  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -131,9 +136,72 @@ def show_shards(tracer: Tracer, unit: Any) -> None:
                 tracer.recorder.withdraw((owner._parameters, name))
 
 
+def set_gradient_sync(tracer: Tracer, module: Any, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+    """Replace the method of sharded modules: whether the next backward reduces gradients."""
+    modules = list(module.modules()) if recurse else [module]
+    with tracer.recording():
+        for found in modules:
+            for i, unit in enumerate(shards.units_of(found)):
+                if id(found) not in tracer.recorder.reached:
+                    fall_back("the program sets whether a module reduces gradients to which no path leads")
+                source = _unit_source(tracer, found, i)
+                tracer.communication.syncs[id(unit)] = unit, source, bool(requires_gradient_sync)
+
+
+def _unit_source(tracer: Tracer, module: Any, i: int) -> Source:
+    units = Root(shards, "thunder.runtime.shards").attr("units_of")
+    return units.call((tracer.recorder.reached[id(module)].source,)).item(i)
+
+
+def _reduces(tracer: Tracer, unit: Any) -> bool:
+    known = tracer.communication.syncs.get(id(unit))
+    return bool(unit.reduce_grads) if known is None else known[2]
+
+
+def writes_to_units(tracer: Tracer) -> list[Write]:
+    """Return what the program assigns to units: whether they reduce gradients, and those that are not reduced yet."""
+    found = []
+    for unit, source, value in tracer.communication.syncs.values():
+        names = [name for name in ("reduce_grads", "all_reduce_grads") if getattr(unit, name) is not value]
+        found += [Write("set_attribute", source, unit, name, value) for name in names]
+    for waiting in tracer.communication.waiting.values():
+        for j, (p, before, now) in enumerate(zip(waiting.unit.fsdp_params, waiting.before, waiting.now)):
+            if now is not before:
+                at = waiting.source.attr("fsdp_params").item(j)
+                found.append(Write("set_attribute", at, p, "unsharded_accumulated_grad", now))
+    return found
+
+
+def held_units(tracer: Tracer, values: Container[str]) -> list[Unit]:
+    """Return the units that a `backward()` through `values` reaches, and that do not just reduce its gradients."""
+    units = [x for x in tracer.communication.units if any(name in values for name in x.trained)]
+    waiting = tracer.communication.waiting
+    return [x for x in units if not _reduces(tracer, x.unit) or any(g is not None for g in waiting[id(x.unit)].now)]
+
+
+def accumulate_whole(tracer: Tracer, known: Unit, gradients: Sequence[Handle]) -> list[tuple[Any, Handle]]:
+    """Add gradients of whole parameters to those that are not reduced yet.
+
+    If the unit reduces gradients now, return the sharded parameters with the reduced gradients of their shards.
+    """
+    plan: Plan = known.plan
+    waiting = tracer.communication.waiting[id(known.unit)]
+    trained = [i for i, p in enumerate(plan.parameters) if p.trained]
+    with TracingMode(), torch.no_grad():
+        for i, g in zip(trained, gradients):
+            old = waiting.now[i]
+            waiting.now[i] = tracer.handle_of(g.to(plan.reduce_dtype) if old is None else old + g)
+        if not _reduces(tracer, known.unit):
+            return []
+        reduced = _reduced(tracer, plan, [waiting.now[i] for i in trained])
+    waiting.now = [None] * len(waiting.now)
+    return [(known.unit.fsdp_params[i].sharded_param, tracer.handle_of(g)) for i, g in zip(trained, reduced)]
+
+
 def finish_backward(tracer: Tracer, values: Container[str]) -> None:
-    """Forget the whole parameters of units whose gradients a `backward()` through `values` has reduced."""
+    """Forget the whole parameters of units whose gradients a `backward()` through `values` computes."""
     for known in list(tracer.communication.units):
+        show_shards(tracer, known.unit)
         reached = [name for name in known.trained if name in values]
         if not reached:
             continue
@@ -143,7 +211,17 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
                 "backward()"
             )
         tracer.communication.units.remove(known)
-        show_shards(tracer, known.unit)
+
+
+def refuse_held(tracer: Tracer) -> None:
+    """Fall back if gradients that a caller's `backward()` computes are not just reduced."""
+    for known in tracer.communication.units:
+        waiting = tracer.communication.waiting[id(known.unit)].now
+        if known.trained and (not _reduces(tracer, known.unit) or any(g is not None for g in waiting)):
+            fall_back(
+                "the program calls a sharded module (fully_shard) that does not reduce its gradients "
+                "(set_requires_gradient_sync), and leaves backward() to its caller"
+            )
 
 
 def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
@@ -159,7 +237,7 @@ def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
         handle.__dict__["_is_param"] = True
     with tracer.recording():
         trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
-        return Unit(unit, list(handles), _versions(tracer, unit), trained, grad)
+        return Unit(unit, plan, list(handles), _versions(tracer, unit), trained, grad)
 
 
 def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
@@ -176,9 +254,8 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         ("in a checkpointed region", len(tracer.trace.scopes) > 1),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
-        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),
-        ("that does not reduce its gradients (set_requires_gradient_sync)", not known["reduce_grads"]),
-        ("that does not reduce its gradients among replicas", not known["all_reduce_grads"]),
+        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[8] for p in parameters)),
+        ("that does not reduce its gradients among replicas", known["all_reduce_grads"] is not known["reduce_grads"]),
         ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
@@ -217,6 +294,7 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     if all(id(p.sharded_param) in known for p in unit.fsdp_params):
         return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
+    source = _unit_source(tracer, module, at[1])
     functions = Root(shards, "thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
     read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
@@ -227,6 +305,13 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
         known[id(p.sharded_param)] = Shard(p.sharded_param, tracer.handle_of(local))
         if any(x.tensor is p.sharded_param and x.handle._local is not None for x in tracer.inputs):
             fall_back("the program reads sharded parameters (fully_shard) before it calls their module")
+    waiting: list[Handle | None] = []
+    for j, p in enumerate(unit.fsdp_params):
+        gradient = p.unsharded_accumulated_grad
+        if gradient is not None:
+            recorder.value(source.attr("fsdp_params").item(j).attr("unsharded_accumulated_grad"), gradient)
+        waiting.append(None if gradient is None else tracer.handle_of(gradient))
+    tracer.communication.waiting[id(unit)] = Waiting(unit, source, waiting)
     return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
 
 
@@ -249,22 +334,29 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         plan: Plan = ctx.plan
         tracer: Any = state.frontend
-        size, (before, after) = plan.group.size, plan.factors
-        trained = [(g, p) for g, p in zip(grads, plan.parameters) if p.trained]
-        rows = [_padded(g.reshape(-1), size * p.padded).view(size, -1).to(plan.reduce_dtype) for g, p in trained]
-        flat = torch.cat(rows, dim=1).reshape(-1)
-        if before not in (None, 1):
-            flat = flat / before
-        total: Any = wait(
-            tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
-        )
-        if plan.replicas is not None:
-            reduced = start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas)
-            total = wait(tracer, reduced)
-        if after not in (None, 1):
-            total = total / after
-        parts = iter(total.split([p.padded for _, p in trained]))
-        return None, *[_gradient(next(parts), p) if p.trained else None for p in plan.parameters]
+        reduced = iter(_reduced(tracer, plan, [g for g, p in zip(grads, plan.parameters) if p.trained]))
+        return None, *[next(reduced) if p.trained else None for p in plan.parameters]
+
+
+def _reduced(tracer: Tracer, plan: Plan, grads: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the gradients of this process's shards, from those of the whole parameters that are trained."""
+    size, (before, after) = plan.group.size, plan.factors
+    trained = [p for p in plan.parameters if p.trained]
+    rows = [
+        _padded(g.reshape(-1), size * p.padded).view(size, -1).to(plan.reduce_dtype) for g, p in zip(grads, trained)
+    ]
+    flat: Any = torch.cat(rows, dim=1).reshape(-1)
+    if before not in (None, 1):
+        flat = flat / before
+    total: Any = wait(
+        tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
+    )
+    if plan.replicas is not None:
+        total = wait(tracer, start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas))
+    if after not in (None, 1):
+        total = total / after
+    parts = total.split([p.padded for p in trained])
+    return [_gradient(part, p) for part, p in zip(parts, trained)]
 
 
 def _padded(flat: torch.Tensor, numel: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ from thunder.capture.base.user_lines import line_of_user
 from thunder.capture.dispatch.dtensors import dtensor, local_tensor
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.higher_order.data_parallel import reduce_gradients
-from thunder.capture.higher_order.fully_sharded import finish_backward
+from thunder.capture.higher_order.fully_sharded import accumulate_whole, finish_backward, held_units
 from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
@@ -127,16 +127,33 @@ def _accumulate(
     for i, op in enumerate(tracer.trace.bound_symbols):
         for j, name in enumerate(op.arg_names):
             first.setdefault(name, (-i, -j if op.sym is ltorch.linear else j))
+    held = held_units(tracer, path.values)
+    if held:
+        if inputs is not None:
+            fall_back("the program calls backward() with inputs, and a sharded module does not reduce its gradients")
+        shards = {id(p.sharded_param) for unit in held for p in unit.unit.fsdp_params}
+        reduced = {id(shard.local) for key, shard in tracer.communication.shards.items() if key in shards}
+        names = {x.proxy.name for x in tracer.inputs if id(x.handle) in reduced}
+        leaves = [leaf for leaf in leaves if leaf[1].name not in names]
     leaves.sort(key=lambda leaf: first.get(leaf[1].name, (0, 0)))
-    values = [value for _, value in leaves]
+    whole = [[x._value for x in unit.whole if x._value.name in unit.trained] for unit in held]
+    values = [value for _, value in leaves] + [value for values in whole for value in values]
     finish_backward(tracer, path.values)
     gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
         tracer.freed.update(graph)
     with tracer.recording(), set_langctx("torch"):
-        for (handle, value), gradient in zip(leaves, gradients):
-            found = zeros_of(value) if gradient is None else prims.detach(gradient)
-            _add(tracer, handle, value, maybe_convert_to_dtype(found, value.dtype))
+        found = [zeros_of(value) if g is None else prims.detach(g) for value, g in zip(values, gradients)]
+        for (handle, value), gradient in zip(leaves, found):
+            _add(tracer, handle, value, maybe_convert_to_dtype(gradient, value.dtype))
+    parts = iter(found[len(leaves) :])
+    for unit, values in zip(held, whole):
+        with tracer.recording():
+            handles_ = [tracer.wrap(next(parts)) for _ in values]
+        for parameter, gradient in accumulate_whole(tracer, unit, handles_):
+            with tracer.recording(), set_langctx("torch"):
+                local = tracer.communication.shards[id(parameter)].local._value
+                _add(tracer, tracer.handle_of(parameter), local, aliasing.read(gradient))
     # DDP's own hooks on autograd's nodes, which Python cannot see, do nothing: its forward has not prepared them.
     reduce_gradients(tracer, [handle for handle, _ in leaves], lambda leaf: _grad_of(tracer, leaf))
 

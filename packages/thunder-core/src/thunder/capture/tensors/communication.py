@@ -13,7 +13,7 @@ from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
 from thunder.core.proxies import TensorProxy
 
-__all__ = ["Communication", "Replica", "Shard", "Unit"]
+__all__ = ["Communication", "Replica", "Shard", "Unit", "Waiting"]
 
 
 class Replica:
@@ -30,6 +30,7 @@ class Unit(NamedTuple):
     """The gathered parameters of modules that `fully_shard` communicates together, until their backward."""
 
     unit: Any
+    plan: Any  # how it communicates
     whole: list[Handle]  # the parameters
     versions: list[int]  # of the memory of their shards when they were gathered
     trained: list[str]  # the names of the whole parameters that get a gradient; none without gradients
@@ -43,6 +44,16 @@ class Shard(NamedTuple):
     local: Handle
 
 
+class Waiting:
+    """The gradients of a unit's whole parameters that are not reduced yet, before the program and now."""
+
+    def __init__(self, unit: Any, source: Any, gradients: list[Handle | None]):
+        self.unit = unit
+        self.source = source
+        self.before = gradients
+        self.now = [*gradients]
+
+
 class Communication:
     """The process groups of the program, and the collectives that it has started and not waited for."""
 
@@ -53,9 +64,16 @@ class Communication:
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
         self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
+        self.syncs: dict[int, tuple[Any, Any, bool]] = {}  # units, sources, and whether they reduce now, by id
+        # Gradients of whole parameters that are not reduced yet, with the sources of the units, by id of the unit.
+        self.waiting: dict[int, Waiting] = {}
         self.read_only: list[tuple[Any, str]] = []  # memory that must not be written, with reasons
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
         self.varying: dict[tuple[str, str, int], TensorProxy] = {}
+
+    def release(self) -> None:
+        """Release the handles."""
+        self.units, self.shards, self.waiting, self.syncs = [], {}, {}, {}
 
     def check_reads(self, handles: Iterable[Handle]) -> None:
         """Fall back if the program reads tensors that collectives in flight write."""

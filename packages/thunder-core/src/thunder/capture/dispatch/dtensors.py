@@ -258,7 +258,7 @@ def call_on_dtensors(
 
 
 # Operations that have the sharding rule of a function that writes to a tensor.
-_FILLS = {"copy_": "add", "zero_": "zeros_like", "fill_": "mul"}
+_FILLS = {"copy_": "add", "zero_": "neg", "fill_": "pow"}
 
 
 def _in_place_form(name: str) -> Any:

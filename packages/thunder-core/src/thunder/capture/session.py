@@ -199,6 +199,7 @@ class CaptureSession:
         self.tracer.communication.release()
         for lifted in self.tracer.inputs:
             lifted.handle.forget_attributes()
+            lifted.handle._local = None
         self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []

@@ -41,7 +41,10 @@ from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts"]
+__all__ = [
+    "call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts",
+    "with_layout",
+]  # fmt: skip
 
 # Operations with the values of DTensors as operands.
 _BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
@@ -94,7 +97,7 @@ def _of_input(tracer: Tracer, value: TensorProxy, layout: Layout) -> TensorProxy
     return local  # type: ignore[no-any-return]
 
 
-def _dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
+def with_layout(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
     """Return the handle of the DTensor with a local tensor."""
     with tracer.recording():
         for group in layout.mesh.groups:
@@ -375,7 +378,7 @@ class _Operation:
             for group, p in zip(self.mesh.groups, placed):
                 if isinstance(p, Sharded):
                     shape[p.dim] *= group.size
-            return _dtensor(
+            return with_layout(
                 self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh)
             )
         if isinstance(out, (tuple, list)):
@@ -419,7 +422,7 @@ def _from_local(
     check_scope(tracer, "DTensor.from_local")
     local = tracer.handle_of(local_tensor)
     tracer.communication.shared.append((local._storage, local._storage.version))
-    return _dtensor(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
+    return with_layout(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
 
 
 def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
@@ -452,7 +455,7 @@ def _redistribute(
     if placed == list(layout.placements):
         return x
     out = _redistributed(tracer, local, layout, placed)
-    return _dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
+    return with_layout(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
 
 
 def _full_tensor(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:

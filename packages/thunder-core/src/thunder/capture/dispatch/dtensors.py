@@ -42,8 +42,7 @@ from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
-    "call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts",
-    "with_layout",
+    "call_on_dtensors", "dtensor", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts",
 ]  # fmt: skip
 
 # Operations with the values of DTensors as operands.
@@ -97,7 +96,7 @@ def _of_input(tracer: Tracer, value: TensorProxy, layout: Layout) -> TensorProxy
     return local  # type: ignore[no-any-return]
 
 
-def with_layout(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
+def dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
     """Return the handle of the DTensor with a local tensor."""
     with tracer.recording():
         for group in layout.mesh.groups:
@@ -378,7 +377,7 @@ class _Operation:
             for group, p in zip(self.mesh.groups, placed):
                 if isinstance(p, Sharded):
                     shape[p.dim] *= group.size
-            return with_layout(
+            return dtensor(
                 self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh)
             )
         if isinstance(out, (tuple, list)):
@@ -422,7 +421,7 @@ def _from_local(
     check_scope(tracer, "DTensor.from_local")
     local = tracer.handle_of(local_tensor)
     tracer.communication.shared.append((local._storage, local._storage.version))
-    return with_layout(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
+    return dtensor(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
 
 
 def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
@@ -455,7 +454,7 @@ def _redistribute(
     if placed == list(layout.placements):
         return x
     out = _redistributed(tracer, local, layout, placed)
-    return with_layout(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
+    return dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
 
 
 def _full_tensor(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:

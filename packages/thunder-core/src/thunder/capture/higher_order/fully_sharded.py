@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root
 from thunder.capture.dispatch.collectives import check_scope, start, wait
-from thunder.capture.dispatch.dtensors import with_layout
+from thunder.capture.dispatch.dtensors import dtensor
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.tensors.communication import Unit
 from thunder.capture.tensors.handle import Handle
@@ -115,7 +115,7 @@ def _as_parallelized(tracer: Tracer, p: Any, handle: Handle) -> Handle:
     """Return the whole parameter as modules see it: a DTensor if tensor parallelism shards it."""
     with tracer.recording():
         layout = shards.layout_of_whole(p) if p.is_dtensor else None
-    return handle if layout is None else with_layout(tracer, handle, layout)
+    return handle if layout is None else dtensor(tracer, handle, layout)
 
 
 def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole steps with `fully_shard` on two and four processes: forward, backward and update are one program, with eager's bits."""
+"""Whole steps with `fully_shard` on two and four processes: one program, with the bits of eager mode."""
 
 from __future__ import annotations
 

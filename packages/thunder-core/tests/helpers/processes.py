@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 150  # seconds; two busy cores need a tenth of it
+TIMEOUT = 600  # seconds; two idle cores need a twentieth of it
 
 
 def reports(script: str, size: int, folder: Path, *options: str) -> list[Any]:

@@ -24,6 +24,7 @@ from torch.nn.utils import clip_grad_norm_
 import thunder
 
 ADAMW = {"optimizer": torch.optim.AdamW, "lr": 0.01}
+INSIDE = {"sync": "inside"}  # the step sets whether gradients are reduced
 SGD = {"optimizer": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}
 # The options of the module, of the optimizer, and of the step.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -40,15 +41,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "called_twice": ({"calls": 2, "checkpointed": True}, SGD, {}),
     "accumulating": ({}, ADAMW, {"parts": 2}),
     "no_sync": ({"frozen": True}, ADAMW, {"parts": 3, "sync": "inside", "clip": 1.0}),
-    "no_sync_bfloat16": ({"mp_policy": HALF}, ADAMW, {"parts": 3, "sync": "inside"}),
-    "no_sync_all_bfloat16": ({"mp_policy": ALL_HALF, "reshard_after_forward": False}, SGD, {"parts": 2, "sync": "inside"}),
+    "no_sync_bfloat16": ({"mp_policy": HALF}, ADAMW, {"parts": 3, **INSIDE}),
+    "no_sync_all_bfloat16": ({"mp_policy": ALL_HALF, "reshard_after_forward": False}, SGD, {"parts": 2, **INSIDE}),
     "no_sync_outside": ({"mp_policy": HALF}, SGD, {"sync": "outside"}),
     "forward_after_update": ({}, SGD, {"twice": True}),
     "resharding_by_hand": ({}, SGD, {"by_hand": True}),
     "unused": ({"unused": True}, SGD, {}),
 }  # fmt: skip
 if len(sys.argv) > 1 and sys.argv[1] == "4":
-    CASES["hybrid"] = {"hybrid": True}, ADAMW, {"clip": 0.1, "parts": 2, "sync": "inside"}
+    CASES["hybrid"] = {"hybrid": True}, ADAMW, {"clip": 0.1, "parts": 2, **INSIDE}
 
 
 class Training:
@@ -97,7 +98,7 @@ class Training:
                 self.module.set_requires_gradient_sync(update)
             result = self.jitted(parts, update)
             if self.options.get("twice"):
-                self.module.reshard()  # in eager mode, the root keeps whole parameters after a forward without gradients
+                self.module.reshard()  # in eager mode, a forward without gradients leaves the root's parameters whole
             states.append(_flat([*result, *self.state()]))
         return states
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["local_shards", "plan_of_unit", "sharded_parameters", "units_of"]
+from thunder.core.layouts import Layout, Partial
+from thunder.runtime.kernels import dtensors
+
+__all__ = ["layout_of_whole", "local_shards", "plan_of_unit", "sharded_parameters", "units_of"]
 
 # Settings of a unit that decide how it communicates. Not all versions of torch have all of them.
 _SETTINGS = (
@@ -74,5 +77,26 @@ def _plan_of(p: Any) -> tuple[Any, ...]:
     types = tuple([str(x) for x in (p.orig_dtype, p.param_dtype, p.reduce_dtype)])
     shapes = tuple(p._orig_size), tuple(p.sharded_size), tuple(p.padded_sharded_param_size)
     hooked = bool(p.sharded_param._post_accumulate_grad_hooks or p.sharded_param._backward_hooks)
-    plain = not p.is_dtensor and type(local) is torch.Tensor and not hasattr(local, "fsdp_pre_all_gather")
-    return p.sharded_param.requires_grad, types, shapes, p.fsdp_placement.dim, plain, hooked, same, accumulated, waiting
+    kind, placement = _kind_of(p), p.fsdp_placement.dim
+    return p.sharded_param.requires_grad, types, shapes, placement, kind, hooked, same, accumulated, waiting
+
+
+def layout_of_whole(p: Any) -> Layout | None:
+    """Return the layout that tensor parallelism gives to a parameter; None for one that a trace does not support."""
+    layout = dtensors.layout_of_spec(p._unsharded_dtensor_spec)
+    if layout is None or layout.local_shape != tuple(p._orig_size):
+        return None
+    return None if any(isinstance(x, Partial) for x in layout.placements) else layout
+
+
+def _kind_of(p: Any) -> Any:
+    """Return what a parameter is beside a shard, as plain values: with tensor parallelism, a key of its layout."""
+    local = p.sharded_param._local_tensor
+    if type(local) is not torch.Tensor or hasattr(local, "fsdp_pre_all_gather"):
+        return "subclass"
+    if not p.is_dtensor:
+        return "plain"
+    if getattr(p.mesh_info, "is_spmd_mesh", False):
+        return "same mesh"
+    spec = p._unsharded_dtensor_spec
+    return *dtensors.spec_key(spec), tuple(spec.shape)

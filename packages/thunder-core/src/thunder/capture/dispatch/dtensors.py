@@ -26,7 +26,7 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, note_group
-from thunder.capture.dispatch.sharding import RULES, Call, Rule, norm_reduction, placements_for, pointwise
+from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
 from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Lifted
@@ -34,7 +34,7 @@ from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core import prims
 from thunder.core.events import current_log
 from thunder.core.layouts import NORM, Layout, Partial, Placement, Replicated, Sharded
-from thunder.core.proxies import OPERATORS, TensorProxy
+from thunder.core.proxies import OPERATORS
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, Symbol
 from thunder.runtime.kernels import dtensors
@@ -42,7 +42,10 @@ from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
 
-__all__ = ["call_on_dtensors", "dtensor", "finish_dtensors", "has_dtensors", "local_tensor", "replaced_dtensor_methods", "values_of_layouts"]
+__all__ = [
+    "call_on_dtensors", "dtensor", "filled", "finish_dtensors", "has_dtensors", "local_and_layout", "local_tensor",
+    "replaced_dtensor_methods", "tensors_of", "values_of_layouts",
+]  # fmt: skip
 
 # Operations with the values of DTensors as operands.
 _BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
@@ -66,7 +69,7 @@ def _layout(handle: Handle) -> Layout:
     return layout
 
 
-def _local(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
+def local_and_layout(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
     """Return the local tensor of a DTensor, and its layout."""
     handle = tracer.handle_of(x)
     layout = _layout(handle)
@@ -83,7 +86,7 @@ def _local(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
 
 def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
     """Return the local tensor of a DTensor that must have a layout's placements."""
-    local, found = _local(tracer, x)
+    local, found = local_and_layout(tracer, x)
     if found.placements != layout.placements or found.mesh != layout.mesh:
         fall_back("the program calls backward(), and the .grad of a DTensor has other placements")
     return local
@@ -145,7 +148,9 @@ def _redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[
         if old == new:
             continue
         if layout.part is not None:
-            fall_back(f"the program redistributes a DTensor of shape {list(layout.shape)} that the ranks share unevenly")
+            fall_back(
+                f"the program redistributes a DTensor of shape {list(layout.shape)} that the ranks share unevenly"
+            )
         others = [p for k, p in enumerate(placements) if k > i and isinstance(p, Sharded)]
         if any(p.dim == x.dim for p in others for x in (old, new) if isinstance(x, Sharded)):
             fall_back("the program redistributes a dimension of a DTensor that several mesh dimensions shard")
@@ -233,8 +238,6 @@ def call_on_dtensors(
     """Call a function of torch on DTensors. `call` calls it on local tensors."""
     name = getattr(func, "__name__", "")
     prop = getattr(func.__self__, "__name__", "") if name in ("__get__", "__set__") else None
-    if name.startswith(("_foreach_", "_fused_")):
-        return _call_on_lists(tracer, func, name, args, kwargs, call)
     if name == "__set__" and prop != "grad":
         fall_back(f"the program sets the attribute {prop} of a DTensor")
     if name == "requires_grad_" and needs_grad(args[0]) is (*args[1:], *kwargs.values(), True)[0]:
@@ -266,47 +269,6 @@ def _in_place_form(name: str) -> Any:
     return language.methods.get(_INPLACE_DUNDER.get(name) or _FILLS.get(name) or name[:-1])
 
 
-def _call_on_lists(
-    tracer: Tracer, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[..., Any]
-) -> Any:
-    """Call an elementwise function of lists of tensors, e.g. of an optimizer, on the local tensors."""
-    lists = [x for x in (*args, *kwargs.values()) if isinstance(x, (list, tuple)) and has_dtensors((x,), {})]
-    layouts: list[Layout] = []
-    for i in range(max(map(len, lists), default=0)):
-        found = {_local(tracer, xs[i])[1] for xs in lists if i < len(xs) and has_dtensors((xs[i],), {})}
-        same = {(x.placements, x.shape, x.part, x.mesh) for x in found}
-        if len(same) != 1 or any(isinstance(p, Partial) for x in found for p in x.placements):
-            fall_back(f"the program calls {name} on DTensors with different placements, or on sums of several ranks")
-        layouts.append(found.pop())
-    single = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    if any(has_dtensors((x,), {}) and not _is_replicated(_local(tracer, x)[1]) for x in single):
-        fall_back(f"the program calls {name} on DTensors with a number that is not the same on all ranks")
-    for xs in lists:
-        if any(not has_dtensors((x,), {}) and x.dim() for x in xs if isinstance(x, torch.Tensor)):
-            fall_back(f"the program combines a DTensor and a torch.Tensor in {name}")
-    check_scope(tracer, f"{name} on DTensors")
-    locals_ = iter([_local(tracer, x)[0] if has_dtensors((x,), {}) else x for x in _leaves((args, kwargs))])
-    out = call(tracer, func, _filled(args, locals_), _filled(kwargs, locals_))
-    if writes_in_place(name):
-        return args[0] if name.startswith("_foreach_") else None
-    if name == "_foreach_norm":
-        order = (*args[1:], *[kwargs[k] for k in ("ord",) if k in kwargs], 2)[0]
-        layouts = [_of_reduction(layout, norm_reduction(order)) for layout in layouts]
-    elif any(tuple(x.shape) != layout.local_shape for x, layout in zip(out, layouts)):
-        fall_back(f"the program calls {name} on DTensors, which is not elementwise")
-    return type(out)([dtensor(tracer, tracer.handle_of(x), layout) for x, layout in zip(out, layouts)])
-
-
-def _is_replicated(layout: Layout) -> bool:
-    return all(isinstance(p, Replicated) for p in layout.placements)
-
-
-def _of_reduction(layout: Layout, op: str) -> Layout:
-    """Return the layout of the reduction of a whole tensor."""
-    placements = [Partial(op) if isinstance(p, Sharded) else p for p in layout.placements]
-    return Layout(placements, (), (), layout.mesh)
-
-
 _METADATA = frozenset({"size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "__len__",
                        "element_size", "get_device", "is_contiguous", "stride", "storage_offset"})  # fmt: skip
 
@@ -325,27 +287,28 @@ def _draws(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(given.get("training", True)) and given.get("p", 0.5) != 0
 
 
-def _leaves(x: Any) -> Iterator[torch.Tensor]:
+def tensors_of(x: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in arguments."""
     if isinstance(x, torch.Tensor):
         yield x
     elif isinstance(x, (tuple, list)):
         for i in x:
-            yield from _leaves(i)
+            yield from tensors_of(i)
     elif isinstance(x, dict):
-        yield from _leaves(list(x.values()))
+        yield from tensors_of(list(x.values()))
     elif isinstance(x, slice):
-        yield from _leaves([x.start, x.stop, x.step])
+        yield from tensors_of([x.start, x.stop, x.step])
 
 
-def _filled(x: Any, values: Iterator[Any]) -> Any:
-    """Return arguments with the tensors replaced, in the order of `_leaves`."""
+def filled(x: Any, values: Iterator[Any]) -> Any:
+    """Return arguments with the tensors replaced, in the order of `tensors_of`."""
     if isinstance(x, torch.Tensor):
         return next(values)
     if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
-        return type(x)([_filled(i, values) for i in x])
+        return type(x)([filled(i, values) for i in x])
     if isinstance(x, dict):
-        return {k: _filled(v, values) for k, v in x.items()}
-    return slice(*[_filled(i, values) for i in (x.start, x.stop, x.step)]) if isinstance(x, slice) else x
+        return {k: filled(v, values) for k, v in x.items()}
+    return slice(*[filled(i, values) for i in (x.start, x.stop, x.step)]) if isinstance(x, slice) else x
 
 
 class _Operation:
@@ -353,14 +316,14 @@ class _Operation:
 
     def __init__(self, tracer: Tracer, func: Any, args: Any, kwargs: Any, sym: Symbol, call: Callable[..., Any]):
         self.tracer, self.func, self.args, self.kwargs, self.sym, self.call = tracer, func, args, kwargs, sym, call
-        given = list(_leaves((args, kwargs)))
+        given = list(tensors_of((args, kwargs)))
         self.locals: list[Any] = []
         self.layouts: list[Layout] = []
         cls = _class()
         meshes = {}
         for x in given:
             if isinstance(x, cls):
-                local, layout = _local(tracer, x)
+                local, layout = local_and_layout(tracer, x)
                 meshes[layout.mesh] = None
                 self.locals.append(local)
                 self.layouts.append(layout)
@@ -414,7 +377,7 @@ class _Operation:
     def _on_meta(self, operands: Sequence[torch.Tensor]) -> Any:
         values = iter(operands)
         with self.tracer.recording(), DisableTorchFunction():
-            return self.func(*_filled(self.args, values), **_filled(self.kwargs, values))
+            return self.func(*filled(self.args, values), **filled(self.kwargs, values))
 
     def _placements(self, rule: Rule | None) -> tuple[list[list[Placement]], list[list[Placement]]]:
         """Return the placements of each operand and each result, dimension by dimension of the mesh."""
@@ -429,7 +392,7 @@ class _Operation:
             if rule is None or all(isinstance(p, Replicated) for p in given):
                 needed, made = [Replicated()] * len(given), [Replicated()] * count
             else:
-                plan = [p for p in given], [tuple(s) for s in shapes], group.size
+                plan = list(given), [tuple(s) for s in shapes], group.size
                 needed, made = placements_for(rule, *plan, even=not self._is_uneven(k))  # type: ignore[arg-type]
             for i, p in enumerate(needed):
                 operands[i].append(p)
@@ -462,7 +425,7 @@ class _Operation:
                     new[p.dim] //= group.size
             return locals_[0].reshape(new)
         values = iter(locals_)
-        return self.call(self.tracer, self.func, _filled(self.args, values), _filled(self.kwargs, values))
+        return self.call(self.tracer, self.func, filled(self.args, values), filled(self.kwargs, values))
 
     def _wrapped(self, out: Any, placements: Iterator[Sequence[Placement]], always: Any) -> Any:
         if isinstance(out, torch.Tensor):
@@ -518,7 +481,7 @@ def _from_local(
 
 def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
     """Replace `DTensor.to_local`. With partial `grad_placements`, each rank has a summand of the gradient."""
-    local, layout = _local(tracer, x)
+    local, layout = local_and_layout(tracer, x)
     if grad_placements is not None:
         placed = _positive(_placements_of(x.device_mesh, grad_placements), len(layout.shape))
         for group, p, new in zip(layout.mesh.groups, layout.of_gradient.placements, placed):
@@ -534,7 +497,7 @@ def _redistribute(
     forward_dtype: Any = None, backward_dtype: Any = None,
 ) -> Any:  # fmt: skip
     """Replace `DTensor.redistribute`."""
-    local, layout = _local(tracer, x)
+    local, layout = local_and_layout(tracer, x)
     if placements is None or forward_dtype is not None or backward_dtype is not None:
         fall_back("the program calls DTensor.redistribute without placements, or with dtypes")
     if device_mesh is not None and device_mesh != x.device_mesh:

@@ -8,6 +8,8 @@ torch runs them in hooks of the modules. A trace replaces what these hooks call:
   (`prims.gather_shards`), instead of keeping the parameters.
 - In backward, the gradients of the unit's parameters are reduced in one collective, in torch's layout and with its
   divisions, so that the sums have the same bits. The gradients of the shards arrive at the sharded parameters.
+- Parameters that tensor parallelism shards, too, are gathered among the ranks with the same part of them. The modules
+  see DTensors again, and operations on them become local ones (`capture/dispatch/dtensors.py`).
 
 A shard is an input of the program: `to_local()` of the parameter, whose gradient is a `DTensor` again.
 """
@@ -26,6 +28,7 @@ from thunder.capture.base.snapshots import Write
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
+from thunder.capture.dispatch.dtensors import dtensor
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.tensors.communication import Shard, Unit, Waiting
 from thunder.capture.tensors.handle import Handle
@@ -98,7 +101,7 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
         known = _gathered(tracer, unit, module, grad)
         units.append(known)
     with tracer.recording():
-        for p, handle in zip(unit.fsdp_params, known.whole):
+        for p, handle in zip(unit.fsdp_params, known.shown):
             for owner, name in private.holders_of_parameter(p):
                 before = owner._parameters[name]
                 if before is not handle:
@@ -233,11 +236,19 @@ def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
     handles = apply_traced(tracer, _Gathered, (plan, *locals_), {})
-    for handle in handles:
+    shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
+    for handle in shown:
         handle.__dict__["_is_param"] = True
     with tracer.recording():
         trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
-        return Unit(unit, plan, list(handles), _versions(tracer, unit), trained, grad)
+        return Unit(unit, plan, list(handles), shown, _versions(tracer, unit), trained, grad)
+
+
+def _as_parallelized(tracer: Tracer, p: Any, handle: Handle) -> Handle:
+    """Return the whole parameter as modules see it: a DTensor if tensor parallelism shards it."""
+    with tracer.recording():
+        layout = shards.layout_of_whole(p) if p.is_dtensor else None
+    return handle if layout is None else dtensor(tracer, handle, layout)
 
 
 def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
@@ -262,7 +273,12 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         ("with a factor for its gradients", known["gradient_divide_factor"] is not None),
         ("that reshards its parameters to a part of the ranks", bool(meshes[1]) and meshes[1] != meshes[0]),
         ("whose parameters are sharded in another dimension than the first", any(p[3] != 0 for p in parameters)),
-        ("whose parameters are sharded by another parallelism, too", not all(p[4] for p in parameters)),
+        ("whose parameters are of a subclass of torch.Tensor", any(p[4] == "subclass" for p in parameters)),
+        ("whose parameters are DTensors on the mesh of the shards", any(p[4] == "same mesh" for p in parameters)),
+        (
+            "whose parameters tensor parallelism shards unevenly, or twice in one dimension",
+            any(p.is_dtensor and shards.layout_of_whole(p) is None for p in unit.fsdp_params),
+        ),
         ("with hooks on its parameters", any(p[5] for p in parameters)),
         ("with parameters of several dtypes", len({p[1] for p in parameters}) > 1),
     ]

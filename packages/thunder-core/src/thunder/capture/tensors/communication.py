@@ -32,6 +32,7 @@ class Unit(NamedTuple):
     unit: Any
     plan: Any  # how it communicates
     whole: list[Handle]  # the parameters
+    shown: list[Handle]  # as modules see them: DTensors if tensor parallelism shards them, too
     versions: list[int]  # of the memory of their shards when they were gathered
     trained: list[str]  # the names of the whole parameters that get a gradient; none without gradients
     differentiable: bool  # whether gradients were enabled in the forward

@@ -12,7 +12,7 @@ from thunder.core.groups import Group
 from thunder.core.layouts import NORM, Layout, Mesh, Partial, Placement, Replicated, Sharded
 from thunder.runtime.kernels.table import kernel
 
-__all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_of"]
+__all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_key", "spec_of"]
 
 # torch's objects for meshes and for layouts with a dtype. A mesh lives as long as its process groups.
 _MESHES: dict[Mesh, Any] = {}
@@ -71,10 +71,14 @@ def layout_key(x: Any) -> Any:
     spec = getattr(x, "_spec", None)
     if spec is None:
         return None
+    return *spec_key(spec), tuple(x._local_tensor.shape)
+
+
+def spec_key(spec: Any) -> tuple[Any, ...]:
+    """Return the placements and the mesh of a DTensor's spec, as plain values."""
     mesh = spec.mesh
     groups = tuple([mesh.get_group(i).group_name for i in range(mesh.ndim)])
-    local = tuple(x._local_tensor.shape)
-    return (tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names, local)
+    return tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names
 
 
 def spec_of(layout: Layout, dtype: torch.dtype) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small language model in a plain loop, fine-tunes it on one page, writes text, and plots the loss.
 
-The text is a copy of some pages of the documentation. `python docs/recipes/plain_loop.py` takes about a minute on a CPU.
+The text is a copy of some pages of the documentation. `python docs/recipes/plain_loop.py` takes a minute on a CPU.
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from thunder.cli import bench, cache, conformance, doctor, explain, new_plugin, ops, plugins, report, trace
-from thunder.cli.target import BadTarget
 from thunder.core.errors import PluginLoadError
 from thunder.core.tracebacks import present
 from thunder.plugins.discovery import core_version
@@ -24,6 +22,10 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit status: 0 for success, 1 for a failure, 2 for an invalid command line."""
+    # The imports are local because child processes of `doctor` import this package, and need no command.
+    from thunder.cli import conformance
+    from thunder.cli.target import BadTarget
+
     arguments = list(sys.argv[1:] if argv is None else argv)
     arguments, rest = conformance.split(arguments)
     args, unknown = build_parser().parse_known_args(arguments)
@@ -52,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Create the parser of all commands."""
+    # The import is local because child processes of `doctor` import this package, and need no command.
+    from thunder.cli import bench, cache, conformance, doctor, explain, new_plugin, ops, plugins, report, trace
+
     parser = argparse.ArgumentParser(prog="thunder", description="thunder: a source-to-source compiler for PyTorch")
     parser.add_argument("--version", action="version", version=f"thunder-core {core_version() or '(not installed)'}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -409,6 +409,9 @@ def nightly(session: nox.Session) -> None:
         session.install("--no-deps", "--editable", str(PACKAGES[CORE]))
     check_environment(session)
     tests = PACKAGES[CORE] / "tests"
-    canaries = [tests / "torch" / "test_private.py", *sorted((tests / "runtime").glob("test_torch_*.py"))]
+    canaries = [
+        *sorted((tests / "torch").glob("test_private*.py")),
+        *sorted((tests / "runtime").glob("test_torch_*.py")),
+    ]
     run_pytest(session, list(map(str, canaries)), success_codes=[0])
     run_pytest(session, [str(tests / name) for name in QUICK], success_codes=[0])

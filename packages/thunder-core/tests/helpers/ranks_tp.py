@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -214,6 +215,63 @@ def random_case(seed: int, mesh: Any) -> Any:
     }
 
 
+def loss_case(
+    mesh: Any, placed: list[Any], shape: tuple[int, ...], weighted: bool = False, ignores: bool = True,
+    target_placed: list[Any] | None = None, autocast: bool = False, dtype: Any = torch.float32, **options: Any,
+) -> Any:  # fmt: skip
+    """Compare cross-entropy of logits with sharded classes with eager `loss_parallel`, and with one device."""
+    torch.manual_seed(0)
+    logits = torch.randn(shape, dtype=dtype)
+    target = torch.randint(0, 8, (*shape[:1], *shape[2:]))
+    if ignores:
+        target.view(-1)[:2] = options.get("ignore_index", -100)
+    weight = torch.rand(8, dtype=dtype) if weighted else None
+
+    def loss(x: Any, t: Any, w: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast), loss_parallel():
+            return F.cross_entropy(x * 2, t, w, **options)
+
+    x = logits.detach().requires_grad_()
+    F.cross_entropy(x.float() * 2 if autocast else x * 2, target, weight, **options).sum().backward()
+    found, jitted = [], thunder.jit(loss)
+    for fn in (loss, jitted, jitted):
+        y = distribute_tensor(logits, mesh, placed).requires_grad_()
+        try:
+            out = fn(y, target if target_placed is None else distribute_tensor(target, mesh, target_placed), weight)
+            with loss_parallel():
+                out.full_tensor().sum().backward()
+        except (NotImplementedError, RuntimeError) as error:  # eager mode has fewer cases
+            assert fn is loss, error
+            continue
+        found.append((out.to_local().detach(), y.grad.to_local(), str(out.dtype)))
+    return {
+        "difference": difference(y.grad, x.grad),
+        "equal": all(torch.equal(a, b) for a, b in zip(found[0][:2], found[-1][:2])),
+        "dtype": found[-1][2],
+        "collectives": collectives(fn),
+        "eager_calls": [str(e.reason) for e in thunder.compile_stats(fn).events.of("fallback")],
+    }
+
+
+def losses(meshes: dict[str, Any]) -> dict[str, Any]:
+    line, square = meshes["line"], meshes.get("square")
+    found = {
+        f"{reduction}{shape}": loss_case(line, [Shard(1)], shape, reduction=reduction, ignores=len(shape) == 2)
+        for shape in ((6, 8), (4, 8, 2))
+        for reduction in ("mean", "sum", "none")
+    }
+    found["weighted"] = loss_case(line, [Shard(1)], (6, 8), weighted=True, ignores=False)
+    found["weighted_ignored"] = loss_case(line, [Shard(1)], (6, 8), weighted=True, ignore_index=3)
+    found["autocast"] = loss_case(line, [Shard(1)], (6, 8), autocast=True, dtype=torch.bfloat16)
+    if square is not None:
+        rows = {"placed": [Shard(0), Shard(1)], "target_placed": [Shard(0), Replicate()]}
+        for reduction in ("mean", "sum", "none"):
+            found[f"{reduction} of sharded rows"] = loss_case(square, shape=(4, 8), reduction=reduction, **rows)
+        columns = {"placed": [Shard(1), Shard(2)], "target_placed": [Replicate(), Shard(1)]}
+        found["last dimension"] = loss_case(square, shape=(3, 8, 4), reduction="sum", **columns)
+    return found
+
+
 def run(rank: int, size: int) -> Any:
     meshes = {"line": init_device_mesh("cpu", (size,))}
     if size == 4:
@@ -230,6 +288,7 @@ def run(rank: int, size: int) -> Any:
     }
     report["model"] = compare(Model(), plan, line, torch.randint(0, 8, (2, 4)), lambda y: y)
     mesh = meshes["square" if size == 4 else "line"]  # two ranks in each dimension
+    report["losses"] = losses(meshes)
     report["random"] = {str(seed): random_case(seed, mesh) for seed in range(30)}
     return report
 

@@ -14,7 +14,7 @@ import torch
 from thunder.core.layouts import Layout, Partial
 from thunder.runtime.kernels import dtensors
 
-__all__ = ["layout_of_whole", "local_shards", "plan_of_unit", "units_of"]
+__all__ = ["layout_of_whole", "local_shards", "plan_of_unit", "sharded_parameters", "units_of"]
 
 # Settings of a unit that decide how it communicates. Not all versions of torch have all of them.
 _SETTINGS = (
@@ -44,6 +44,11 @@ def local_shards(module: Any, i: int) -> list[torch.Tensor]:
         return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
 
 
+def sharded_parameters(module: Any, i: int) -> list[torch.Tensor]:
+    """Return a unit's parameters, as tensors that are sharded."""
+    return [p.sharded_param for p in units_of(module)[i].fsdp_params]
+
+
 def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
     """Return all that decides how a unit communicates, as plain values that a guard can compare."""
     unit = units_of(module)[i]
@@ -67,13 +72,13 @@ def _plan_of(p: Any) -> tuple[Any, ...]:
     local, whole = p.sharded_param._local_tensor, getattr(p, "_unsharded_param", None)
     # torch gathers the padded data, which is other memory if the parameter was replaced.
     same = local.untyped_storage().data_ptr() == p._sharded_param_data.untyped_storage().data_ptr()
-    waiting = getattr(p, "unsharded_accumulated_grad", None) is not None or (
-        whole is not None and whole.grad is not None
-    )
+    accumulated = getattr(p, "unsharded_accumulated_grad", None) is not None
+    waiting = whole is not None and whole.grad is not None
     types = tuple([str(x) for x in (p.orig_dtype, p.param_dtype, p.reduce_dtype)])
     shapes = tuple(p._orig_size), tuple(p.sharded_size), tuple(p.padded_sharded_param_size)
     hooked = bool(p.sharded_param._post_accumulate_grad_hooks or p.sharded_param._backward_hooks)
-    return p.sharded_param.requires_grad, types, shapes, p.fsdp_placement.dim, _kind_of(p), hooked, same, waiting
+    kind, placement = _kind_of(p), p.fsdp_placement.dim
+    return p.sharded_param.requires_grad, types, shapes, placement, kind, hooked, same, accumulated, waiting
 
 
 def layout_of_whole(p: Any) -> Layout | None:

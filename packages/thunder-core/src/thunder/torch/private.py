@@ -298,12 +298,26 @@ class FullyShard:
 
     def __init__(self) -> None:
         self.state: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"].FSDPState  # type: ignore[attr-defined]
+        self.module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fully_shard"].FSDPModule  # type: ignore[attr-defined]
         self.unit: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_param_group"].FSDPParamGroup  # type: ignore[attr-defined]
 
 
 def fully_shard() -> FullyShard | None:
     """Return the classes behind `fully_shard`, or None if it is not imported."""
     return FullyShard() if "torch.distributed.fsdp._fully_shard._fsdp_state" in sys.modules else None
+
+
+def settings_of_sharded() -> list[str]:
+    """Return the methods of sharded modules that gather or reshard parameters, or change how units communicate."""
+    names = vars(FullyShard().module)
+    return [n for n in names if (n.startswith("set_") and n not in _HARMLESS) or n in ("unshard", "reshard")]
+
+
+# The first is part of the program, and the others do not change what is computed.
+_HARMLESS = frozenset({
+    "set_requires_gradient_sync", "set_is_last_backward", "set_modules_to_forward_prefetch",
+    "set_modules_to_backward_prefetch", "set_unshard_in_backward",
+})  # fmt: skip
 
 
 def prepare_sharded_forward(state: Any) -> None:

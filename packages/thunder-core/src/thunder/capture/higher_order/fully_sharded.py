@@ -17,17 +17,20 @@ A shard is an input of the program: `to_local()` of the parameter, whose gradien
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.sources import Root
+from thunder.capture.base.snapshots import Write
+from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
 from thunder.capture.dispatch.dtensors import dtensor
 from thunder.capture.higher_order.custom_function import apply_traced
-from thunder.capture.tensors.communication import Unit
+from thunder.capture.tensors.communication import Shard, Unit, Waiting
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
@@ -37,7 +40,10 @@ from thunder.runtime import shards
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
-__all__ = ["gather_parameters", "root_forward_begins"]
+__all__ = [
+    "accumulate_whole", "finish_backward", "forward_ends", "gather_parameters", "held_units", "refuse_held",
+    "root_forward_begins", "set_gradient_sync", "writes_to_units",
+]  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -86,10 +92,142 @@ def _tensors(x: Any) -> list[Any]:
 
 
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Record the gather of a unit's parameters, and let its modules see them."""
+    """Record the gather of a unit's parameters, unless it is known, and let its modules see them."""
     grad = torch.is_grad_enabled()
-    if any(known.unit is unit and (known.differentiable or not grad) for known in tracer.communication.units):
-        return args, kwargs  # gradients of all its forwards are reduced together
+    units = tracer.communication.units
+    # Gradients of all forwards before a backward are reduced together.
+    known = next((x for x in units if x.unit is unit and (x.differentiable or not grad)), None)
+    if known is None or not _is_current(tracer, known):
+        known = _gathered(tracer, unit, module, grad)
+        units.append(known)
+    with tracer.recording():
+        for p, handle in zip(unit.fsdp_params, known.shown):
+            for owner, name in private.holders_of_parameter(p):
+                before = owner._parameters[name]
+                if before is not handle:
+                    tracer.recorder.substitute((owner._parameters, name), before, handle)
+    return args, kwargs
+
+
+def _is_current(tracer: Tracer, known: Unit) -> bool:
+    """Check whether the shards are those that were gathered."""
+    if known.versions == _versions(tracer, known.unit):
+        return True
+    if known.unit.post_forward_mesh_info is None or known.differentiable:
+        fall_back("the program writes to sharded parameters (fully_shard) between forward and backward")
+    tracer.communication.units.remove(known)
+    return False
+
+
+def _versions(tracer: Tracer, unit: Any) -> list[int]:
+    shards = tracer.communication.shards
+    return [shards[id(p.sharded_param)].local._storage.version for p in unit.fsdp_params]
+
+
+def forward_ends(tracer: Tracer, unit: Any, module: Any, inputs: Any, output: Any) -> Any:
+    """Let the modules of a unit see the shards again, where torch reshards after the forward."""
+    if unit.post_forward_mesh_info is not None:
+        show_shards(tracer, unit)
+    return output
+
+
+def show_shards(tracer: Tracer, unit: Any) -> None:
+    """Let the modules of a unit see the shards again."""
+    with tracer.recording():
+        for p in unit.fsdp_params:
+            for owner, name in private.holders_of_parameter(p):
+                tracer.recorder.withdraw((owner._parameters, name))
+
+
+def set_gradient_sync(tracer: Tracer, module: Any, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+    """Replace the method of sharded modules: whether the next backward reduces gradients."""
+    modules = list(module.modules()) if recurse else [module]
+    with tracer.recording():
+        for found in modules:
+            for i, unit in enumerate(shards.units_of(found)):
+                if id(found) not in tracer.recorder.reached:
+                    fall_back("the program sets whether a module reduces gradients to which no path leads")
+                source = _unit_source(tracer, found, i)
+                tracer.communication.syncs[id(unit)] = unit, source, bool(requires_gradient_sync)
+
+
+def _unit_source(tracer: Tracer, module: Any, i: int) -> Source:
+    units = Root(shards, "thunder.runtime.shards").attr("units_of")
+    return units.call((tracer.recorder.reached[id(module)].source,)).item(i)
+
+
+def _reduces(tracer: Tracer, unit: Any) -> bool:
+    known = tracer.communication.syncs.get(id(unit))
+    return bool(unit.reduce_grads) if known is None else known[2]
+
+
+def writes_to_units(tracer: Tracer) -> list[Write]:
+    """Return what the program assigns to units: whether they reduce gradients, and those that are not reduced yet."""
+    found = []
+    for unit, source, value in tracer.communication.syncs.values():
+        names = [name for name in ("reduce_grads", "all_reduce_grads") if getattr(unit, name) is not value]
+        found += [Write("set_attribute", source, unit, name, value) for name in names]
+    for waiting in tracer.communication.waiting.values():
+        for j, (p, before, now) in enumerate(zip(waiting.unit.fsdp_params, waiting.before, waiting.now)):
+            if now is not before:
+                at = waiting.source.attr("fsdp_params").item(j)
+                found.append(Write("set_attribute", at, p, "unsharded_accumulated_grad", now))
+    return found
+
+
+def held_units(tracer: Tracer, values: Container[str]) -> list[Unit]:
+    """Return the units that a `backward()` through `values` reaches, and that do not just reduce its gradients."""
+    units = [x for x in tracer.communication.units if any(name in values for name in x.trained)]
+    waiting = tracer.communication.waiting
+    return [x for x in units if not _reduces(tracer, x.unit) or any(g is not None for g in waiting[id(x.unit)].now)]
+
+
+def accumulate_whole(tracer: Tracer, known: Unit, gradients: Sequence[Handle]) -> list[tuple[Any, Handle]]:
+    """Add gradients of whole parameters to those that are not reduced yet.
+
+    If the unit reduces gradients now, return the sharded parameters with the reduced gradients of their shards.
+    """
+    plan: Plan = known.plan
+    waiting = tracer.communication.waiting[id(known.unit)]
+    trained = [i for i, p in enumerate(plan.parameters) if p.trained]
+    with TracingMode(), torch.no_grad():
+        for i, g in zip(trained, gradients):
+            old = waiting.now[i]
+            waiting.now[i] = tracer.handle_of(g.to(plan.reduce_dtype) if old is None else old + g)
+        if not _reduces(tracer, known.unit):
+            return []
+        reduced = _reduced(tracer, plan, [waiting.now[i] for i in trained])
+    waiting.now = [None] * len(waiting.now)
+    return [(known.unit.fsdp_params[i].sharded_param, tracer.handle_of(g)) for i, g in zip(trained, reduced)]
+
+
+def finish_backward(tracer: Tracer, values: Container[str]) -> None:
+    """Forget the whole parameters of units whose gradients a `backward()` through `values` computes."""
+    for known in list(tracer.communication.units):
+        show_shards(tracer, known.unit)
+        reached = [name for name in known.trained if name in values]
+        if not reached:
+            continue
+        if len(reached) < len(known.trained):
+            fall_back(
+                f"{len(known.trained) - len(reached)} parameters of a sharded module (fully_shard) get no gradient in "
+                "backward()"
+            )
+        tracer.communication.units.remove(known)
+
+
+def refuse_held(tracer: Tracer) -> None:
+    """Fall back if gradients that a caller's `backward()` computes are not just reduced."""
+    for known in tracer.communication.units:
+        waiting = tracer.communication.waiting[id(known.unit)].now
+        if known.trained and (not _reduces(tracer, known.unit) or any(g is not None for g in waiting)):
+            fall_back(
+                "the program calls a sharded module (fully_shard) that does not reduce its gradients "
+                "(set_requires_gradient_sync), and leaves backward() to its caller"
+            )
+
+
+def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
     check_scope(tracer, "the forward of a sharded module")
     with tracer.recording():
         reason = _why_not(tracer, unit, module)
@@ -98,17 +236,12 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
     handles = apply_traced(tracer, _Gathered, (plan, *locals_), {})
-    wholes = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
+    shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
+    for handle in shown:
+        handle.__dict__["_is_param"] = True
     with tracer.recording():
-        for p, handle in zip(unit.fsdp_params, wholes):
-            handle.__dict__["_is_param"] = True
-            for owner, name in private.holders_of_parameter(p):
-                before = owner._parameters[name]
-                if before is not handle:
-                    tracer.recorder.substitute((owner._parameters, name), before, handle)
         trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
-        tracer.communication.units.append(Unit(unit, trained, grad))
-    return args, kwargs
+        return Unit(unit, plan, list(handles), shown, _versions(tracer, unit), trained, grad)
 
 
 def _as_parallelized(tracer: Tracer, p: Any, handle: Handle) -> Handle:
@@ -132,9 +265,8 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         ("in a checkpointed region", len(tracer.trace.scopes) > 1),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
-        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),
-        ("that does not reduce its gradients (set_requires_gradient_sync)", not known["reduce_grads"]),
-        ("that does not reduce its gradients among replicas", not known["all_reduce_grads"]),
+        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[8] for p in parameters)),
+        ("that does not reduce its gradients among replicas", known["all_reduce_grads"] is not known["reduce_grads"]),
         ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
@@ -174,19 +306,29 @@ def _shape(p: Any) -> Shape:
 
 def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     """Make the shards of a unit inputs of the program, and guard how the unit communicates."""
-    if id(unit) in tracer.communication.shards:
-        return tracer.communication.shards[id(unit)]
-    recorder = tracer.recorder
+    recorder, known = tracer.recorder, tracer.communication.shards
+    if all(id(p.sharded_param) in known for p in unit.fsdp_params):
+        return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
+    source = _unit_source(tracer, module, at[1])
     functions = Root(shards, "thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
-    read = functions.attr("local_shards").call(at)
-    found = []
-    for i, local in enumerate(private.without_overrides(shards.local_shards, module, at[1])):
+    read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
+    found = private.without_overrides(shards.local_shards, module, at[1])
+    for i, (p, local) in enumerate(zip(unit.fsdp_params, found)):
+        recorder.value(sharded.item(i), p.sharded_param)
         recorder.tensor_found(read.item(i), local)
-        found.append(tracer.handle_of(local))
-    tracer.communication.shards[id(unit)] = found
-    return found
+        known[id(p.sharded_param)] = Shard(p.sharded_param, tracer.handle_of(local))
+        if any(x.tensor is p.sharded_param and x.handle._local is not None for x in tracer.inputs):
+            fall_back("the program reads sharded parameters (fully_shard) before it calls their module")
+    waiting: list[Handle | None] = []
+    for j, p in enumerate(unit.fsdp_params):
+        gradient = p.unsharded_accumulated_grad
+        if gradient is not None:
+            recorder.value(source.attr("fsdp_params").item(j).attr("unsharded_accumulated_grad"), gradient)
+        waiting.append(None if gradient is None else tracer.handle_of(gradient))
+    tracer.communication.waiting[id(unit)] = Waiting(unit, source, waiting)
+    return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
 
 
 class _Gathered(torch.autograd.Function):
@@ -208,22 +350,29 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         plan: Plan = ctx.plan
         tracer: Any = state.frontend
-        size, (before, after) = plan.group.size, plan.factors
-        trained = [(g, p) for g, p in zip(grads, plan.parameters) if p.trained]
-        rows = [_padded(g.reshape(-1), size * p.padded).view(size, -1).to(plan.reduce_dtype) for g, p in trained]
-        flat = torch.cat(rows, dim=1).reshape(-1)
-        if before not in (None, 1):
-            flat = flat / before
-        total: Any = wait(
-            tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
-        )
-        if plan.replicas is not None:
-            reduced = start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas)
-            total = wait(tracer, reduced)
-        if after not in (None, 1):
-            total = total / after
-        parts = iter(total.split([p.padded for _, p in trained]))
-        return None, *[_gradient(next(parts), p) if p.trained else None for p in plan.parameters]
+        reduced = iter(_reduced(tracer, plan, [g for g, p in zip(grads, plan.parameters) if p.trained]))
+        return None, *[next(reduced) if p.trained else None for p in plan.parameters]
+
+
+def _reduced(tracer: Tracer, plan: Plan, grads: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the gradients of this process's shards, from those of the whole parameters that are trained."""
+    size, (before, after) = plan.group.size, plan.factors
+    trained = [p for p in plan.parameters if p.trained]
+    rows = [
+        _padded(g.reshape(-1), size * p.padded).view(size, -1).to(plan.reduce_dtype) for g, p in zip(grads, trained)
+    ]
+    flat: Any = torch.cat(rows, dim=1).reshape(-1)
+    if before not in (None, 1):
+        flat = flat / before
+    total: Any = wait(
+        tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
+    )
+    if plan.replicas is not None:
+        total = wait(tracer, start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas))
+    if after not in (None, 1):
+        total = total / after
+    parts = total.split([p.padded for p in trained])
+    return [_gradient(part, p) for part, p in zip(parts, trained)]
 
 
 def _padded(flat: torch.Tensor, numel: int) -> torch.Tensor:

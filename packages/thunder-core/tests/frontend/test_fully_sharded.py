@@ -14,12 +14,13 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 
 COMPILED = (
     "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
-    "called_twice", "called_without_gradients_first",
+    "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed", "second_dimension",
+    "grouped", "factor",
 )  # fmt: skip
 PARTLY_EAGER = {
     "accumulating": "set_requires_gradient_sync", "accumulating_later": "set_requires_gradient_sync",
     "unsharded_by_hand": "not sharded at the moment", "unused": "2 parameters of a sharded module",
-    "offloaded": "offload policy", "units_checkpointed": "in a checkpointed region",
+    "offloaded": "offload policy",
 }  # fmt: skip
 
 
@@ -50,6 +51,9 @@ def test_collectives(found: list[dict[str, Any]]) -> None:
         assert report["resharded"]["backward"].count("reduce_scatter") == 3
         assert report["kept"]["backward"] == ["reduce_scatter"] * 3
         assert report["called_twice"]["backward"].count("reduce_scatter") == 3
+        for name in ("units_checkpointed", "all_checkpointed"):
+            assert report[name]["backward"].count("gather_shards") == 2, name
+        assert report["grouped"]["backward"].count("reduce_scatter") == 2
 
 
 @pytest.mark.parametrize("name", PARTLY_EAGER)
@@ -60,10 +64,12 @@ def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, An
 
 def test_four_ranks(tmp_path: Path) -> None:
     """The order in which gloo adds the values of four ranks is eager mode's, also with replicas of shards."""
-    names = ("resharded", "bfloat16", "hybrid")
+    names = ("resharded", "bfloat16", "hybrid", "halves")
     for report in reports("ranks_sharded.py", 4, tmp_path, *names):
         assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
         assert all(report[name]["reason"] is None for name in names)
+        assert report["halves"]["backward"].count("gather_shards") == 2
+        assert "all_gather" not in report["halves"]["backward"]  # what a part of the ranks has is kept
 
 
 @pytest.mark.parametrize("size", [2, 4])

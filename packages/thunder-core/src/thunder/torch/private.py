@@ -325,10 +325,13 @@ def prepare_sharded_forward(state: Any) -> None:
     state._lazy_init()
 
 
+def shards_groups(state: Any) -> bool:
+    """Check whether modules under a sharded root were sharded in groups, which torch's hooks count in closures."""
+    return any(len(inner._modules) > 1 for inner in state._state_ctx.all_states)
+
+
 def end_sharded_forward(state: Any) -> None:
     """Reset the state that torch sets when the forward of a sharded module begins."""
-    for inner in state._state_ctx.all_states:
-        getattr(inner, "_modules_to_run_forward", set()).clear()
     state._training_state = type(state._training_state).IDLE
 
 
@@ -354,11 +357,6 @@ def halves_of_gather(unit: Any) -> tuple[Any, Any] | None:
     if after is None or after is unit.mesh_info or after.mesh == unit.mesh_info.mesh:
         return None
     return after.replicate_process_group, after.shard_process_group
-
-
-def owner_of_unit(unit: Any) -> Any:
-    """Return the module that has torch's state of a unit: the first one of those that were sharded together."""
-    return unit.modules[0]
 
 
 def gradient_factors(unit: Any, groups: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any, str, str]:

@@ -82,6 +82,8 @@ def root_forward_begins(tracer: Tracer, state: Any, module: Any, args: Any, kwar
     tracer.undo_later(private.end_sharded_forward, state)  # also if the trace ends before the forward does
     with tracer.recording():
         private.prepare_sharded_forward(state)
+        if private.shards_groups(state):
+            fall_back("the program calls modules that one call of fully_shard shards together")
     device = torch.device(state._device)
     if device.type != "cpu" and any(x.device.type != device.type for x in _tensors((args, kwargs))):
         fall_back("the program calls a sharded module (fully_shard) whose inputs it moves to another device")
@@ -234,7 +236,6 @@ def refuse_held(tracer: Tracer) -> None:
 def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
     check_scope(tracer, "the forward of a sharded module")
     with tracer.recording():
-        module = private.owner_of_unit(unit)
         reason = _why_not(tracer, unit, module)
         if reason is not None:
             fall_back(f"the program calls a sharded module (fully_shard) {reason}")

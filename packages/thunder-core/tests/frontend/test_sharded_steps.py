@@ -15,9 +15,12 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 COMPILED = (
     "sgd", "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "largest_norm", "zero_grad_first", "zeros",
     "bfloat16", "frozen_and_tied", "called_twice", "accumulating", "no_sync", "no_sync_bfloat16",
-    "no_sync_all_bfloat16", "no_sync_outside", "forward_after_update",
+    "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program", "forward_after_update",
 )  # fmt: skip
-PARTLY_EAGER = {"resharding_by_hand": "calls reshard", "unused": "2 parameters of a sharded module"}
+PARTLY_EAGER = {
+    "resharding_by_hand": "calls reshard", "unused": "2 parameters of a sharded module",
+    "no_sync_by_torch": "with gradients that are not reduced yet", "two_backwards": "calls backward() twice",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "no_sync_bfloat16": ({"mp_policy": HALF}, ADAMW, {"parts": 3, **INSIDE}),
     "no_sync_all_bfloat16": ({"mp_policy": ALL_HALF, "reshard_after_forward": False}, SGD, {"parts": 2, **INSIDE}),
     "no_sync_outside": ({"mp_policy": HALF}, SGD, {"sync": "outside"}),
+    "no_sync_by_the_program": ({}, SGD, {"sync": "outside", "eagerly": 1}),
+    "no_sync_by_torch": ({}, SGD, {"sync": "outside", "eagerly": 0}),
+    "two_backwards": ({}, SGD, {"again": True}),
     "forward_after_update": ({}, SGD, {"twice": True}),
     "resharding_by_hand": ({}, SGD, {"by_hand": True}),
     "unused": ({"unused": True}, SGD, {}),
@@ -72,7 +75,9 @@ class Training:
             if options.get("sync") == "inside":
                 self.module.set_requires_gradient_sync(i == len(parts) - 1)
             loss = self.module(x).square().mean()
-            loss.backward()
+            loss.backward(retain_graph=bool(options.get("again")))
+            if options.get("again"):
+                loss.backward()
         if not update:
             return loss.detach(), norm
         if options.get("by_hand"):
@@ -96,7 +101,7 @@ class Training:
             if self.options.get("sync") == "outside":
                 update = i % 2 == 1
                 self.module.set_requires_gradient_sync(update)
-            result = self.jitted(parts, update)
+            result = (self.step if i % 2 == self.options.get("eagerly") else self.jitted)(parts, update)
             if self.options.get("twice"):
                 self.module.reshard()  # in eager mode, a forward without gradients leaves the root's parameters whole
             states.append(_flat([*result, *self.state()]))

@@ -139,7 +139,9 @@ def pointwise(call: Call, name: str) -> Rule:
 def _like(call: Call) -> Rule | None:
     if "device" in call.arguments or len(call.shapes) != 1:
         return None
-    return pointwise(call, "clone")._replace(moves=call.name in ("clone", "detach"))
+    casts = any(isinstance(x, torch.dtype) for x in call.arguments.values())
+    moves = call.name in ("clone", "detach", "to") and not casts
+    return pointwise(call, "clone")._replace(moves=moves)
 
 
 # -- products ---------------------------------------------------------------------------------------------------------

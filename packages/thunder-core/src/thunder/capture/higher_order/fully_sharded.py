@@ -209,6 +209,8 @@ def accumulate_whole(tracer: Tracer, known: Unit, gradients: Sequence[Handle]) -
 
 def finish_backward(tracer: Tracer, values: Container[str]) -> None:
     """Forget the whole parameters of units whose gradients a `backward()` through `values` computes."""
+    if any(name in values for name in tracer.communication.reduced):
+        fall_back("the program calls backward() twice through a forward of a sharded module (fully_shard)")
     for known in list(tracer.communication.units):
         show_shards(tracer, known.unit)
         reached = [name for name in known.trained if name in values]
@@ -220,6 +222,7 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
                 "backward()"
             )
         tracer.communication.units.remove(known)
+        tracer.communication.reduced.update(reached)
 
 
 def refuse_held(tracer: Tracer) -> None:

@@ -64,6 +64,7 @@ class Communication:
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
+        self.reduced: set[str] = set()  # the names of whole parameters whose gradients a backward has computed
         self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
         self.syncs: dict[int, tuple[Any, Any, bool]] = {}  # units, sources, and whether they reduce now, by id
         # Gradients of whole parameters that are not reduced yet, with the sources of the units, by id of the unit.

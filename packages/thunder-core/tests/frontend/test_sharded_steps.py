@@ -16,6 +16,7 @@ COMPILED = (
     "sgd", "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "largest_norm", "zero_grad_first", "zeros",
     "bfloat16", "frozen_and_tied", "called_twice", "accumulating", "no_sync", "no_sync_bfloat16",
     "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program", "forward_after_update",
+    "second_dimension", "units_checkpointed", "divisor",
 )  # fmt: skip
 PARTLY_EAGER = {
     "resharding_by_hand": "calls reshard", "unused": "2 parameters of a sharded module",

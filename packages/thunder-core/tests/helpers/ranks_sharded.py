@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from processes import main
+from processes import DEVICE, main
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -82,11 +82,11 @@ def sharded(
     of_model = ("checkpointed", "units_checkpointed", "looks_ahead", "tied", "unused", "calls", "grouped")
     model = {name: options.pop(name) for name in of_model if name in options}
     torch.manual_seed(0)
-    module = Model(**model).to(dtype)
+    module = Model(**model).to(DEVICE, dtype)
     if frozen:
         module.blocks[0].first.requires_grad_(False)
     sizes = (2, 2) if hybrid else (dist.get_world_size(),)
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicas", "shards") if hybrid else ("shards",))
+    mesh = init_device_mesh(DEVICE, sizes, mesh_dim_names=("replicas", "shards") if hybrid else ("shards",))
     factor, all_checkpointed = options.pop("factor", None), options.pop("all_checkpointed", False)
     units: list[Any] = [list(module.blocks)] if module.grouped else list(module.blocks)
     for unit in units:
@@ -158,7 +158,7 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
             module.unshard()
         reduces = not name.startswith("accumulating") or step % 2 == (name == "accumulating")
         module.set_requires_gradient_sync(reduces)
-        x = torch.randn(3, 6, generator=generator).to(CASES[name].get("dtype", torch.float32))
+        x = torch.randn(3, 6, generator=generator).to(DEVICE, CASES[name].get("dtype", torch.float32))
         loss = run(x).square().mean()
         loss.backward()
         state = [loss.detach().clone()]
@@ -169,7 +169,7 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
         states.append(state + [p.to_local().detach().clone() for p in module.parameters()])
     backward = [] if jit is None else _backward(run)
     with torch.no_grad():
-        states.append([run(torch.ones(3, 6).to(CASES[name].get("dtype", torch.float32)))])
+        states.append([run(torch.ones(3, 6).to(DEVICE, CASES[name].get("dtype", torch.float32)))])
     return states, run, backward
 
 

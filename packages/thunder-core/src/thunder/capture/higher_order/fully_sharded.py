@@ -245,7 +245,7 @@ def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
     with tracer.scope_of_part() as operations:  # in a checkpointed region, backward gathers as it does outside of it
-        handles = apply_traced(tracer, _Gathered, (plan, *locals_), {})
+        handles = apply_traced(tracer, _Gathered, (plan, _first_half(tracer, plan, locals_), *locals_), {})
         shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
     tracer.trace.scopes[0].extend(operations)
     for handle in shown:
@@ -352,17 +352,22 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
 
 
+def _first_half(tracer: Tracer, plan: Plan, shards: Sequence[Any]) -> Any:
+    """Gather what each part of the ranks keeps until backward; return None if there are no parts."""
+    if plan.halves is None:
+        return None
+    with TracingMode(), torch.no_grad():
+        return _exchanged(tracer, prims.all_gather, _flat(plan, shards), plan.halves[0])
+
+
 class _Gathered(torch.autograd.Function):
     """The whole parameters of a unit, whose gradient reduces the gradients of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, half: Any, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.plan = plan
-        tracer: Any = state.frontend
-        flat = torch.cat(
-            [_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)]
-        )
-        parts = _rows_of_ranks(tracer, plan, flat).split([p.padded for p in plan.parameters], dim=1)
+        rows = _rows_of_ranks(state.frontend, plan, half, shards)
+        parts = rows.split([p.padded for p in plan.parameters], dim=1)
         return tuple([_whole(part, p) for part, p in zip(parts, plan.parameters)])
 
     @staticmethod
@@ -370,20 +375,25 @@ class _Gathered(torch.autograd.Function):
         plan: Plan = ctx.plan
         tracer: Any = state.frontend
         reduced = iter(_reduced(tracer, plan, [g for g, p in zip(grads, plan.parameters) if p.trained]))
-        return None, *[next(reduced) if p.trained else None for p in plan.parameters]
+        return None, None, *[next(reduced) if p.trained else None for p in plan.parameters]
 
 
-def _rows_of_ranks(tracer: Tracer, plan: Plan, flat: Any) -> Any:
+def _exchanged(tracer: Any, gather: Any, flat: Any, group: Group) -> Any:
+    return wait(tracer, start(tracer, "fully_shard", gather, flat, group))
+
+
+def _flat(plan: Plan, shards: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the concatenated shards of this process."""
+    return torch.cat([_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)])
+
+
+def _rows_of_ranks(tracer: Any, plan: Plan, half: Any, shards: Sequence[torch.Tensor]) -> Any:
     """Return the concatenated shards of all ranks, one row for each rank."""
-
-    def gathered(gather: Any, x: Any, group: Group) -> Any:
-        return wait(tracer, start(tracer, "fully_shard", gather, x, group))
-
     again = prims.gather_shards if plan.gathers_again else prims.all_gather
     if plan.halves is None:
-        return gathered(again, flat, plan.group).view(plan.group.size, -1)
-    outer, inner = plan.halves  # backward keeps what the first step gathers
-    rows = gathered(again, gathered(prims.all_gather, flat, outer), inner).view(inner.size, outer.size, -1)
+        return _exchanged(tracer, again, _flat(plan, shards), plan.group).view(plan.group.size, -1)
+    outer, inner = plan.halves
+    rows = _exchanged(tracer, again, half, inner).view(inner.size, outer.size, -1)
     return rows.transpose(0, 1).reshape(plan.group.size, -1)
 
 

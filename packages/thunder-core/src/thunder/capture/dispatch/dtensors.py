@@ -31,6 +31,7 @@ from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for,
 from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Lifted
+from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core import prims
 from thunder.core.events import current_log
@@ -245,6 +246,8 @@ def call_on_dtensors(
     if name == "requires_grad_" and needs_grad(args[0]) is (*args[1:], *kwargs.values(), True)[0]:
         return args[0]
     in_place = writes_in_place(name) or (name.startswith("__i") and name not in ("__invert__", "__index__"))
+    if in_place and not isinstance(args[0], _class()):
+        fall_back(f"the program calls {name}, which writes a DTensor to a torch.Tensor")
     sym = _in_place_form(name) if in_place else _symbol(func)
     if prop is None and name in _OF_MEMORY and tracer.input_with(tracer.handle_of(args[0])) is None:
         fall_back(f"the program calls {name} on a DTensor that it computes, whose strides are not known")
@@ -365,6 +368,8 @@ class _Operation:
                 ]
         out = self._run_on(rule, locals_, results)
         if in_place:
+            if needs_grad(self.locals[0]):
+                set_requires_grad(self.tracer.handle_of(self.args[0]), True)
             return self.args[0]
         return self._wrapped(out, iter(results), results[0] if len(results) == 1 else None)
 

@@ -80,6 +80,8 @@ def placements_for(
     for i in sorted(sharded, key=lambda i: -math.prod(shapes[i])):
         label = rule.operands[i][given[i].dim]  # type: ignore[union-attr]
         if label is not None and not even:
+            if rule.reduction == "avg" and any(label not in labels for labels in rule.results):
+                continue  # the means of parts of different sizes do not give the mean
             best = label
             break
         if label is not None and all(

@@ -244,4 +244,5 @@ def detach_freed(tracer: Tracer) -> None:
                 continue
             x._freed = "whole" if value.name in tracer.freed and not x._views else "part"
             set_requires_grad(x, False)
-            x._value = prims.detach(value)
+            if x._local is None:  # a DTensor follows its local tensor
+                x._value = prims.detach(value)

@@ -17,6 +17,9 @@ __all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", 
 # torch's objects for meshes and for layouts with a dtype. A mesh lives as long as its process groups.
 _MESHES: dict[Mesh, Any] = {}
 _SPECS: dict[tuple[Layout, torch.dtype], Any] = {}
+# The keys of specs, by their ids: prologues ask for the same specs in each call.
+_KEYS: dict[int, tuple[Any, Any, Any, tuple[Any, ...]]] = {}
+_MOST_KEYS = 4096
 
 
 def mesh_of(mesh: Any) -> Mesh | None:
@@ -76,9 +79,15 @@ def layout_key(x: Any) -> Any:
 
 def spec_key(spec: Any) -> tuple[Any, ...]:
     """Return the placements and the mesh of a DTensor's spec, as plain values."""
-    mesh = spec.mesh
+    known, placements, mesh = _KEYS.get(id(spec)), spec.placements, spec.mesh
+    if known is not None and known[0] is spec and known[1] is placements and known[2] is mesh:
+        return known[3]
     groups = tuple([mesh.get_group(i).group_name for i in range(mesh.ndim)])
-    return tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names
+    key = tuple(map(str, placements)), groups, mesh.device_type, mesh.mesh_dim_names
+    if len(_KEYS) >= _MOST_KEYS:
+        _KEYS.clear()
+    _KEYS[id(spec)] = spec, placements, mesh, key
+    return key
 
 
 def spec_of(layout: Layout, dtype: torch.dtype) -> Any:

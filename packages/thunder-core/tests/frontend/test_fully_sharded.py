@@ -44,6 +44,14 @@ def test_the_module_is_one_program(found: list[dict[str, Any]], name: str) -> No
         assert report[name]["misses"] == 2  # with and without gradients
 
 
+def test_a_rank_that_compiles_alone(found: list[dict[str, Any]]) -> None:
+    """Its shapes change while those of the others do not, and nobody waits for its compilation but in a collective."""
+    for report in found:
+        assert all(report["retraces_alone"]["equal"])
+        assert report["retraces_alone"]["reason"] is None
+    assert found[1]["retraces_alone"]["misses"] > found[0]["retraces_alone"]["misses"] == 2
+
+
 def test_collectives(found: list[dict[str, Any]]) -> None:
     """One gather for each unit and forward, one reduction for each unit, and gathers again where torch reshards."""
     for report in found:

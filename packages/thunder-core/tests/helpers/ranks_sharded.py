@@ -139,6 +139,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grouped": {"grouped": True},
     "factor": {"factor": 3.0},
     "unused": {"unused": True},
+    "retraces_alone": {},
     "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
 }
 if len(sys.argv) > 1 and sys.argv[1] == "4":
@@ -158,7 +159,8 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
             module.unshard()
         reduces = not name.startswith("accumulating") or step % 2 == (name == "accumulating")
         module.set_requires_gradient_sync(reduces)
-        x = torch.randn(3, 6, generator=generator).to(DEVICE, CASES[name].get("dtype", torch.float32))
+        rows = 3 + step * (name == "retraces_alone") * dist.get_rank()  # the last rank has other shapes in each step
+        x = torch.randn(rows, 6, generator=generator).to(DEVICE, CASES[name].get("dtype", torch.float32))
         loss = run(x).square().mean()
         loss.backward()
         state = [loss.detach().clone()]

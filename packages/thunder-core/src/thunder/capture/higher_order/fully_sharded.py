@@ -270,8 +270,9 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     if id(module) not in tracer.recorder.reached:
         return "that no path from the function leads to"
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
-    known = dict(settings)
+    known, sharded = dict(settings), classes[3] in ("FSDPMeshInfo", "HSDPMeshInfo")
     reasons = [
+        ("whose parameters are not sharded", not sharded),
         ("in a transform", bool(tracer.parts)),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
@@ -280,10 +281,10 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
-        ("with a factor for its gradients that the backend applies", "premul_sum" in _factors(unit)[2:]),
+        ("with a factor for its gradients that the backend applies", sharded and "premul_sum" in _factors(unit)[2:]),
         (
             "with replicas of shards, that reshards its parameters to a part of the ranks",
-            meshes[1] not in (None, meshes[0]) and private.groups_of_unit(unit)[2] is not None,
+            sharded and meshes[1] not in (None, meshes[0]) and private.groups_of_unit(unit)[2] is not None,
         ),
         ("whose parameters are of a subclass of torch.Tensor", any(p[4] == "subclass" for p in parameters)),
         ("whose parameters are DTensors on the mesh of the shards", any(p[4] == "same mesh" for p in parameters)),

@@ -8,6 +8,7 @@ the last programs with the sizes of their groups.
 
 from __future__ import annotations
 
+import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,13 +19,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
-from processes import main
+from processes import DEVICE, main
 from ranks_tp import Model, sequence_plan, tensor_plan
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 import thunder
 from thunder.core.symbol import OpTags
@@ -44,7 +46,7 @@ class MLP(nn.Module):
 
 
 def mlp(mesh: Any) -> nn.Module:
-    model = nn.Sequential(MLP(), nn.LayerNorm(8), MLP())
+    model = nn.Sequential(MLP(), nn.LayerNorm(8), MLP()).to(DEVICE)
     styles = {"up": ColwiseParallel, "down": RowwiseParallel}
     plan = {f"{i}.{name}": style() for i in (0, 2) for name, style in styles.items()}
     return parallelize_module(model, mesh, plan)
@@ -58,7 +60,47 @@ def language_model(mesh: Any, sequence: bool = False) -> nn.Module:
         **{f"block.{name}": style for name, style in inner.items()},
         "head": ColwiseParallel(input_layouts=rows, output_layouts=Replicate()),
     }
-    return parallelize_module(Model(), mesh, plan)
+    return parallelize_module(Model().to(DEVICE), mesh, plan)
+
+
+class Stack(nn.Sequential):
+    """Layers, some of them in checkpointed regions."""
+
+    checkpointed: frozenset[int] = frozenset()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i, layer in enumerate(self):
+            y = checkpoint(layer, x, use_reentrant=False) if i in self.checkpointed else layer(x)
+            x = x + y if i % 2 else y
+        return x
+
+
+def random_options(seed: int) -> dict[str, Any]:
+    """Return a random stack of layers, with random plans of tensor parallelism and settings of `fully_shard`."""
+    choose = random.Random(seed)
+    kinds = [choose.choice(("mlp", "linear", "norm", "columns", "rows")) for _ in range(choose.randrange(2, 5))]
+    plan: dict[str, Any] = {}
+    for i, kind in enumerate(kinds):
+        if kind == "mlp":
+            plan |= {f"{i}.up": ColwiseParallel(), f"{i}.down": RowwiseParallel()}
+        elif kind == "columns":
+            plan[str(i)] = ColwiseParallel(output_layouts=Replicate())
+        elif kind == "rows":
+            plan[str(i)] = RowwiseParallel(input_layouts=Replicate())
+    checkpointed = frozenset(i for i in range(len(kinds)) if choose.random() < 0.3)
+
+    def make(mesh: Any) -> nn.Module:
+        layers = {"mlp": MLP, "norm": lambda: nn.LayerNorm(8)}
+        stack = Stack(*[layers.get(kind, lambda: nn.Linear(8, 8))() for kind in kinds]).to(DEVICE)
+        stack.checkpointed = checkpointed
+        return parallelize_module(stack, mesh, plan)
+
+    options: dict[str, Any] = {"make": make, "dtype": torch.float64, "reshard_after_forward": choose.random() < 0.6}
+    if choose.random() < 0.4:
+        options["shard_placement_fn"] = lambda p: Shard(p.dim() - 1)
+    if choose.random() < 0.3:
+        options["frozen"] = choose.choice([f"{i}.weight" for i, k in enumerate(kinds) if k != "mlp"] or [""])
+    return options
 
 
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -96,9 +138,9 @@ def train(module: Any, run: Any, optimizer: Any, mesh: Any, steps: int, seed: in
     for _ in range(steps):
         first = next(module.parameters())
         if isinstance(module, Model):
-            out = run(torch.randint(0, 8, (2, 4), generator=generator))
+            out = run(torch.randint(0, 8, (2, 4), generator=generator).to(DEVICE))
         else:
-            out = run(torch.randn(3, 8, generator=generator).to(first.dtype))
+            out = run(torch.randn(3, 8, generator=generator).to(DEVICE, first.dtype))
         loss = out.square().mean()
         loss.backward()
         states.append([loss.detach().clone(), *[local(p.grad) for p in module.parameters()]])
@@ -167,9 +209,10 @@ def checkpoints(mesh: Any, folder: Path) -> dict[str, float]:
 
 def all_cases(rank: int, size: int) -> dict[str, Any]:
     sizes = (2, 2) if size == 4 else (1, 2)
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(DEVICE, sizes, mesh_dim_names=("dp", "tp"))
     wanted = sys.argv[3:]
     report: dict[str, Any] = {name: case(o, mesh) for name, o in CASES.items() if not wanted or name in wanted}
+    report |= {name: case(random_options(int(name[6:])), mesh) for name in wanted if name.startswith("random")}
     if not wanted or "checkpoints" in wanted:
         folders = [tempfile.mkdtemp() if rank == 0 else None]
         dist.broadcast_object_list(folders)

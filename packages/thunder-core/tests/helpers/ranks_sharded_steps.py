@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from processes import main
-from ranks_sharded import ALL_HALF, HALF, sharded
+from processes import DEVICE, main
+from ranks_sharded import ALL_HALF, HALF, second_dimension, sharded
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.utils import clip_grad_norm_
@@ -46,6 +46,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "no_sync_by_torch": ({}, SGD, {"sync": "outside", "eagerly": 0}),
     "two_backwards": ({}, SGD, {"again": True}),
     "forward_after_update": ({}, SGD, {"twice": True}),
+    "second_dimension": ({"shard_placement_fn": second_dimension}, ADAMW, {"clip": 0.1}),
+    "units_checkpointed": ({"units_checkpointed": True}, SGD, {"parts": 2}),
     "resharding_by_hand": ({}, SGD, {"by_hand": True}),
     "unused": ({"unused": True}, SGD, {}),
 }  # fmt: skip
@@ -94,7 +96,9 @@ class Training:
         """Run steps, and return the state after each."""
         states = []
         for i in range(self.options.get("steps", 4) if count is None else count):
-            parts = [torch.randn(3, 6, generator=self.generator) for _ in range(self.options.get("parts", 1))]
+            parts = [
+                torch.randn(3, 6, generator=self.generator).to(DEVICE) for _ in range(self.options.get("parts", 1))
+            ]
             update = True
             if self.options.get("sync") == "outside":
                 update = i % 2 == 1

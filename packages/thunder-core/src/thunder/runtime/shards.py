@@ -53,12 +53,13 @@ def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
     """Return all that decides how a unit communicates, as plain values that a guard can compare."""
     unit = units_of(module)[i]
     settings = {name: getattr(unit, name, None) for name in _SETTINGS}
-    plain = tuple([(name, x if x is None or isinstance(x, (bool, float)) else "set") for name, x in settings.items()])
+    kinds = (bool, int, float, type(None))
+    plain = tuple([(name, x if isinstance(x, kinds) else "set") for name, x in settings.items()])
     classes = tuple([type(getattr(unit, name, None)).__name__ for name in _CLASSES])
     mesh, after = unit.mesh_info.mesh, unit.post_forward_mesh_info
     meshes = tuple([None if m is None else _plan_of_mesh(m) for m in (mesh, after and after.mesh)])
     names = ("shard_process_group", "reduce_scatter_process_group", "replicate_process_group")
-    groups = [getattr(unit.mesh_info, name, None) for name in names]
+    groups = [getattr(info, name, None) for info in (unit.mesh_info, after) for name in names]
     meshes = (*meshes, tuple([None if g is None else g.group_name for g in groups]))
     parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
     return unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)

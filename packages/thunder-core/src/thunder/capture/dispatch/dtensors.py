@@ -26,6 +26,7 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, note_group
+from thunder.capture.dispatch.sharded_losses import plan_of_loss
 from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
 from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
@@ -42,6 +43,7 @@ from thunder.runtime.kernels import dtensors
 from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
+from thunder.torch.sharded_loss import sharded_cross_entropy
 
 __all__ = [
     "call_on_dtensors", "dtensor", "filled", "finish_dtensors", "has_dtensors", "local_and_layout", "local_tensor",
@@ -338,7 +340,7 @@ class _Operation:
         (self.mesh,) = meshes
         for i, x in enumerate(given):
             if self.layouts[i] is None:
-                if x.dim() != 0 and x.numel() != 1:
+                if x.dim() != 0 and x.numel() != 1 and sym.name != "cross_entropy":  # all ranks have the same targets
                     fall_back(f"the program combines a DTensor and a torch.Tensor in {sym.name}")
                 shape = tuple(x.shape)
                 self.layouts[i] = Layout([Replicated()] * len(self.mesh.groups), shape, _contiguous(shape), self.mesh)
@@ -347,6 +349,9 @@ class _Operation:
 
     def run(self, in_place: bool) -> Any:
         """Run the operation on local tensors, and return its results as DTensors."""
+        loss = self._loss_of_sharded_classes() if self.sym.name == "cross_entropy" else None
+        if loss is not None:
+            return loss
         rule = self._rule()
         operands, results = self._placements(rule)
         if in_place and not list(self.layouts[0].placements) == operands[0] == results[0]:
@@ -368,9 +373,30 @@ class _Operation:
             return self.args[0]
         return self._wrapped(out, iter(results), results[0] if len(results) == 1 else None)
 
+    def _loss_of_sharded_classes(self) -> Any:
+        """Return the cross-entropy of logits whose classes are sharded, or None for other logits."""
+        arguments = self._arguments()
+        tensors = [name for name, x in arguments.items() if isinstance(x, torch.Tensor)]
+        plan = plan_of_loss(arguments, dict(zip(tensors, self.layouts)))
+        if plan is None:
+            return None
+        if plan.rows and not isinstance(arguments["target"], _class()):
+            fall_back("the program calls cross_entropy on a DTensor whose rows are sharded, with targets that are not")
+        operands = {
+            name: _redistributed(self.tracer, x, layout, plan.operands[name])
+            for name, x, layout in zip(tensors, self.locals, self.layouts)
+        }
+        values = (operands["input"], operands["target"], operands.get("weight"), plan.ignore_index, plan.reduction)
+        groups = self.mesh.groups[plan.classes], tuple([self.mesh.groups[k] for k in plan.rows])
+        out = _call(self.tracer, sharded_cross_entropy, *values, *groups)
+        return self._wrapped(out, iter(()), plan.result)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**dict(zip(self.sym.bind.names, self.args)), **self.kwargs}
+
     def _rule(self) -> Rule | None:
         sym = self.sym
-        arguments = {**dict(zip(sym.bind.names, self.args)), **self.kwargs}
+        arguments = self._arguments()
         call = Call(sym.name, self.shapes, arguments, self._on_meta)
         found = RULES.get(sym.name)
         if found is not None:

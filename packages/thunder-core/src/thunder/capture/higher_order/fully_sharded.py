@@ -53,6 +53,7 @@ class Shape(NamedTuple):
     shard: tuple[int, ...]  # on this rank
     numel: int  # of the whole parameter
     padded: int  # elements of a shard on all ranks
+    dim: int  # that is sharded
     trained: bool
     dtype: torch.dtype
 
@@ -61,6 +62,9 @@ class Plan(NamedTuple):
     """How a unit communicates."""
 
     group: Group  # that gathers the shards
+    halves: (
+        tuple[Group, Group] | None
+    )  # gather in two steps, if backward repeats only the gather among part of the ranks
     reducing: Group  # of the same ranks, that reduces gradients
     replicas: Group | None  # of the copies of a shard, with a two-dimensional mesh
     gathers_again: bool  # whether backward gathers the parameters again
@@ -78,6 +82,8 @@ def root_forward_begins(tracer: Tracer, state: Any, module: Any, args: Any, kwar
     tracer.undo_later(private.end_sharded_forward, state)  # also if the trace ends before the forward does
     with tracer.recording():
         private.prepare_sharded_forward(state)
+        if private.shards_groups(state):
+            fall_back("the program calls modules that one call of fully_shard shards together")
     device = torch.device(state._device)
     if device.type != "cpu" and any(x.device.type != device.type for x in _tensors((args, kwargs))):
         fall_back("the program calls a sharded module (fully_shard) whose inputs it moves to another device")
@@ -238,8 +244,10 @@ def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
             fall_back(f"the program calls a sharded module (fully_shard) {reason}")
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
-    handles = apply_traced(tracer, _Gathered, (plan, *locals_), {})
-    shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
+    with tracer.scope_of_part() as operations:  # in a checkpointed region, backward gathers as it does outside of it
+        handles = apply_traced(tracer, _Gathered, (plan, _first_half(tracer, plan, locals_), *locals_), {})
+        shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
+    tracer.trace.scopes[0].extend(operations)
     for handle in shown:
         handle.__dict__["_is_param"] = True
     with tracer.recording():
@@ -262,10 +270,10 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     if id(module) not in tracer.recorder.reached:
         return "that no path from the function leads to"
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
-    known = dict(settings)
+    known, sharded = dict(settings), classes[3] in ("FSDPMeshInfo", "HSDPMeshInfo")
     reasons = [
+        ("whose parameters are not sharded", not sharded),
         ("in a transform", bool(tracer.parts)),
-        ("in a checkpointed region", len(tracer.trace.scopes) > 1),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
         ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[8] for p in parameters)),
@@ -273,9 +281,11 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
-        ("with a factor for its gradients", known["gradient_divide_factor"] is not None),
-        ("that reshards its parameters to a part of the ranks", bool(meshes[1]) and meshes[1] != meshes[0]),
-        ("whose parameters are sharded in another dimension than the first", any(p[3] != 0 for p in parameters)),
+        ("with a factor for its gradients that the backend applies", sharded and "premul_sum" in _factors(unit)[2:]),
+        (
+            "with replicas of shards, that reshards its parameters to a part of the ranks",
+            sharded and meshes[1] not in (None, meshes[0]) and private.groups_of_unit(unit)[2] is not None,
+        ),
         ("whose parameters are of a subclass of torch.Tensor", any(p[4] == "subclass" for p in parameters)),
         ("whose parameters are DTensors on the mesh of the shards", any(p[4] == "same mesh" for p in parameters)),
         (
@@ -293,18 +303,27 @@ def _plan(unit: Any) -> Plan:
     first = unit.fsdp_params[0]
     gather_dtype = first.param_dtype or first.orig_dtype
     reduce_dtype = first.reduce_dtype or gather_dtype
-    before, after, scatter, reduce = private.gradient_factors(unit, groups[1:], reduce_dtype)
+    before, after, scatter, reduce = _factors(unit)
     gathering, reducing = group_named(groups[0]), group_named(groups[1])
     replicas = None if groups[2] is None else group_named(groups[2])
     again = unit.post_forward_mesh_info is not None
+    halves = private.halves_of_gather(unit)
+    halves = None if halves is None else (group_named(halves[0]), group_named(halves[1]))
     shapes = [_shape(p) for p in unit.fsdp_params]
     factors, reductions = (before, after), (scatter, reduce)
-    return Plan(gathering, reducing, replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
+    return Plan(gathering, halves, reducing, replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
+
+
+def _factors(unit: Any) -> tuple[Any, Any, str, str]:
+    first = unit.fsdp_params[0]
+    dtype = first.reduce_dtype or first.param_dtype or first.orig_dtype
+    return private.gradient_factors(unit, private.groups_of_unit(unit)[1:], dtype)
 
 
 def _shape(p: Any) -> Shape:
     whole, shard, trained = tuple(p._orig_size), tuple(p.sharded_size), p.sharded_param.requires_grad
-    return Shape(whole, shard, p._orig_size.numel(), p.padded_sharded_param_size.numel(), trained, p.orig_dtype)
+    padded, dim = p.padded_sharded_param_size.numel(), p.fsdp_placement.dim
+    return Shape(whole, shard, p._orig_size.numel(), padded, dim, trained, p.orig_dtype)
 
 
 def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
@@ -334,36 +353,70 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
 
 
+def _first_half(tracer: Tracer, plan: Plan, shards: Sequence[Any]) -> Any:
+    """Gather what each part of the ranks keeps until backward; return None if there are no parts."""
+    if plan.halves is None:
+        return None
+    with TracingMode(), torch.no_grad():
+        return _exchanged(tracer, prims.all_gather, _flat(plan, shards), plan.halves[0])
+
+
 class _Gathered(torch.autograd.Function):
     """The whole parameters of a unit, whose gradient reduces the gradients of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, half: Any, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.plan = plan
-        tracer: Any = state.frontend
-        flat = torch.cat(
-            [_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)]
-        )
-        gather = prims.gather_shards if plan.gathers_again else prims.all_gather
-        whole = wait(tracer, start(tracer, "fully_shard", gather, flat, plan.group))
-        parts = whole.view(plan.group.size, -1).split([p.padded for p in plan.parameters], dim=1)
-        return tuple([part.reshape(-1)[: p.numel].view(p.whole) for part, p in zip(parts, plan.parameters)])
+        rows = _rows_of_ranks(state.frontend, plan, half, shards)
+        parts = rows.split([p.padded for p in plan.parameters], dim=1)
+        return tuple([_whole(part, p) for part, p in zip(parts, plan.parameters)])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         plan: Plan = ctx.plan
         tracer: Any = state.frontend
         reduced = iter(_reduced(tracer, plan, [g for g, p in zip(grads, plan.parameters) if p.trained]))
-        return None, *[next(reduced) if p.trained else None for p in plan.parameters]
+        return None, None, *[next(reduced) if p.trained else None for p in plan.parameters]
+
+
+def _exchanged(tracer: Any, gather: Any, flat: Any, group: Group) -> Any:
+    return wait(tracer, start(tracer, "fully_shard", gather, flat, group))
+
+
+def _flat(plan: Plan, shards: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the concatenated shards of this process."""
+    return torch.cat([_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)])
+
+
+def _rows_of_ranks(tracer: Any, plan: Plan, half: Any, shards: Sequence[torch.Tensor]) -> Any:
+    """Return the concatenated shards of all ranks, one row for each rank."""
+    again = prims.gather_shards if plan.gathers_again else prims.all_gather
+    if plan.halves is None:
+        return _exchanged(tracer, again, _flat(plan, shards), plan.group).view(plan.group.size, -1)
+    outer, inner = plan.halves
+    rows = _exchanged(tracer, again, half, inner).view(inner.size, outer.size, -1)
+    return rows.transpose(0, 1).reshape(plan.group.size, -1)
+
+
+def _whole(rows: torch.Tensor, p: Shape) -> torch.Tensor:
+    """Return a parameter, given the shards of all ranks."""
+    if p.dim == 0:
+        return rows.reshape(-1)[: p.numel].view(p.whole)
+    return torch.cat([row.reshape(p.shard) for row in rows.unbind(0)], p.dim)  # shards of the same shape
+
+
+def _rows(whole: torch.Tensor, p: Shape, size: int) -> torch.Tensor:
+    """Return the shards of all ranks, given a parameter or its gradient."""
+    if p.dim != 0:
+        whole = torch.cat(whole.chunk(size, p.dim), 0)
+    return _padded(whole.reshape(-1), size * p.padded).view(size, -1)
 
 
 def _reduced(tracer: Tracer, plan: Plan, grads: Sequence[Any]) -> list[torch.Tensor]:
     """Return the gradients of this process's shards, from those of the whole parameters that are trained."""
     size, (before, after) = plan.group.size, plan.factors
     trained = [p for p in plan.parameters if p.trained]
-    rows = [
-        _padded(g.reshape(-1), size * p.padded).view(size, -1).to(plan.reduce_dtype) for g, p in zip(grads, trained)
-    ]
+    rows = [_rows(g, p, size).to(plan.reduce_dtype) for g, p in zip(grads, trained)]
     flat: Any = torch.cat(rows, dim=1).reshape(-1)
     if before not in (None, 1):
         flat = flat / before

@@ -240,7 +240,9 @@ def follow(start: Any, steps: Sequence[Sequence[Any]]) -> Any:
 
 
 def _attribute(x: Any, name: str) -> Any:
-    if name.startswith("__") and name not in _ATTRIBUTES and not isinstance(x, type):
+    # Since Python 3.14, annotations are code that runs when they are read.
+    of_function = name == "__annotations__" and type(x) is types.FunctionType and sys.version_info < (3, 14)
+    if name.startswith("__") and name not in _ATTRIBUTES and not of_function and not isinstance(x, type):
         raise Stale(f"a path reads {name}")
     return getattr(x, name)
 

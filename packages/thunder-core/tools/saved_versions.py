@@ -117,9 +117,9 @@ def check(commands: Sequence[str], folder: Path) -> list[str]:
         failures += wrong(each, report, "second process", hit=True)
         failures += wrong_files(each, report, interpreters)
         failures += wrong(each, run(each.command, joined(folder / "others", others)), "programs of others", hit=False)
-        for other in others:
-            misplaced = relabelled(other.folder, each.folder, folder / "misplaced")
-            title = f"programs of {other.title} in its own place"
+        if others:
+            misplaced = relabelled([other.folder for other in others], each.folder, folder / "misplaced")
+            title = "programs of others in its own place"
             failures += wrong(each, run(each.command, misplaced), title, hit=False, refused=True)
         print(f"{each.title}: {len(failures)} failures so far", flush=True)
     return failures
@@ -169,11 +169,11 @@ def joined(target: Path, interpreters: Sequence[Interpreter]) -> Path:
     return target
 
 
-def relabelled(source: Path, own: Path, target: Path) -> Path:
-    """Return a directory with the files of `source` in the folders in which the reader of `own` looks for its own."""
+def relabelled(sources: Sequence[Path], own: Path, target: Path) -> Path:
+    """Return a directory with the files of `sources` in the folders in which the reader of `own` looks for its own."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(mode=0o700)
-    files = [file for file in source.glob("*/*") if file.is_file()]
+    files = [file for source in sources for file in source.glob("*/*")]
     for key in own.iterdir():
         (target / key.name).mkdir(mode=0o700)
         for file in files:

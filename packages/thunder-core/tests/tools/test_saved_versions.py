@@ -89,6 +89,6 @@ def test_files_in_the_place_of_others(tmp_path: Path) -> None:
         for key in keys:
             (tmp_path / interpreter / key).mkdir(parents=True)
             (tmp_path / interpreter / key / hashlib.sha256(key.encode()).hexdigest()).write_text(key)
-    found = versions.relabelled(tmp_path / "theirs", tmp_path / "mine", tmp_path / "target")
+    found = versions.relabelled([tmp_path / "theirs"], tmp_path / "mine", tmp_path / "target")
     assert sorted(file.parent.name + file.read_text() for file in found.glob("*/*")) == ["ac", "bc"]
     assert found.stat().st_mode & 0o777 == 0o700

@@ -26,9 +26,12 @@ from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.events import EventLog
 from thunder.core.printer import PrintContext, trace_text
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import Symbol
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symint.expressions import number_of
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.symint.symbols import symbols_of
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
@@ -225,16 +228,42 @@ class _Writer:
     def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
         """Describe the program before it was differentiated."""
         trace = differentiable.split.source
+        source = {
+            "program": self.program(trace, "source"),
+            "arguments": [self._argument(p) for p in trace.args],
+            "remat": differentiable.remat,
+        }
         if "symbols" in trace.info:
-            raise Unsavable("gradients of symbolic sizes")
-        arguments = []
-        for p in trace.args:
-            if not isinstance(p, TensorProxy):
-                raise Unsavable(f"an input that is a {type(p).__name__}")
-            dtype, device = to_torch_dtype(p.dtype), to_torch_device(p.device)
-            arguments.append([p.name, list(p.shape), self._encode(dtype), str(device), p.requires_grad])
-        program = self.program(trace, "source")
-        return {"program": program, "arguments": arguments, "remat": differentiable.remat}
+            source |= self._sizes(differentiable.split, source)
+        return source
+
+    def _argument(self, p: Any) -> list[Any]:
+        if isinstance(p, NumberProxy):
+            return [p.name, self._encode(number_of(p).hint)]
+        if not isinstance(p, TensorProxy):
+            raise Unsavable(f"an input that is a {type(p).__name__}")
+        dtype, device = to_torch_dtype(p.dtype), to_torch_device(p.device)
+        shape = [[str(n), n.hint] if isinstance(n, SymbolicNumber) else n for n in p.shape]
+        return [p.name, shape, self._encode(dtype), str(device), p.requires_grad]
+
+    def _sizes(self, split: Split, source: Mapping[str, Any]) -> dict[str, Any]:
+        """Describe the constraints on symbolic sizes, if the source leads to the same trace and constraints again."""
+        symbols = split.source.info["symbols"]
+        if any(leaf.hint is None for leaf in symbols.leaves.values()):
+            raise Unsavable("gradients of data-dependent sizes")
+        constraints = [c.text() for c in symbols.constraints]
+        lines = [f"  c{i} = {c.text()}" for i, c in enumerate(split.constraints)]
+        leaves = [x[0] for a in source["arguments"] for x in (a[1] if len(a) > 2 else [a]) if isinstance(x, list)]
+        known = "\n".join([f"def constraints({', '.join(leaves)}):", *lines, "  return None"])
+        found = {
+            "known": {"name": "constraints", "text": known, "constants": {}},
+            "constraints": constraints,
+        }
+        again = _traced({**source, **found}, Decoder(self._fn))
+        same = _text_of(again, PrintContext(symbols=True)) == source["program"]["text"]
+        if not same or not {c.text() for c in again.info["symbols"].constraints} <= {*constraints}:
+            raise Unsavable("gradients of symbolic sizes that its source does not determine")
+        return found
 
     def program(self, trace: Trace, kind: str = "program") -> dict[str, Any]:
         """Return the text of a trace and its constants."""
@@ -301,8 +330,12 @@ def rebuilt(
             remat=source["remat"],
         )
         program = DifferentiableProgram(split, passes.to_execution, remat=source["remat"])
+        if "symbols" in trace.info:
+            program.backward_program(program.everything)  # adds constraints, like when it was compiled first
+            trace.info["symbols"].closed = True
     found, saved = _text_of(program.traces[-1], PrintContext()), content["programs"]["computation"]["text"]
-    if _with_common_names(found) != _with_common_names(saved):
+    constraints = {c.text() for c in trace.info["symbols"].constraints} if "symbols" in trace.info else set()
+    if _with_common_names(found) != _with_common_names(saved) or not constraints <= {*source.get("constraints", ())}:
         raise ThunderError(
             "gradients arrive for which no backward program was saved, and the saved program cannot be compiled anew: "
             "set THUNDER_CACHE=0, or remove the saved programs with `thunder cache prune --all`"
@@ -313,18 +346,39 @@ def rebuilt(
 def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
     """Return the trace of a saved source."""
     function = SavedText(source["program"]).function(decode, kind="source")
-    arguments = [
-        TensorProxy(
-            name=name, shape=tuple(shape), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad
-        )
-        for name, shape, dtype, device, grad in source["arguments"]
-    ]
-    trace = Trace(source["program"]["name"], args=arguments)
+    trace = Trace(source["program"]["name"])
+    arguments = [_proxy(trace, row, decode) for row in source["arguments"]]
+    trace.args = arguments
     with tracectx(trace):
         for p in arguments:
             prims.unpack_trivial(p)
-        prims.python_return(function(*arguments))
+        if "known" in source:
+            for p, dim, size in _symbolic_sizes(arguments):
+                trace.record(BoundSymbol(prims.size, (p, dim), {}, size.proxy))
+            leaves = [size for p in arguments for size in (p.shape if isinstance(p, TensorProxy) else [p.symbol])]
+            known = SavedText(source["known"]).function(decode, kind="source")
+            known(*[x for x in leaves if isinstance(x, SymbolicNumber)])
+        prims.python_return(function(*map(number_of, arguments)))
     return trace
+
+
+def _proxy(trace: Trace, row: Sequence[Any], decode: Decoder) -> Any:
+    """Return an argument of a saved source: a tensor, whose sizes may be symbolic, or a number."""
+    if len(row) == 2:
+        name, value = row
+        return symbols_of(trace).number(decode(value), name).proxy
+    name, shape, dtype, device, grad = row
+    sizes = [symbols_of(trace).size(n[1], n[0]) if isinstance(n, list) else n for n in shape]
+    return TensorProxy(
+        name=name, shape=tuple(sizes), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad
+    )
+
+
+def _symbolic_sizes(arguments: Sequence[Any]) -> Iterator[tuple[TensorProxy, int, Any]]:
+    for p in arguments:
+        for dim, size in enumerate(p.shape if isinstance(p, TensorProxy) else ()):
+            if isinstance(size, SymbolicNumber):
+                yield p, dim, size
 
 
 def _with_common_names(text: str) -> str:

@@ -36,7 +36,7 @@ from thunder.core.trace import Trace
 from thunder.extend import Compilation, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.options import Options
-from thunder.frontend.pipeline import Passes, needs_decorators
+from thunder.frontend.pipeline import Passes, graph_transforms, needs_decorators
 from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
 from thunder.passes.split import Split
@@ -167,7 +167,9 @@ def _saved_region(x: Any) -> Any:
 
 
 def _has_fusions(trace: Trace) -> bool:
-    return any(op.sym.is_fusion for op in trace.bound_symbols)
+    graphs = [op.sym.fn.trace for op in trace.bound_symbols if isinstance(op.sym.fn, CapturedRegion)]
+    own = any(op.sym.is_fusion for op in trace.bound_symbols if not isinstance(op.sym.fn, CapturedRegion))
+    return own or any(map(_has_fusions, graphs))
 
 
 class _Writer:
@@ -272,8 +274,6 @@ class _Writer:
 
 def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> dict[str, Any]:
     """Return the name of a trace, its text and its constants."""
-    if any(isinstance(op.sym.fn, CapturedRegion) for op in trace.bound_symbols):
-        raise Unsavable("a CUDA graph")
     context = PrintContext(symbols=kind == "source")
     text = _text_of(trace, context)  # collects the objects
     constants = {name: _constant(x, encode) for name, x in context.objects.items() if HELPERS.get(name) is not x}
@@ -283,6 +283,8 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
 
 
 def _constant(x: Any, encode: Encoder) -> Any:
+    if isinstance(x, CapturedRegion):
+        return ["graph", describe_program(x.trace, encode), x.settings]
     if not isinstance(x, Symbol):
         return encode(x)
     if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
@@ -320,7 +322,7 @@ def rebuilt(
     source = content["source"]
     compilation = Compilation(options.extra)
     executors = options.resolved_executors()
-    passes = Passes(executors, compilation, transforms, source["remat"])
+    passes = Passes(executors, compilation, (*transforms, *graph_transforms(options, transforms)), source["remat"])
     with log.active(), compiling(compilation):
         trace = _traced(source, decode)
         split = Split(

@@ -306,6 +306,10 @@ class Decoder:
         # Imported by name at run time: it is a module of a plugin.
         return importlib.import_module(module).load_region(data)
 
+    def graph(self, program: Any, settings: Any) -> Any:
+        """Return a stretch of a program that is captured as a CUDA graph, where there are such programs."""
+        raise Stale("a CUDA graph")
+
     def tensor(self, name: str, device: str, shape: list[int], stride: list[int]) -> torch.Tensor:
         """Return a constant tensor."""
         found = self._tensors[name].to(device).reshape(shape)
@@ -421,6 +425,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tensors": Decoder.tensor_check,
     "generator": Decoder.generator,
     "region": Decoder.region,
+    "graph": lambda d, program, settings: d.graph(program, settings),
     "symbol": lambda d, x: opaque_symbol(d(x)),
     "derived": lambda d, what, function, more: _derived_symbol(what, d(function), d(more)).fn,
     "operator": lambda d, name: _operator(name),

@@ -23,7 +23,7 @@ from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import ERRORS, Names, Refused, verify
 
-__all__ = ["SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
+__all__ = ["ProgramDecoder", "SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
 
 _counter = itertools.count()
 _BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
@@ -117,6 +117,25 @@ class SavedText:
         return function
 
 
+class ProgramDecoder(Decoder):
+    """Decodes the constants of one entry, also those that contain programs: stretches that are CUDA graphs.
+
+    `shared` is what all entries of one callable share: the memory of graphs.
+    """
+
+    def __init__(self, root: Any, shared: dict[str, Any]):
+        super().__init__(root)
+        self._shared = shared
+
+    def graph(self, program: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
+        """Return a stretch of a program that is captured as a CUDA graph."""
+        function = SavedText(program).function(self)
+        # Imported by name at run time, and only for programs with graphs: they belong to a higher layer.
+        module = importlib.import_module("thunder.transforms.captured_region")
+        memory = self._shared.setdefault("memory", module.Memory())
+        return module.loaded_region(function, settings, memory)
+
+
 class Opaque:
     """The namespace `torch` of the source of a program: its functions are operations that a trace records."""
 
@@ -146,7 +165,7 @@ def _is_foreign_function(constant: Any) -> bool:
 
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
-    if _is(constant, "region", 3):
+    if _is(constant, "region", 3) or _is(constant, "graph", 3):
         return True
     if _is(constant, "symbol", 2):
         return _may_be_called(constant[1])

@@ -19,6 +19,9 @@ from thunder import plugins
 from thunder.capture.base import sources
 from thunder.capture.base.sources import Argument, Root, Source
 from thunder.capture.capture import Captured
+from thunder.capture.higher_order.branching import Branch
+from thunder.capture.higher_order.custom_function import CustomPrograms
+from thunder.capture.higher_order.gradient_hooks import Node
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
 from thunder.core import prims
 from thunder.core.devices import to_device, to_torch_device
@@ -39,13 +42,14 @@ from thunder.frontend.options import Options
 from thunder.frontend.pipeline import Passes, graph_transforms, needs_decorators
 from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
+from thunder.passes.checkpoint import Region
 from thunder.passes.split import Split
 from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
 from thunder.runtime.torch_private import at_end_of_backward
-from thunder.saved.constants import Decoder, Encoder, Path
+from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
-from thunder.saved.programs import SavedText, backward_folder, describe_layout, key_text
+from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
 from thunder.saved.verify import Refused
 from thunder.transforms.captured_region import CapturedRegion
@@ -187,7 +191,7 @@ class _Writer:
             raise Unsavable("hashes, the order of a set or lines of sources, which differ between processes")
         s, differentiable = self._specialization, self._specialization.differentiable
         last = differentiable.traces[-1] if isinstance(differentiable, DifferentiableProgram) else s.traces[-1]
-        programs = {"prologue": self.program(s.prologue_traces[-1], "prologue"), "computation": self.program(last)}
+        programs = {"prologue": self._prologue(s.prologue_traces[-1]), "computation": self.program(last)}
         if s.epilogue_traces:
             programs["epilogue"] = self.program(s.epilogue_traces[-1])
         layout = source = None
@@ -218,6 +222,19 @@ class _Writer:
             },
         }
 
+    def _prologue(self, trace: Trace) -> dict[str, Any]:
+        try:
+            return self.program(trace, "prologue")
+        except Refused:
+            guarded: Any = self._specialization.guarded
+            for guard in () if guarded is None else guarded.guards.values():
+                source = guard.source
+                while source is not None and not isinstance(source, sources.Call):
+                    source = source.parent
+                if source is not None:  # no saved program calls functions of the user
+                    raise Unsavable(f"{source}, a memoized function that its prologue calls") from None
+            raise
+
     def _path(self, path: Any) -> dict[str, Any]:
         encode = self._encode
         return {
@@ -235,9 +252,24 @@ class _Writer:
             "arguments": [self._argument(p) for p in trace.args],
             "remat": differentiable.remat,
         }
-        if "symbols" in trace.info:
+        symbols, constants = trace.info.get("symbols"), source["program"]["constants"].values()
+        if symbols is not None:
             source |= self._sizes(differentiable.split, source)
+        if symbols is not None or any(isinstance(x, list) and x[0] in WITH_PROGRAMS for x in constants):
+            self._check_source(source)
         return source
+
+    def _check_source(self, source: Mapping[str, Any]) -> None:
+        """Raise `Unsavable` unless the source leads to the same trace again, with the same constraints."""
+        try:
+            again = _traced(source, ProgramDecoder(self._fn, {}))
+        except Exception as error:
+            raise Unsavable(f"a program whose gradients cannot be compiled anew ({error})") from None
+        same = _with_common_names(_text_of(again, PrintContext(symbols=True)))
+        if same != _with_common_names(source["program"]["text"]) or not _constraints(again) <= {
+            *source.get("constraints", ())
+        }:
+            raise Unsavable("a program whose gradients cannot be compiled anew: its source does not determine it")
 
     def _argument(self, p: Any) -> list[Any]:
         if isinstance(p, NumberProxy):
@@ -249,7 +281,7 @@ class _Writer:
         return [p.name, shape, self._encode(dtype), str(device), p.requires_grad]
 
     def _sizes(self, split: Split, source: Mapping[str, Any]) -> dict[str, Any]:
-        """Describe the constraints on symbolic sizes, if the source leads to the same trace and constraints again."""
+        """Describe the constraints on symbolic sizes, and those that were known before differentiation as a program."""
         symbols = split.source.info["symbols"]
         if any(leaf.hint is None for leaf in symbols.leaves.values()):
             raise Unsavable("gradients of data-dependent sizes")
@@ -257,15 +289,7 @@ class _Writer:
         lines = [f"  c{i} = {c.text()}" for i, c in enumerate(split.constraints)]
         leaves = [x[0] for a in source["arguments"] for x in (a[1] if len(a) > 2 else [a]) if isinstance(x, list)]
         known = "\n".join([f"def constraints({', '.join(leaves)}):", *lines, "  return None"])
-        found = {
-            "known": {"name": "constraints", "text": known, "constants": {}},
-            "constraints": constraints,
-        }
-        again = _traced({**source, **found}, Decoder(self._fn))
-        same = _text_of(again, PrintContext(symbols=True)) == source["program"]["text"]
-        if not same or not {c.text() for c in again.info["symbols"].constraints} <= {*constraints}:
-            raise Unsavable("gradients of symbolic sizes that its source does not determine")
-        return found
+        return {"known": {"name": "constraints", "text": known, "constants": {}}, "constraints": constraints}
 
     def program(self, trace: Trace, kind: str = "program") -> dict[str, Any]:
         """Return the text of a trace and its constants."""
@@ -276,7 +300,12 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
     """Return the name of a trace, its text and its constants."""
     context = PrintContext(symbols=kind == "source")
     text = _text_of(trace, context)  # collects the objects
-    constants = {name: _constant(x, encode) for name, x in context.objects.items() if HELPERS.get(name) is not x}
+    nested = {id(op.sym): op for op in trace.bound_symbols if kind == "source"}
+    constants = {
+        name: _composite(nested[id(x)], encode) if id(x) in nested else _constant(x, encode)
+        for name, x in context.objects.items()
+        if HELPERS.get(name) is not x
+    }
     program = {"name": trace.name, "text": text, "constants": constants}
     SavedText(program).check(kind)
     return program
@@ -285,11 +314,29 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
 def _constant(x: Any, encode: Encoder) -> Any:
     if isinstance(x, CapturedRegion):
         return ["graph", describe_program(x.trace, encode), x.settings]
+    if isinstance(x, Node):
+        raise Unsavable("hooks on gradients, which are functions that no saved program calls")
+    if isinstance(x, Branch):
+        raise Unsavable("the branches of torch.cond")
     if not isinstance(x, Symbol):
         return encode(x)
     if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
         return ["symbol", encode(x.fn)]
     raise Unsavable(f"the operation {x.name}")
+
+
+def _composite(op: BoundSymbol, encode: Encoder) -> Any:
+    """Return the JSON of an operation that exists in its program only, with the programs that define it."""
+    if isinstance(op.sym, Region):
+        inner = Trace("checkpoint", args=op.args)
+        inner.names.update(n for part in op.subsymbols for n in (*part.arg_names, *part.out_names))
+        inner.bound_symbols += [*op.subsymbols, BoundSymbol(prims.python_return, (op.output,), {}, None)]
+        return ["checkpoint", describe_program(inner, encode, "source"), op.sym.same_random_numbers]
+    programs = getattr(op.sym, "programs", None)
+    if isinstance(programs, CustomPrograms):
+        forward, backward = (describe_program(trace, encode, "source") for trace in programs.traces())
+        return ["custom", forward, backward, programs.settings()]
+    return _constant(op.sym, encode)
 
 
 def _text_of(trace: Trace, context: PrintContext) -> str:
@@ -336,13 +383,17 @@ def rebuilt(
             program.backward_program(program.everything)  # adds constraints, like when it was compiled first
             trace.info["symbols"].closed = True
     found, saved = _text_of(program.traces[-1], PrintContext()), content["programs"]["computation"]["text"]
-    constraints = {c.text() for c in trace.info["symbols"].constraints} if "symbols" in trace.info else set()
+    constraints = _constraints(trace)
     if _with_common_names(found) != _with_common_names(saved) or not constraints <= {*source.get("constraints", ())}:
         raise ThunderError(
             "gradients arrive for which no backward program was saved, and the saved program cannot be compiled anew: "
             "set THUNDER_CACHE=0, or remove the saved programs with `thunder cache prune --all`"
         )
     return program
+
+
+def _constraints(trace: Trace) -> set[str]:
+    return {c.text() for c in trace.info["symbols"].constraints} if "symbols" in trace.info else set()
 
 
 def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:

@@ -18,7 +18,7 @@ from thunder.core.tracebacks import PROGRAM_PREFIX
 from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.names import HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
-from thunder.saved.constants import Decoder, Encoder, opaque_symbol
+from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
 from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import ERRORS, Names, Refused, verify
@@ -75,6 +75,8 @@ class SavedText:
         constants = self.constants
         if not _RESERVED.isdisjoint(constants):
             raise Refused("a constant with the name of a module or a function")
+        if kind != "source" and any(isinstance(x, list) and x[:1] in _OF_SOURCES for x in constants.values()):
+            raise Refused("an operation that only sources have")
         if kind == "program" and any(map(_is_foreign_function, constants.values())):
             raise Refused("a function that is no operator of torch")
         names = Names(
@@ -118,7 +120,7 @@ class SavedText:
 
 
 class ProgramDecoder(Decoder):
-    """Decodes the constants of one entry, also those that contain programs: stretches that are CUDA graphs.
+    """Decodes the constants of one entry, also those that contain programs.
 
     `shared` is what all entries of one callable share: the memory of graphs.
     """
@@ -127,13 +129,20 @@ class ProgramDecoder(Decoder):
         super().__init__(root)
         self._shared = shared
 
-    def graph(self, program: Mapping[str, Any], settings: Mapping[str, Any]) -> Any:
-        """Return a stretch of a program that is captured as a CUDA graph."""
-        function = SavedText(program).function(self)
-        # Imported by name at run time, and only for programs with graphs: they belong to a higher layer.
-        module = importlib.import_module("thunder.transforms.captured_region")
-        memory = self._shared.setdefault("memory", module.Memory())
-        return module.loaded_region(function, settings, memory)
+    def with_programs(self, tag: str, *parts: Any) -> Any:
+        """Return the stretch of a program, or the operation of a source, that programs define."""
+        kind = "program" if tag == "graph" else "source"
+        functions = [SavedText(x).function(self, kind=kind) for x in parts[:-1]]
+        # Imported by name at run time, and only for programs that need them: they belong to higher layers.
+        if tag == "graph":
+            module = importlib.import_module("thunder.transforms.captured_region")
+            memory = self._shared.setdefault("memory", module.Memory())
+            return module.loaded_region(*functions, parts[-1], memory)
+        if tag == "checkpoint":
+            module = importlib.import_module("thunder.passes.checkpoint")
+            return module.region_of(*functions, same_random_numbers=parts[-1] is True)
+        module = importlib.import_module("thunder.capture.higher_order.custom_function")
+        return module.loaded_function(*functions, parts[-1])
 
 
 class Opaque:
@@ -153,6 +162,8 @@ def _is(constant: Any, tag: str, length: int) -> bool:
     return isinstance(constant, list) and len(constant) == length and constant[0] == tag
 
 
+_WITH_PROGRAMS = [[tag] for tag in WITH_PROGRAMS]
+_OF_SOURCES = (["checkpoint"], ["custom"])
 _FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")
 
 
@@ -165,7 +176,7 @@ def _is_foreign_function(constant: Any) -> bool:
 
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
-    if _is(constant, "region", 3) or _is(constant, "graph", 3):
+    if _is(constant, "region", 3) or (isinstance(constant, list) and constant[:1] in _WITH_PROGRAMS):
         return True
     if _is(constant, "symbol", 2):
         return _may_be_called(constant[1])

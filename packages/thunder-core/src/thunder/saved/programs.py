@@ -133,15 +133,13 @@ class ProgramDecoder(Decoder):
         """Return the stretch of a program, or the operation of a source, that programs define."""
         kind = "program" if tag == "graph" else "source"
         functions = [SavedText(x).function(self, kind=kind) for x in parts[:-1]]
-        # Imported by name at run time, and only for programs that need them: they belong to higher layers.
+        # Imported by name at run time, and only for programs that need it: it belongs to a higher layer.
+        module = importlib.import_module(_MODULES[tag])
         if tag == "graph":
-            module = importlib.import_module("thunder.transforms.captured_region")
             memory = self._shared.setdefault("memory", module.Memory())
             return module.loaded_region(*functions, parts[-1], memory)
         if tag == "checkpoint":
-            module = importlib.import_module("thunder.passes.checkpoint")
             return module.region_of(*functions, same_random_numbers=parts[-1] is True)
-        module = importlib.import_module("thunder.capture.higher_order.custom_function")
         return module.loaded_function(*functions, parts[-1])
 
 
@@ -162,6 +160,8 @@ def _is(constant: Any, tag: str, length: int) -> bool:
     return isinstance(constant, list) and len(constant) == length and constant[0] == tag
 
 
+_MODULES = {"graph": "thunder.transforms.captured_region", "checkpoint": "thunder.passes.checkpoint",
+            "custom": "thunder.capture.higher_order.custom_function"}  # fmt: skip
 _WITH_PROGRAMS = [[tag] for tag in WITH_PROGRAMS]
 _OF_SOURCES = (["checkpoint"], ["custom"])
 _FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")

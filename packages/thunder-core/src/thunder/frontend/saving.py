@@ -247,7 +247,7 @@ class _Writer:
     def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
         """Describe the program before it was differentiated."""
         trace = differentiable.split.source
-        source = {
+        source: dict[str, Any] = {
             "program": self.program(trace, "source"),
             "arguments": [self._argument(p) for p in trace.args],
             "remat": differentiable.remat,

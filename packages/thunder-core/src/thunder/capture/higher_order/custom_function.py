@@ -318,7 +318,9 @@ def _symbol(
     if whole:
         rule.backward = differentiate  # type: ignore[attr-defined]  # for callers that have already run the operation
     sym.grad(rule)
-    sym.programs = CustomPrograms(cls.__name__, inputs, output, results, forward, backward, whole, once)
+    sym.programs = CustomPrograms(  # type: ignore[attr-defined]
+        cls.__name__, inputs, output, results, forward, backward, whole, once
+    )
     return sym
 
 

@@ -298,12 +298,15 @@ class _Writer:
 
 def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> dict[str, Any]:
     """Return the name of a trace, its text and its constants."""
-    context = PrintContext(symbols=kind == "source")
-    text = _text_of(trace, context)  # collects the objects
+    printed = trace.printed() if kind != "source" else None
+    if printed is None:
+        context = PrintContext(symbols=kind == "source")
+        printed = trace_text(trace, depth=0, decorators=False, context=context), context.objects
+    text, objects = _without_comments(printed[0]), printed[1]
     nested = {id(op.sym): op for op in trace.bound_symbols if kind == "source"}
     constants = {
         name: _composite(nested[id(x)], encode) if id(x) in nested else _constant(x, encode)
-        for name, x in context.objects.items()
+        for name, x in objects.items()
         if HELPERS.get(name) is not x
     }
     program = {"name": trace.name, "text": text, "constants": constants}
@@ -341,18 +344,17 @@ def _composite(op: BoundSymbol, encode: Encoder) -> Any:
 
 def _text_of(trace: Trace, context: PrintContext) -> str:
     """Return the text of a trace without imports and comments, in ASCII."""
-    text = trace_text(trace, depth=0, decorators=False, context=context)
-    lines = text[text.index("def ") :].split("\n")
-    kept = [_without_comment(line) for line in lines if not line.lstrip().startswith("#")]
-    return "\n".join(kept if len(kept) > 1 else [*kept, "  pass"]).encode("ascii", "backslashreplace").decode()
+    return _without_comments(trace_text(trace, depth=0, decorators=False, context=context))
 
 
-_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
+_COMMENTS = re.compile(r'^[ ]*#.*\n|  # \w+: "[^"\n]*"$', re.MULTILINE)
 
 
-def _without_comment(line: str) -> str:
-    """Return a line without the type of its result."""
-    return _COMMENT.sub("", line)
+def _without_comments(text: str) -> str:
+    """Return a text without imports, without lines of comments, and without the types of results."""
+    text = _COMMENTS.sub("", text[text.index("def ") :])
+    text = text if "\n" in text else f"{text}\n  pass"
+    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
 # -- compiling a saved program anew -----------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ class _Writer:
             again = _traced(source, ProgramDecoder(self._fn, {}))
         except Exception as error:
             raise Unsavable(f"a program whose gradients cannot be compiled anew ({error})") from None
-        same = _with_common_names(_text_of(again, PrintContext(symbols=True)))
+        same = _with_common_names(_text_of(again, PrintContext(symbols=True, types=False)))
         if same != _with_common_names(source["program"]["text"]) or not _constraints(again) <= {
             *source.get("constraints", ())
         }:
@@ -300,7 +300,7 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
     """Return the name of a trace, its text and its constants."""
     printed = trace.printed() if kind != "source" else None
     if printed is None:
-        context = PrintContext(symbols=kind == "source")
+        context = PrintContext(symbols=kind == "source", types=False)
         printed = trace_text(trace, depth=0, decorators=False, context=context), context.objects
     text, objects = _without_comments(printed[0]), printed[1]
     nested = {id(op.sym): op for op in trace.bound_symbols if kind == "source"}
@@ -347,13 +347,14 @@ def _text_of(trace: Trace, context: PrintContext) -> str:
     return _without_comments(trace_text(trace, depth=0, decorators=False, context=context))
 
 
-_COMMENTS = re.compile(r'^[ ]*#.*\n|  # \w+: "[^"\n]*"$', re.MULTILINE)
+_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
 
 
 def _without_comments(text: str) -> str:
     """Return a text without imports, without lines of comments, and without the types of results."""
-    text = _COMMENTS.sub("", text[text.index("def ") :])
-    text = text if "\n" in text else f"{text}\n  pass"
+    lines = [line for line in text[text.index("def ") :].split("\n") if not line.lstrip().startswith("#")]
+    kept = [_COMMENT.sub("", line) if line[-1:] == '"' and "  # " in line else line for line in lines]
+    text = "\n".join(kept if len(kept) > 1 else [*kept, "  pass"])
     return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 

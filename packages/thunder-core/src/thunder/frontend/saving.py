@@ -171,9 +171,10 @@ def _saved_region(x: Any) -> Any:
 
 
 def _has_fusions(trace: Trace) -> bool:
-    graphs = [op.sym.fn.trace for op in trace.bound_symbols if isinstance(op.sym.fn, CapturedRegion)]
-    own = any(op.sym.is_fusion for op in trace.bound_symbols if not isinstance(op.sym.fn, CapturedRegion))
-    return own or any(map(_has_fusions, graphs))
+    for op in trace.bound_symbols:
+        if op.sym.is_fusion and not (isinstance(op.sym.fn, CapturedRegion) and not _has_fusions(op.sym.fn.trace)):
+            return True
+    return False
 
 
 class _Writer:

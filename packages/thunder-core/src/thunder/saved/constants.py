@@ -184,9 +184,10 @@ class Encoder:
 
     def tensor_check(self, x: TensorCheck) -> list[Any]:
         """Encode the metadata that a prologue expects of tensors."""
+        classes = {cls: self.reference(cls) for cls in {cls for cls, *_ in x.expected}}
         rows = []
         for (cls, *metadata), dims, keys in zip(x.expected, x.dims, x.dispatch_keys):
-            rows.append([self.reference(cls), self(tuple(metadata)), sorted(dims), keys])
+            rows.append([classes[cls], self(tuple(metadata)), sorted(dims), keys])
         return ["tensors", rows, [str(name) for name in x.names], self(x.same)]
 
 

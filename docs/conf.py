@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import api_pages
 import operator_page
+from docutils import nodes
 
 project = "thunder"
 author = "The thunder developers"
@@ -55,9 +56,17 @@ def _code_spans(app: object, what: str, name: str, obj: object, options: object,
 
 
 def _own_docstrings_only(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """A class without a docstring of its own shows none, and not the one of `object` or `Enum`."""
-    if inspect.isclass(obj) and obj.__dict__.get("__doc__") is None:
+    """A class without a docstring of its own shows none, and not the one of `object` or `Enum`; nor do named fields."""
+    inherited = inspect.isclass(obj) and obj.__dict__.get("__doc__") is None
+    if inherited or (lines and lines[0].startswith("Alias for field number")):
         lines.clear()
+
+
+def _mark_long_code(app: object, doctree: nodes.document, name: str) -> None:
+    """Give long code a class, so that it may break in the cells of a table, where short code stays on one line."""
+    for literal in doctree.findall(nodes.literal):
+        if len(literal.astext()) > 30:
+            literal["classes"].append("long")
 
 
 def setup(app) -> None:
@@ -66,3 +75,4 @@ def setup(app) -> None:
     api_pages.write(Path(app.srcdir) / "generated")
     app.connect("autodoc-process-docstring", _own_docstrings_only)
     app.connect("autodoc-process-docstring", _code_spans)
+    app.connect("doctree-resolved", _mark_long_code)

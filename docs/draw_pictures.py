@@ -1,106 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the committed pictures of the documentation: `python docs/draw_pictures.py` writes docs/pictures/*.svg.
 
-The charts show the numbers of docs/pictures/results.json, which stand in docs/performance.md, too. Each picture is a
-card with a background of its own, which follows the colors that the reader prefers: it is readable on any page.
+The charts (chart_pictures.py) show the numbers of docs/measurements/*.json, which stand in docs/performance.md, too.
+Each picture is a card with a background of its own, which follows the colors that the reader prefers: it is readable on
+any page.
 """
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
-from xml.sax.saxutils import escape
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from chart_pictures import charts
+from svg_picture import Picture
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 
-STYLE = """\
-  <style>
-    .card { fill: #ffffff; stroke: #dde3ea } .box { fill: #f4f6f9; stroke: #94a3b8 }
-    .own { fill: #e3eefc; stroke: #2f7de1 }
-    .bar { fill: #aab4c2 } .bar.ours { fill: #2f7de1 }
-    .line { stroke: #64748b; stroke-width: 1.5; fill: none } .head { fill: #64748b }
-    text { font-family: Helvetica, Arial, sans-serif; fill: #0f172a } .quiet { fill: #556070 }
-    .code { font-family: Menlo, Consolas, DejaVu Sans Mono, monospace }
-    @media (prefers-color-scheme: dark) {
-      .card { fill: #1a1d21; stroke: #343a42 } .box { fill: #262b32; stroke: #64748b }
-      .own { fill: #1b3557; stroke: #5b9cf0 }
-      .bar { fill: #566172 } .bar.ours { fill: #5b9cf0 } .line { stroke: #94a3b8 } .head { fill: #94a3b8 }
-      text { fill: #e6eaf0 } .quiet { fill: #a3afbf }
-    }
-  </style>
-"""
 
-
-class Picture:
-    """An SVG file that is drawn step by step."""
-
-    def __init__(self, width: int, height: int, title: str):
-        self.size, self.title = (width, height), title
-        self.parts: list[str] = [
-            f'<rect class="card" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="10"/>'
-        ]
-
-    def text(self, x: float, y: float, text: str, *, size: float = 13, kind: str = "", anchor: str = "start") -> None:
-        """Write one line; the font is bold if `kind` contains "bold"."""
-        weight = ' font-weight="bold"' if "bold" in kind else ""
-        names = " ".join(name for name in kind.split() if name != "bold")
-        cls = f' class="{names}"' if names else ""
-        self.parts.append(
-            f'<text{cls} x="{x:g}" y="{y:g}" font-size="{size:g}"{weight} text-anchor="{anchor}">{escape(text)}</text>'
-        )
-
-    def bar(self, x: float, y: float, width: float, height: float, kind: str) -> None:
-        """Draw a bar of a chart."""
-        self.parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"/>')
-
-    def box(self, x: float, y: float, width: float, height: float, title: str, *lines: str, kind: str = "box") -> None:
-        """Draw a box with a title and lines below it; a line in backquotes is code."""
-        self.parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7"/>')
-        top = y + (height - 18 * len(lines)) / 2 + 5
-        self.text(x + width / 2, top, title, size=14, kind="bold", anchor="middle")
-        for number, line in enumerate(lines, start=1):
-            code = line.startswith("`")
-            self.text(
-                x + width / 2, top + 18 * number, line.strip("`"), size=11.5 if code else 12.5,
-                kind="code" if code else "quiet", anchor="middle",
-            )  # fmt: skip
-
-    def arrow(self, *points: tuple[float, float], label: str = "", at: tuple[float, float] | None = None) -> None:
-        """Draw an arrow through points, with a label at a point."""
-        path = " L ".join(f"{x:g} {y:g}" for x, y in points)
-        self.parts.append(f'<path class="line" d="M {path}" marker-end="url(#arrow)"/>')
-        if at is not None:
-            self.text(*at, label, size=12, kind="quiet", anchor="middle")
-
-    def svg(self) -> str:
-        """Return the text of the file."""
-        width, height = self.size
-        body = "\n".join(f"  {part}" for part in self.parts)
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-            f'role="img" aria-labelledby="title">\n  <title id="title">{escape(self.title)}</title>\n{STYLE}'
-            '  <defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
-            'orient="auto"><path class="head" d="M 0 1 L 10 5 L 0 9 z"/></marker></defs>\n'
-            f"{body}\n</svg>\n"
-        )
-
-
-def chart(result: dict) -> Picture:
-    """Draw the bars of one result; shorter is better in all of them."""
-    bars = result["bars"]
-    says = ", ".join(f"{name} {value:g}" for name, value in bars.items())
-    picture = Picture(241, 76 + 40 * 3 + 24, f"{result['title']}: {result['subject']}: {says}")
-    picture.text(18, 32, result["title"], size=17, kind="bold")
-    picture.text(18, 52, result["subject"], size=11.5, kind="quiet")
-    largest = max(bars.values())
-    for number, (name, value) in enumerate(bars.items()):
-        y = 70 + 40 * number
-        picture.text(18, y + 10, name, size=12, kind="bold" if name == "thunder" else "")
-        length = 155 * value / largest
-        picture.bar(18, y + 15, length, 13, "bar ours" if name == "thunder" else "bar")
-        picture.text(18 + length + 6, y + 26, f"{value:g}", size=12)
-    picture.text(18, 206, result["where"], size=11, kind="quiet")
-    return picture
+def overview() -> Picture:
+    """Draw the architecture: from Python to kernels."""
+    p = Picture(860, 300, "From Python to kernels: a trace is captured, rewritten, and claimed by executors")
+    for x, title in ((103, "Python"), (325, "Trace"), (545, "Transforms"), (760, "Executors")):
+        p.text(x, 38, title, size=16, kind="bold", anchor="middle")
+    p.code(
+        20,
+        54,
+        170,
+        150,
+        "@thunder.jit",
+        "def f(x, gate, up):",
+        "  a = F.silu(x @ gate)",
+        "  return a * (x @ up)",
+        kind="box",
+    )
+    p.code(244, 54, 162, 150, "t0 = matmul(x, gate)", "t4 = silu(t0)", "t5 = matmul(x, up)", "t6 = mul(t4, t5)")
+    p.text(36, 190, "a function or a module", size=12, kind="quiet")
+    p.text(256, 190, "straight-line Python", size=12, kind="quiet")
+    for number, name in enumerate(("gradients", "what to save, recompute", "autocast, LoRA, int8", "yours")):
+        p.label(464, 54 + 39.5 * number, 162, 31.5, name, "green open" if name == "yours" else "green")
+    executors = {"Triton, nvFuser": "orange", "cuDNN, apex": "orange", "TransformerEngine": "orange"}
+    executors |= {"yours: a wheel": "orange open", "PyTorch: the rest": "box"}
+    for number, (name, kind) in enumerate(executors.items()):
+        p.label(684, 54 + 31 * number, 152, 26, name, kind)
+    for x, name in ((186, "capture"), (406, "rewrite"), (626, "claim")):
+        p.arrow((x + 5, 129), (x + 53, 129), label=name, at=(x + 29, 118))
+    p.arrow((760, 212), (760, 262), (103, 262), (103, 210))
+    p.text(
+        430,
+        284,
+        "guards: the next call runs the compiled program, or recompiles",
+        size=12.5,
+        kind="quiet",
+        anchor="middle",
+    )
+    return p
 
 
 def life_of_a_call() -> Picture:
@@ -177,10 +132,13 @@ def life_of_a_plugin() -> Picture:
 
 def pictures() -> dict[str, str]:
     """Return the text of each picture, by the name of its file."""
-    results = json.loads((FOLDER / "results.json").read_text(encoding="utf-8"))
-    drawn = {result["file"]: chart(result) for result in results}
-    drawn |= {"life_of_a_call": life_of_a_call(), "layers": layers(), "life_of_a_plugin": life_of_a_plugin()}
-    return {f"{name}.svg": picture.svg() for name, picture in drawn.items()}
+    drawn = {
+        "overview": overview(),
+        "life_of_a_call": life_of_a_call(),
+        "layers": layers(),
+        "life_of_a_plugin": life_of_a_plugin(),
+    }
+    return {f"{name}.svg": picture.svg() for name, picture in {**charts(), **drawn}.items()}
 
 
 if __name__ == "__main__":

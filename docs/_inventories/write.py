@@ -11,9 +11,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 
-# page -> kind -> names. "$" in a page stands for the name.
+# page -> kind -> names. "$" in a page stands for the name, which is the anchor, too, unless the page has another one.
 PYTHON = {
-    "library/functions.html": {"class": "int float bool str list tuple dict set frozenset bytes object type slice"},
+    "library/functions.html": {"class": "int float bool object type slice"},
+    "library/stdtypes.html": {"class": "str list tuple dict set frozenset bytes"},
     "library/constants.html": {"data": "None"},
     "library/typing.html": {"data": "typing.Any typing.Literal typing.Optional typing.Union"},
     "library/collections.abc.html": {
@@ -32,16 +33,17 @@ TORCH = {
     "tensor_attributes.html": {"class": "torch.dtype torch.device torch.layout torch.memory_format"},
     "fx.html": {"class": "torch.fx.GraphModule torch.fx.Graph torch.fx.Node"},
     "generated/$.html": {
-        "class": "torch.nn.Module torch.nn.Linear torch.nn.Parameter torch.Generator torch.cuda.CUDAGraph",
+        "class": "torch.nn.Module torch.nn.Linear torch.Generator torch.cuda.CUDAGraph",
         "function": "torch.compile torch.no_grad torch.vmap torch.func.grad torch.cond",
     },
+    "generated/torch.nn.parameter.Parameter.html#torch.nn.parameter.Parameter": {"class": "torch.nn.Parameter"},
 }
 
 
 def inventory(project: str, pages: dict[str, dict[str, str]]) -> bytes:
     """Return an inventory in Sphinx's format, version 2."""
     lines = [
-        f"{name} py:{kind} 1 {page.replace('$', name)}#$ -\n"
+        f"{name} py:{kind} 1 {page.replace('$', name)}{'' if '#' in page else '#$'} -\n"
         for page, kinds in pages.items()
         for kind, names in kinds.items()
         for name in names.split()

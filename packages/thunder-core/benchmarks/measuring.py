@@ -171,7 +171,13 @@ class Report:
                 }
                 for row in self.rows
             ]
-            options.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1), encoding="utf-8")
+            found = {
+                "date": datetime.date.today().isoformat(),
+                "machine": machine(),
+                "command": f"python {' '.join(sys.argv)}",
+                "rows": rows,
+            }
+            options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
         sys.exit(0 if all(bar.met for row in self.rows for bar in row.bars) else 1)
 
 

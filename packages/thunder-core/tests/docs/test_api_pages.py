@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.util
 import inspect
@@ -71,3 +72,12 @@ def test_the_inventories_are_up_to_date() -> None:
     for name, project, pages in (("python", "Python", writing.PYTHON), ("torch", "PyTorch", writing.TORCH)):
         written, committed = writing.inventory(project, pages), (DOCS / "_inventories" / f"{name}.inv").read_bytes()
         assert len({zlib.decompress(text.split(b"zlib.\n", 1)[1]) for text in (written, committed)}) == 1
+
+
+def test_the_names_of_the_inventories_exist() -> None:
+    """Python and torch have each name to which our pages link."""
+    writing = load("_inventories/write")
+    for pages in (writing.PYTHON, writing.TORCH):
+        for name in " ".join(names for kinds in pages.values() for names in kinds.values()).split():
+            found = name == "None" or hasattr(builtins, name) or pkgutil.resolve_name(name) is not None
+            assert found, name

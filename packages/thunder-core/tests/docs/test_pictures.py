@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
-RESULTS = json.loads((DOCS / "pictures" / "results.json").read_text("utf-8"))
+MEASUREMENTS = sorted((DOCS / "measurements").glob("*.json"))
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +32,19 @@ def test_the_pictures_are_up_to_date(drawing: ModuleType) -> None:
         assert f"pictures/{name}" in pages
 
 
-@pytest.mark.parametrize("result", RESULTS, ids=[result["file"] for result in RESULTS])
-def test_a_charts_numbers_stand_on_the_page(result: dict) -> None:
-    """All numbers of a chart stand in one row of the first table of docs/performance.md, thunder's first."""
-    table = (DOCS / "performance.md").read_text("utf-8").partition("\n## ")[0]
-    rows = [re.findall(r"[\d.]+", row.partition("|")[2].partition("|")[2]) for row in table.splitlines()]
-    wanted = [f"{value:g}" for value in result["bars"].values()]
-    assert any(set(wanted) <= set(row) for row in rows), wanted
+@pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.stem)
+def test_the_page_has_the_measured_numbers(path: Path) -> None:
+    """Each row of a file in docs/measurements stands on docs/performance.md, below the command that measured it."""
+    measured = json.loads(path.read_text("utf-8"))
+    section = (DOCS / "performance.md").read_text("utf-8").split(measured["command"])
+    assert len(section) > 1, f"no section names {measured['command']}"
+    rows = "".join(section[1:]).splitlines()
+    for row in measured["rows"]:
+        cells = [row["name"], *row["cells"].values()]
+        assert any(line.startswith("| ") and in_order(cells, line) for line in rows), cells
+
+
+def in_order(cells: list[str], line: str) -> bool:
+    """Return whether cells stand in a line of a table, in this order."""
+    found = iter(cell.strip() for cell in line.split("|"))
+    return all(cell in found for cell in cells)

@@ -18,6 +18,7 @@ from thunder.examine import Report
 from thunder.examine.graph import MAX_NODES, draw
 from thunder.examine.lines import lines_of
 from thunder.examine.program import compile_call
+from thunder.extend import get_all_executors
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -112,6 +113,24 @@ def test_why_an_executor_does_not_claim() -> None:
     assert any(title and "not acme: only <float64> (mul)" in title for title in titles)
     assert page.classes("e0") and page.classes("e1")
     assert re.search(r"acme:\s+1 operation\b", page.text)
+
+
+def test_no_reason_of_executors_that_run_no_such_operation() -> None:
+    """The default executors include some for few operations: the page says nothing of them elsewhere, as the text."""
+    page = Parsed(thunder.examine(Net(), torch.randn(4, 8)).html())
+    assert "flex_attention" in [executor.name for executor in get_all_executors()]
+    assert not page.classes("why") and "flex_attention" not in page.text
+
+
+def test_what_differs_between_the_programs_of_a_function() -> None:
+    """Each program with the reason of its compilation; the second one shows the line that differs."""
+    jitted = thunder.jit(lambda x, n: (x * n).sin())
+    for n in (2.0, 3.0):
+        jitted(torch.ones(2), n)
+    page = Parsed(thunder.examine(jitted, torch.ones(2), 3.0).html())
+    assert "program 1: no program was cached" in page.text and "program 2: n was 2.0 and is 3.0" in page.text
+    assert re.search(r"-  t0 = torch.mul\(x, 2.0\).*\n?.*\+  t0 = torch.mul\(x, 3.0\)", page.text)
+    assert "Each program that this function" not in Parsed(thunder.examine(Net(), torch.randn(4, 8)).html()).text
 
 
 def test_without_gradients_and_without_a_call() -> None:

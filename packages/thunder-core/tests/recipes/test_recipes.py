@@ -6,6 +6,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -49,6 +52,23 @@ def test_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tuned[0] < trained[0] - 1  # it starts from the trained parameters
     assert plot.read_text("utf-8").count("<polyline") == 2 and weights.stat().st_size > 0
     assert "2 programs, 13 cache hits" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not os.environ.get("TEST_RECIPES"), reason="takes a minute; `nox -s recipes` runs it")
+def test_the_page_shows_what_the_plain_loop_prints(tmp_path: Path) -> None:
+    """The losses on the page, and the committed plot, are those of the script; another build of torch may round."""
+    command = [sys.executable, str(RECIPES / "plain_loop.py"), "--weights", "model.pt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    shown = re.search(r"It prints\n\n```text\n(.*?)```", (ROOT / "docs" / "recipes.md").read_text("utf-8"), re.DOTALL)
+    assert shown is not None
+    lines = shown[1].splitlines()
+    for ours, printed in zip(lines, done.stdout.splitlines()[: len(lines)], strict=True):
+        numbers = [[float(x) for x in re.findall(r"\d+\.\d+", text)] for text in (ours, printed)]
+        assert re.sub(r"\d+\.\d+", "", ours) == re.sub(r"\d+\.\d+", "", printed)
+        assert numbers[0] == pytest.approx(numbers[1], abs=0.1)
+    committed, drawn = (path.read_text("utf-8") for path in (ROOT / "docs/pictures/loss.svg", tmp_path / "loss.svg"))
+    outlines = [re.sub(r'points="[^"]*"|: \d\.\d\d<', "", text) for text in (committed, drawn)]
+    assert outlines[0] == outlines[1]
 
 
 @pytest.mark.parametrize(("name", "steps"), [("transformers_trainer", 20), ("lightning_module", 60)])

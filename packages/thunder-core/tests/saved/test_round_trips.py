@@ -6,7 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from saved_processes import run
+
+import thunder
 
 MLP = """
 torch.manual_seed(0)
@@ -157,3 +160,12 @@ def test_nothing_is_saved_by_default_for_a_quick_compilation(tmp_path: Path) -> 
     source = "jitted = thunder.jit(torch.sin); jitted(torch.ones(1)); jitted(torch.ones(1)); report(jitted)"
     assert run(tmp_path, source)["notes"] == []
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(("save", "lines"), [(None, 0), (True, 1)])
+def test_explain_mentions_a_first_call_only_if_saving_was_asked_for(cache: Path, save: bool | None, lines: int) -> None:
+    """That a function has no saved program is no news otherwise."""
+    thunder.jit(lambda x: x.cos(), save=True)(torch.ones(2))  # makes the directory
+    jitted = thunder.jit(lambda x: x.sin(), save=save)
+    jitted(torch.ones(2))
+    assert thunder.explain(jitted).count("no program of this function is saved") == lines

@@ -31,8 +31,9 @@ from thunder.examine.program import CompiledCall
 from thunder.execution.claim import choose
 from thunder.execution.memory_estimate import MemoryReport
 from thunder.extend import Executor
-from thunder.frontend.explain import counted
+from thunder.frontend.explain import MAX_PROGRAMS, counted
 from thunder.frontend.jit import JitFunction
+from thunder.frontend.stats import CompileStats
 
 __all__ = ["embedded", "page_of", "render"]
 
@@ -87,7 +88,7 @@ class Chart(NamedTuple):
 def page_of(call: CompiledCall, given: JitFunction[..., Any] | None = None, timing: Any = None) -> str:
     """Return the page of a call. `given` is the jitted function of the user, whose calls are reported."""
     found = call.specialization
-    executors = list(call.jitted._options.resolved_executors())
+    executors = call.jitted._options.resolved_executors()  # as they are: a list would be taken for named executors
     programs = {"forward": found.traces}
     if call.differentiable is not None:
         programs["backward"] = call.differentiable.unrecorded_traces
@@ -117,6 +118,7 @@ def page_of(call: CompiledCall, given: JitFunction[..., Any] | None = None, timi
         else "",
         guards=_guards(found.prologue_traces),
         uncacheable=call.captured.uncacheable,
+        versions_of_program=_programs(stats),
         paths=[str(path) for path in stats.cache.paths],
         explanation=stats.explain() if stats.calls else "",
         events=[
@@ -186,12 +188,29 @@ def _rejections(line: Line, executors: Sequence[Executor]) -> Iterator[str]:
 def _passes(traces: Sequence[Trace]) -> list[Pass]:
     found = []
     for i, trace in enumerate(traces):
-        changes = diff_traces(traces[i - 1], trace).splitlines()[2:] if i else []
-        kinds = [({"+": "added", "-": "removed", "@": "place"}.get(line[:1], "same"), line) for line in changes]
-        added, removed = (sum(kind == wanted for kind, _ in kinds) for wanted in ("added", "removed"))
         name = "capture" if trace.provenance is None else trace.provenance.name
         took = None if trace.provenance is None else trace.provenance.nanoseconds
-        found.append(Pass(name, "" if took is None else f"{took / 1e6:.1f} ms", added, removed, kinds))
+        changes = diff_traces(traces[i - 1], trace) if i else ""
+        found.append(_pass(name, "" if took is None else f"{took / 1e6:.1f} ms", changes))
+    return found
+
+
+def _pass(name: str, milliseconds: str, changes: str) -> Pass:
+    kinds = [({"+": "added", "-": "removed", "@": "place"}.get(x[:1], "same"), x) for x in changes.splitlines()[2:]]
+    added, removed = (sum(kind == wanted for kind, _ in kinds) for wanted in ("added", "removed"))
+    return Pass(name, milliseconds, added, removed, kinds)
+
+
+def _programs(stats: CompileStats) -> list[Pass]:
+    """Return the cached programs of a function, oldest first, each with what differs from the one before it."""
+    found: list[Pass] = []
+    before = None
+    for number, program in enumerate(list(stats.cache)[::-1][:MAX_PROGRAMS], start=1):
+        trace = program.traces[-1] if program.traces else None  # a saved program has no traces
+        changes = "" if before is None or trace is None else diff_traces(before, trace)
+        reason = "" if program.event is None else f": {program.event.reason}"
+        found.append(_pass(f"program {number}{reason}", "", changes))
+        before = trace or before
     return found
 
 

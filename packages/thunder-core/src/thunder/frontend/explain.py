@@ -9,9 +9,9 @@ from typing import Any
 
 from thunder.core.events import Event
 
-__all__ = ["counted", "explained", "first_line"]
+__all__ = ["MAX_PROGRAMS", "counted", "explained", "first_line"]
 
-_MAX_PROGRAMS = 16
+MAX_PROGRAMS = 16
 _MAX_FALLBACKS = 8
 _CHOICE = ("operation", "shape_class", "device", "default")  # what identifies a choice
 
@@ -36,7 +36,7 @@ def first_line(stats: Any) -> str:
 def _programs(stats: Any) -> Iterator[str]:
     """List the cached programs, oldest first."""
     cached = list(stats.cache)[::-1]
-    for number, program in enumerate(cached[:_MAX_PROGRAMS], start=1):
+    for number, program in enumerate(cached[:MAX_PROGRAMS], start=1):
         saved = program.event is not None and program.event.kind == "saved"
         yield f"program {number}: {_described(program.event, program.hits + (not saved))}"
 
@@ -55,7 +55,8 @@ def _described(event: Event | None, runs: int) -> str:
 
 def _saved(stats: Any) -> Iterator[str]:
     """List why programs were not read from the saved programs, or not saved."""
-    reasons = Counter(e.reason for e in stats.events.of("saved") if not e.reason.startswith(("hit", "saved")))
+    events = [event for event in stats.events.of("saved") if not event.details.get("quiet")]
+    reasons = Counter(event.reason for event in events if not event.reason.startswith(("hit", "saved")))
     for reason, count in reasons.items():
         yield f"saved programs: {reason}{_times(count)}"
 

@@ -148,7 +148,9 @@ class SavedPrograms:
             self.store.used(key, name)
             found[0].event = self.note(f"hit: {name[:12]}", time.perf_counter() - start, name=name)
             return found
-        self.note(f"miss: {next(iter(reasons), 'no program of this function is saved')}")
+        # A function that was never saved is no news, unless the user asked to save it.
+        quiet = not reasons and not self.always
+        self.note(f"miss: {next(iter(reasons), 'no program of this function is saved')}", quiet=quiet)
         return None
 
     def _try(

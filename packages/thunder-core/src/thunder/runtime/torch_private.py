@@ -298,7 +298,11 @@ jit_tracing_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", l
 
 def fx_is_tracing() -> bool:
     """Check whether `torch.fx.symbolic_trace` is running."""
-    return bool(getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False))
+    module = sys.modules.get("torch.fx._symbolic_trace")
+    if module is None:
+        return False
+    of_this_thread = getattr(module, "_get_is_fx_tracing", None)  # since torch 2.15
+    return bool(getattr(module, "_is_fx_tracing_flag", False) if of_this_thread is None else of_this_thread())
 
 
 def hidden_from_dynamo(fn: F) -> F:

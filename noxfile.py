@@ -353,6 +353,23 @@ def imports(session: nox.Session) -> None:
 
 
 @nox.session
+def hosting(session: nox.Session) -> None:
+    """Check the files that a public host reads, by their schemas: workflows, forms of issues and CITATION.cff."""
+    session.install("check-jsonschema==0.*")
+    host, template = ROOT / ".github", PACKAGES[CORE] / "src" / "thunder" / "cli" / "plugin_template"
+    forms = sorted((host / "ISSUE_TEMPLATE").glob("*.yml"))
+    files = {
+        "github-workflows": [*(host / "workflows").glob("*.yml"), *template.rglob("workflows/*.template")],
+        "github-issue-forms": [path for path in forms if path.name != "config.yml"],
+        "github-issue-config": [host / "ISSUE_TEMPLATE" / "config.yml"],
+        "citation-file-format": [ROOT / "CITATION.cff"],
+    }
+    for schema, paths in files.items():
+        options = ["--builtin-schema", f"vendor.{schema}", "--default-filetype", "yaml"]
+        session.run("check-jsonschema", *options, *map(str, paths))
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into docs/_build. A warning is an error."""
     install_ours(session, [CORE], ["docs"])
@@ -392,6 +409,9 @@ def nightly(session: nox.Session) -> None:
         session.install("--no-deps", "--editable", str(PACKAGES[CORE]))
     check_environment(session)
     tests = PACKAGES[CORE] / "tests"
-    canaries = [tests / "torch" / "test_private.py", *sorted((tests / "runtime").glob("test_torch_*.py"))]
+    canaries = [
+        *sorted((tests / "torch").glob("test_private*.py")),
+        *sorted((tests / "runtime").glob("test_torch_*.py")),
+    ]
     run_pytest(session, list(map(str, canaries)), success_codes=[0])
     run_pytest(session, [str(tests / name) for name in QUICK], success_codes=[0])

@@ -20,9 +20,23 @@ from environments import (
     project_of,
     provide_torch,
     requirements_of,
+    workers,
 )
+from packaging.requirements import Requirement
 
 PASSED = "passed"
+# What pytest does with the warnings of `thunder/core/deprecations.py`: a plugin that causes none works with the next
+# minor version of thunder-core, too.
+DEPRECATIONS = "filterwarnings=error:.*is deprecated since thunder-core:DeprecationWarning"
+PROGRAM = """
+import sys, torch, thunder
+x = torch.randn(3, requires_grad=True)
+f = thunder.jit(lambda x: (x.sin() * 2).sum())
+f(x).backward()
+torch.testing.assert_close(x.grad, x.cos() * 2)
+assert thunder.cache_misses(f) == 1
+print("a program runs: Python", sys.version.split()[0], "torch", torch.__version__)
+"""
 
 __all__ = ["build", "compat", "installs", "release_check"]
 
@@ -97,16 +111,23 @@ def release_check(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def installs(session: nox.Session) -> None:
-    """Install each wheel of dist/ alone, and all together, in fresh environments of each Python, without torch."""
+    """Install each wheel of dist/ alone, and all together, in fresh environments of each Python.
+
+    They are imported without torch. With THUNDER_TORCH, e.g. `torch==2.13.0`, pip then installs that torch, too, and
+    a program is compiled and run.
+    """
     names = list(session.posargs) or list(PACKAGES)
     if not all(any((DIST / name).glob("*.whl")) for name in {*names, CORE}):
         session.error("dist/ has no wheels: run `nox -s build` or `nox -s release_check` first")
     for chosen in [*([name] for name in names), *([list(PACKAGES)] if len(names) > 1 else [])]:
-        check_import(session, chosen)
+        check_import(session, chosen, os.environ.get("THUNDER_TORCH"))
 
 
-def check_import(session: nox.Session, names: list[str]) -> None:
-    """Import wheels of dist/ in a fresh environment outside of the checkout, with dependencies but without torch."""
+def check_import(session: nox.Session, names: list[str], torch: str | None = None) -> None:
+    """Import wheels of dist/ in a fresh environment outside of the checkout, with dependencies but without torch.
+
+    If a torch is given, it is installed afterwards, and a program runs with gradients.
+    """
     scratch = Path(session.create_tmp()).resolve() / "import"
     shutil.rmtree(scratch, ignore_errors=True)
     session.run("python", "-m", "venv", str(scratch))
@@ -123,6 +144,10 @@ def check_import(session: nox.Session, names: list[str]) -> None:
         session.run(str(python), "-m", "pip", "install", "--quiet", *needed, external=True)
         session.run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *wheels, external=True)
         session.run(str(python), "-I", "-c", code, external=True)
+        if torch:
+            session.run(str(python), "-m", "pip", "install", "--quiet", torch, external=True)
+            session.run(str(python), "-I", "-m", "thunder", "doctor", external=True)
+            session.run(str(python), "-I", "-c", PROGRAM, external=True)
     shutil.rmtree(scratch)
 
 
@@ -131,7 +156,8 @@ def compat(session: nox.Session) -> None:
     """Run the tests of plugins with built wheels of two versions of thunder-core: this one, and an older one.
 
     The older one is the commit `-- --core REVISION`, by default the newest tag `thunder-core-*`, and without a tag the
-    commit before. Plugins with which both pass may declare a range that contains both. `-- PACKAGE` selects plugins.
+    commit before. The range that a plugin declares may only contain versions that pass. It may also contain the next
+    minor version, as deprecations are errors in these tests. `-- PACKAGE` selects plugins.
     """
     arguments = list(session.posargs)
     revision = arguments.pop(arguments.index("--core") + 1) if "--core" in arguments else previous_core(session)
@@ -152,19 +178,35 @@ def compat(session: nox.Session) -> None:
         session.run("git", "worktree", "remove", "--force", str(older), external=True)
     options = provide_torch(session)
     session.install(*options, *requirements_of(CORE, ["tests"]), *(t for name in chosen for t in requirements_of(name)))
-    rows = []
+    rows: dict[str, dict[str, str]] = {name: {} for name in chosen}
     for core, what in zip(cores, ("this commit", revision)):
         version = core.name.split("-")[1]
         session.install("--no-deps", "--force-reinstall", str(core))
         for name in chosen:
             wheel = build_package(session, name, scratch / name)
             session.install("--no-deps", "--force-reinstall", str(wheel))
-            rows.append((name, f"{version} ({what})", try_plugin(session, name)))
+            rows[name][f"{version} ({what})"] = try_plugin(session, name)
             session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", name)
-    for name, version, outcome in rows:
-        session.log(f"{name} with {CORE} {version}: {outcome}")
-    if not all(outcome.startswith(PASSED) for _, _, outcome in rows):
-        session.error("narrow the range of these plugins, or mend them")
+    problems = [problem for name in chosen for problem in compare_range(session, name, rows[name])]
+    if problems:
+        session.error("\n".join(problems))
+
+
+def compare_range(session: nox.Session, name: str, outcomes: dict[str, str]) -> list[str]:
+    """Print what happened with each version of thunder-core, and return where the declared range is wrong."""
+    requirements = map(Requirement, project_of(name)["project"]["dependencies"])
+    (allowed,) = (each.specifier for each in requirements if each.name == CORE)
+    session.log(f"{name} declares {CORE}{allowed}")
+    problems = []
+    for version, outcome in outcomes.items():
+        session.log(f"    {version}: {outcome}")
+        number = version.split()[0]
+        if outcome.startswith(PASSED) != (number in allowed):
+            wrong = f"does not contain {version}, with which it passes" if outcome.startswith(PASSED) else ""
+            problems.append(f"{name}: its range {allowed} {wrong or f'contains {version}, but {outcome}'}")
+    if len({version.split()[0] for version in outcomes}) == 1:
+        session.log(f"    both have the version {number}, so a range cannot tell them apart")
+    return problems
 
 
 def previous_core(session: nox.Session) -> str:
@@ -182,7 +224,8 @@ def try_plugin(session: nox.Session, name: str) -> str:
     (found,) = (each for each in report["plugins"] if each["name"] == plugin)
     if found["state"] not in ("ready", "unavailable"):
         return f"{found['state']}: {found['reason']}"
-    tests = ["python", "-m", "pytest", "-q", "--import-mode=importlib", str(PACKAGES[name] / "tests")]
+    tests = ["python", "-m", "pytest", "-q", "--import-mode=importlib", *workers([]), "-o", DEPRECATIONS]
+    tests.append(str(PACKAGES[name] / "tests"))
     suite = ["python", "-m", "thunder", "conformance", plugin, "-q", "-k", "float32 and (mul or softmax)"]
     commands = {"its tests fail": tests, **({"conformance fails": suite} if found["state"] == "ready" else {})}
     for failure, command in commands.items():

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nox -s release_check [-- PACKAGE...]`: check what must hold when a package is released.
 
-Version, tag and changelog must name one release. The metadata must have addresses, classifiers for all Pythons that
-are tested, and, for a plugin, a range of thunder-core (`nox -s compat` finds it out). The conformance tables of a
-package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for thunder-core) must have been
-made from its sources as they are now, must be complete, and must have no failed rows.
+Version, tag and changelog must name one release. The metadata must have addresses (`project_urls.py` sets them),
+classifiers for all Pythons that are tested, and, for a plugin, a range of thunder-core (`nox -s compat` finds it out).
+The conformance tables of a package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for
+thunder-core) must have been made from its sources as they are now, must be complete, and must have no failed rows.
+What waits for an owner or for a machine with a GPU is told from what is wrong in the sources.
 
 A check is a function `(root, package) -> problems`. Add further checks to `CHECKS`.
 """
@@ -18,18 +19,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from project_urls import COMMAND, repository_of, urls_of
 from release_files import module_of, project_of
 from thunder.plugins.sources import hash_of_sources
 
 __all__ = [
     "CHECKS", "Page", "Table", "check", "check_changelog", "check_metadata", "check_range", "check_tables",
-    "check_version", "main", "page_of",
+    "check_urls", "check_version", "main", "page_of", "verdict",
 ]  # fmt: skip
 
 CORE, PREFIX = "thunder-core", "thunder-ex-"
@@ -106,8 +109,9 @@ def check_tables(root: Path, package: str) -> list[str]:
     names = plugins_of(package)
     pages = [path for path in sorted((root / TABLES).glob("*.md")) if path.stem.split("-")[0] in names]
     if not pages:
-        command = f"python -m thunder conformance {names[0]} --thunder-report={TABLES.as_posix()}/{names[0]}-cuda.md"
-        return [f"there is no conformance table; make it with\n    {command}"]
+        missing = f"{TABLES.as_posix()}/{names[0]}-cuda.md"
+        command = f"python -m thunder conformance {names[0]} --thunder-report={missing}"
+        return [f"{missing}: there is no conformance table; make it with\n    {command}"]
     now = hash_of_sources(sources_of(root, package))
     found = []
     for path in pages:
@@ -118,7 +122,8 @@ def check_tables(root: Path, package: str) -> list[str]:
             wrong = [f"{name}: has no conformance table"]
         if wrong:
             commands = page.commands or [f"python -m thunder conformance {path.stem.split('-')[0]}"]
-            wrong.append("make it anew, with --thunder-report=PATH for the text of the page:")
+            where = " on a GPU" if "cuda" in path.stem.split("-") else ""
+            wrong.append(f"make it anew{where}, with --thunder-report=PATH for the text of the page:")
             wrong += [f"    {command}" for command in commands]
             found.append("\n".join(wrong))
     return found
@@ -150,22 +155,29 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def check_changelog(root: Path, package: str) -> list[str]:
-    """Check that the changelog starts with the version and its date, and says something about it."""
+    """Check that the changelog starts with the version and its date, and says something about it.
+
+    The date must not be before the last change of the package, nor after tomorrow (of another time zone).
+    """
     version = project_of(package, root)["version"]
     path = root / "packages" / package / "CHANGELOG.md"
     name = path.relative_to(root).as_posix()
     sections = re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     heading, _, text = sections[0].partition("\n") if sections else ("", "", "")
     found = []
-    if not re.fullmatch(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)", heading.strip()):
+    dated = re.fullmatch(rf"{re.escape(version)} \((\d{{4}}-\d\d-\d\d)\)", heading.strip())
+    if dated is None:
         found.append(f"{name} starts with {heading.strip()!r} instead of '{version} (YYYY-MM-DD)'")
+    else:
+        changed = _git(root, "log", "-1", "--format=%cs", "--", path.parent.as_posix())
+        if not changed <= dated[1] <= str(date.today() + timedelta(days=1)):
+            found.append(f"{name} has the date {dated[1]}, and the package was last changed on {changed or '?'}")
     if not text.strip():
         found.append(f"{name} says nothing about {version}")
     return found
 
 
 # -- metadata ---------------------------------------------------------------------------------------------------------
-URLS = ("Homepage", "Documentation", "Source", "Issues", "Changelog")
 CLASSIFIERS = ("Typing :: Typed", "Programming Language :: Python :: 3 :: Only")
 
 
@@ -181,10 +193,9 @@ def check_metadata(root: Path, package: str) -> list[str]:
     """Check the metadata that an index shows, and the files that every package has."""
     project: Any = project_of(package, root)
     folder = root / "packages" / package
-    found = [f"[project.urls] has no {name}" for name in URLS if name not in project.get("urls", {})]
     pythons = pythons_of(root)
     wanted = [*CLASSIFIERS, *(f"Programming Language :: Python :: {version}" for version in pythons)]
-    found += [f"there is no classifier {each!r}" for each in wanted if each not in project.get("classifiers", ())]
+    found = [f"there is no classifier {each!r}" for each in wanted if each not in project.get("classifiers", ())]
     if project.get("requires-python") != f">={pythons[0]}":
         found.append(
             f"requires-python is {project.get('requires-python')!r}, but {pythons[0]} is the oldest that is tested"
@@ -196,6 +207,20 @@ def check_metadata(root: Path, package: str) -> list[str]:
     if (folder / "LICENSE").is_file() and (folder / "LICENSE").read_bytes() != (root / "LICENSE").read_bytes():
         found.append(f"{package}/LICENSE is not the licence of the repository")
     return found
+
+
+NO_ADDRESS = "the repository has no address yet"
+
+
+def check_urls(root: Path, package: str) -> list[str]:
+    """Check that the metadata has the addresses that follow from the one of the repository."""
+    repository = repository_of(root)
+    if repository is None:
+        return [f"{NO_ADDRESS}: who owns it sets it with\n    {COMMAND}"]
+    given = project_of(package, root).get("urls", {})
+    wrong = [label for label, url in urls_of(repository, package).items() if given.get(label) != url]
+    command = COMMAND.replace("https://github.com/OWNER/thunder", repository)
+    return [f"[project.urls] has another {', '.join(wrong)} than {repository}: run\n    {command}"] if wrong else []
 
 
 def check_range(root: Path, package: str) -> list[str]:
@@ -215,7 +240,7 @@ def check_range(root: Path, package: str) -> list[str]:
 
 
 CHECKS: tuple[Callable[[Path, str], list[str]], ...] = (
-    check_version, check_changelog, check_metadata, check_range, check_tables,
+    check_version, check_changelog, check_metadata, check_urls, check_range, check_tables,
 )  # fmt: skip
 
 
@@ -229,6 +254,23 @@ def check(root: Path, packages: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+#: What nobody can mend in the sources, by the beginning of the problem.
+WAITS = {
+    NO_ADDRESS: "the repository has an address",
+    TABLES.as_posix(): "its conformance tables are made anew",
+}
+
+
+def verdict(problems: Sequence[str]) -> str:
+    """Say whether a package can be released, and if not, whether that can be mended in the sources."""
+    if not problems:
+        return "can be released"
+    if not all(problem.startswith(tuple(WAITS)) for problem in problems):
+        return "cannot be released"
+    missing = [words for start, words in WAITS.items() if any(problem.startswith(start) for problem in problems)]
+    return f"cannot be released before {' and '.join(missing)}; all else is right"
+
+
 def main(arguments: Sequence[str], root: Path = Path(__file__).resolve().parents[3]) -> int:
     """Check packages, or all of them, and return 0 if they can be released."""
     known = sorted(path.parent.name for path in (root / "packages").glob("*/pyproject.toml"))
@@ -239,7 +281,7 @@ def main(arguments: Sequence[str], root: Path = Path(__file__).resolve().parents
         parser.error(f"there is no package {', '.join(unknown)}; the packages are {', '.join(known)}")
     problems = check(root, packages)
     for package, found in problems.items():
-        print(f"{package}: {'cannot be released' if found else 'can be released'}")
+        print(f"{package}: {verdict(found)}")
         for problem in found:
             print("\n".join(f"  {line}" for line in problem.splitlines()))
     return 1 if any(problems.values()) else 0

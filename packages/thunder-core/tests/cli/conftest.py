@@ -40,6 +40,10 @@ def constant():
     return torch.ones(3) + 1
 
 
+def anything(*args, **kwargs):
+    return args, kwargs
+
+
 def raises(x):
     raise ValueError("wrong input")
 

@@ -43,8 +43,9 @@ def test_a_repository_is_complete(fusion: bool) -> None:
     """What a repository of a plugin needs beside its sources."""
     files = new_plugin.files_of("acme", fusion=fusion)
     wanted = {
-        ".github/workflows/ci.yml", ".gitignore", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml",
-        "src/thunder_ex_acme/py.typed", "tests/test_conformance.py", "tests/test_plugin.py",
+        ".github/workflows/ci.yml", ".github/workflows/release.yml", ".gitignore", "CHANGELOG.md", "LICENSE",
+        "README.md", "pyproject.toml", "src/thunder_ex_acme/py.typed", "tests/test_conformance.py",
+        "tests/test_plugin.py",
     }  # fmt: skip
     assert wanted <= set(files)
 

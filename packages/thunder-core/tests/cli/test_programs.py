@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -128,7 +131,72 @@ def test_report_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "there is no file" in capsys.readouterr().err
 
 
-def test_errors_of_the_program(programs: str) -> None:
-    """They are the user's, with their type and message."""
-    with pytest.raises(ValueError, match="wrong input"):
-        main(["bench", f"{programs}:raises"])
+@pytest.mark.parametrize("command", ["bench", "trace"])
+def test_errors_of_the_program(programs: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The traceback has the user's frames only, and a line says whose error it is."""
+    assert main([command, f"{programs}:raises"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        f"thunder {command}: {programs}:raises raised an error\n\nTraceback (most recent call last):\n"
+    )
+    assert [line.split('"')[1] for line in err.splitlines() if line.startswith("  File ")] == [programs]
+    assert "\nValueError: wrong input\n" in err
+
+
+def test_errors_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that cannot be imported, and inputs that cannot be made, are the user's errors, too."""
+    (tmp_path / "a_broken_program.py").write_text("def f(:")
+    assert main(["trace", f"{tmp_path}/a_broken_program.py:f"]) == 1
+    assert "SyntaxError: invalid syntax" in capsys.readouterr().err
+    (tmp_path / "a_program_without_inputs.py").write_text("def f(x): ...\ndef f_inputs(): return 1 / 0\n")
+    assert main(["report", f"{tmp_path}/a_program_without_inputs.py:f"]) == 1
+    assert "in f_inputs\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trace", "--html", "no_folder/a.html"], "argument --html: there is no "),
+        (["report", "--output", "."], "argument --output: . is a folder"),
+        (["bench", "--rounds", "0"], "argument --rounds: 0 is not above zero"),
+        (["bench", "--seconds", "few"], "argument --seconds: invalid float value: 'few'"),
+        (["trace", "more", "words"], "unrecognized arguments: more words"),
+    ],
+)
+def test_senseless_options(
+    programs: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing runs, and the usage is that of the command."""
+    with pytest.raises(SystemExit) as stop:
+        main([arguments[0], f"{programs}:raises", *arguments[1:]])
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"usage: thunder {arguments[0]} ")
+    assert f"thunder {arguments[0]}: error: {message}" in err
+
+
+def read_all(end: int) -> bytes:
+    """Read what was written to the other end, which is closed, and close this one."""
+    found = b""
+    with contextlib.suppress(OSError):  # a pseudoterminal's end of file
+        while part := os.read(end, 4096):
+            found += part
+    os.close(end)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudoterminals")
+def test_a_real_terminal(programs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace has colors there, and none in a pipe."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    texts = []
+    for ends in (os.openpty, os.pipe):
+        reading, writing = ends()
+        with os.fdopen(writing, "w") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            assert main(["trace", f"{programs}:f", "--at", "0"]) == 0
+        texts.append(read_all(reading).decode().replace("\r\n", "\n"))
+    assert texts[0].startswith("\x1b[1m# forward program\x1b[0m\n")
+    assert re.sub(r"\x1b\[\d+m", "", texts[0]) == texts[1]

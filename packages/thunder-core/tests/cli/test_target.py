@@ -47,7 +47,7 @@ def test_descriptions(programs: str) -> None:
         "m=c64[2]",
         "n=(1, None)",
     ]
-    found = load_target(f"{programs}:f", texts)
+    found = load_target(f"{programs}:anything", texts)
     a, b, c, d, e = found.args
     assert a.shape == (2, 3) and a.requires_grad and a.is_leaf
     assert b.dtype == torch.int64 and 2 < int(b.max()) < 7 and int(b.min()) >= 0
@@ -95,3 +95,19 @@ def test_inputs_that_are_missing(tmp_path: Path) -> None:
     (tmp_path / "a_program.py").write_text("def f(x, *, y, z=1): ...\n")
     with pytest.raises(BadTarget, match=r"f needs the arguments x, y: define `example_inputs` in .*--input 'f32"):
         load_target(f"{tmp_path / 'a_program.py'}:f")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (["f32[2]"], "f(x, y, z) does not take 1 argument: missing a required"),
+        (["f32[2]", "q=1", "y=2"], "f(x, y, z) does not take 1 argument, q, y: got an unexpected keyword argument 'q'"),
+        (["1", "2", "y=2"], "f(x, y, z) does not take 2 arguments, y: too many positional arguments"),
+    ],
+)
+def test_inputs_that_do_not_fit(tmp_path: Path, inputs: list[str], message: str) -> None:
+    """The message names the arguments of the program and those that were given."""
+    (tmp_path / "a_program.py").write_text("def f(x, *, y, z=1): ...\n")
+    with pytest.raises(BadTarget) as raised:
+        load_target(f"{tmp_path / 'a_program.py'}:f", inputs)
+    assert message in str(raised.value)

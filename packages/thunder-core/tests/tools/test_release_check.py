@@ -59,7 +59,11 @@ def test_changed_sources(root: Path, capsys: pytest.CaptureFixture[str]) -> None
     source = root / "packages" / NAME / "src" / "thunder_ex_acme" / "__init__.py"
     source.write_text("x = 2\n")
     found = told(root, capsys)
+    assert found.startswith(
+        f"{NAME}: cannot be released before its conformance tables are made anew; all else is right"
+    )
     assert f"docs/conformance/acme-cuda.md:3: the sources of {NAME} have changed since" in found
+    assert "make it anew on a GPU, with --thunder-report=PATH" in found
     assert f"    {COMMAND}\n" in found
     source.write_bytes(b"x = 1\r\n")
     assert main([NAME], root) == 0
@@ -118,9 +122,10 @@ def test_no_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page.rename(page.with_name("stranger-cuda.md"))
     assert main([], root) == 1
     found = capsys.readouterr().out
-    assert f"{NAME}: cannot be released\n  there is no conformance table; make it with\n" in found
+    assert f"{NAME}: cannot be released before its conformance tables are made anew; all else is right\n" in found
+    assert "  docs/conformance/acme-cuda.md: there is no conformance table; make it with\n" in found
     assert "python -m thunder conformance acme" in found
-    assert "thunder-core: cannot be released" in found
+    assert "thunder-core: cannot be released before its" in found
     assert "docs/conformance/stranger-cuda.md is of no package" in found
 
 

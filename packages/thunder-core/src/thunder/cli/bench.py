@@ -31,10 +31,27 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         subparsers, "bench", __doc__, run, help="time a program in eager mode, with torch.compile and with thunder"
     )
     parser.add_argument("--backward", action="store_true", help="measure forward and backward together")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each contender is measured (default: 5)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="the duration of a measurement (default: 0.2)")
+    parser.add_argument(
+        "--rounds", type=_positive(int), default=5, help="how often each contender is measured (default: 5)"
+    )
+    parser.add_argument(
+        "--seconds", type=_positive(float), default=0.2, help="the duration of a measurement (default: 0.2)"
+    )
     parser.add_argument("--only", metavar="NAMES", default=",".join(CONTENDERS), help="contenders, separated by commas")
     return parser
+
+
+def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
+    """Return the `type` of an argument that is a number above zero."""
+
+    def parse(text: str) -> float:
+        value = number(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not above zero")
+        return value
+
+    parse.__name__ = number.__name__  # argparse names it in its message about what is no number
+    return parse
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from thunder.cli.script import every_jitted, run_script
-from thunder.cli.target import BadTarget, add_target_parser, load_target
+from thunder.cli.target import BadTarget, add_target_parser, file_to_write, load_target
 
 __all__ = ["add_parser", "run"]
 
@@ -33,7 +33,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="FILE.py:NAME | SCRIPT.py",
     )
     parser.add_argument("arguments", metavar="ARGUMENT", nargs="*", help="arguments of the script")
-    parser.add_argument("--output", default="thunder_report.zip", metavar="PATH", help="default: thunder_report.zip")
+    parser.add_argument(
+        "--output",
+        default="thunder_report.zip",
+        metavar="PATH",
+        type=file_to_write,
+        help="default: thunder_report.zip",
+    )
     return parser
 
 

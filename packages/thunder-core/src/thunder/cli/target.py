@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["BadTarget", "Target", "add_target_parser", "load_target"]
+__all__ = ["BadTarget", "Target", "add_target_parser", "file_to_write", "load_target"]
 
 _TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d\s,]*)\](?P<rest>(\s+\S+)*)$")
 _NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<rest>[^=].*)$")
@@ -72,6 +72,14 @@ def add_target_parser(
     return parser
 
 
+def file_to_write(path: str) -> str:
+    """Return the path of a file that an option names, and that can be written there (the `type` of an argument)."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path) or not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"{path} is a folder" if os.path.isdir(path) else f"there is no {folder}")
+    return path
+
+
 def load_target(text: str, inputs: Sequence[str] = (), seed: int = 0) -> Target:
     """Import a target and make its inputs."""
     # The import is local because it imports torch, and other commands work without torch.
@@ -92,6 +100,7 @@ def load_target(text: str, inputs: Sequence[str] = (), seed: int = 0) -> Target:
     if not callable(fn):
         raise BadTarget(f"{text} is {type(fn).__name__}, not a function or module")
     args, kwargs = _described(inputs) if inputs else _inputs_of(module, name, fn, place)
+    _check_call(name, fn, args, kwargs)
     return Target(name, fn, args, kwargs)
 
 
@@ -131,12 +140,29 @@ def _instance(found: Any, name: str) -> Any:
     return found()
 
 
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(getattr(fn, "forward", fn) if not isinstance(fn, type) else fn)
+    except (TypeError, ValueError):  # e.g. a builtin
+        return None
+
+
+def _check_call(name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Check that a callable takes these inputs."""
+    signature = _signature(fn)
+    try:
+        if signature is not None:
+            signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = [*(["1 argument"] if len(args) == 1 else [f"{len(args)} arguments"] if args else []), *kwargs]
+        taken = ", ".join(signature.parameters) if signature is not None else ""
+        raise BadTarget(f"{name}({taken}) does not take {', '.join(given) or 'no argument'}: {error}") from None
+
+
 def _required(fn: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments without which a callable cannot be called."""
-    try:
-        parameters = inspect.signature(getattr(fn, "forward", fn) if not isinstance(fn, type) else fn).parameters
-    except (TypeError, ValueError):
-        return []
+    signature = _signature(fn)
+    parameters = {} if signature is None else signature.parameters
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [n for n, p in parameters.items() if p.default is p.empty and p.kind in named]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from thunder.cli.target import BadTarget, add_target_parser, load_target
+from thunder.cli.target import BadTarget, add_target_parser, file_to_write, load_target
 from thunder.cli.terminal import highlighted, painted
 
 __all__ = ["add_parser", "run"]
@@ -23,7 +23,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--at", metavar="PASS", help="print the trace after a pass: its number or name")
     parser.add_argument("--guards", action="store_true", help="print the guards (the prologue), too")
     parser.add_argument("--depth", type=int, default=0, help="levels of decomposition to show (default: 0)")
-    parser.add_argument("--html", metavar="PATH", help="write an HTML page about the program to this file")
+    parser.add_argument(
+        "--html", metavar="PATH", type=file_to_write, help="write an HTML page about the program to this file"
+    )
     return parser
 
 

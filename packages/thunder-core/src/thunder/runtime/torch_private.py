@@ -51,6 +51,7 @@ __all__ = [
     "matmul_precision",
     "new_tensor",
     "no_device",
+    "norm_placement",
     "on_profiling",
     "references_to_gradient",
     "suggest_memory_format",
@@ -298,7 +299,11 @@ jit_tracing_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", l
 
 def fx_is_tracing() -> bool:
     """Check whether `torch.fx.symbolic_trace` is running."""
-    return bool(getattr(sys.modules.get("torch.fx._symbolic_trace"), "_is_fx_tracing_flag", False))
+    module = sys.modules.get("torch.fx._symbolic_trace")
+    if module is None:
+        return False
+    of_this_thread = getattr(module, "_get_is_fx_tracing", None)  # since torch 2.15
+    return bool(getattr(module, "_is_fx_tracing_flag", False) if of_this_thread is None else of_this_thread())
 
 
 def hidden_from_dynamo(fn: F) -> F:
@@ -319,3 +324,9 @@ def in_data_parallel() -> bool:
     """Check whether the forward of a `DistributedDataParallel` module runs."""
     module = sys.modules.get("torch.nn.parallel.distributed")
     return module is not None and getattr(module.DistributedDataParallel, "_active_ddp_module", None) is not None
+
+
+def norm_placement() -> Any:
+    """Return the class of a DTensor's placement for norms that are reduced over ranks, or None if there is none."""
+    module: Any = sys.modules.get("torch.distributed.tensor._ops._math_ops")
+    return getattr(module, "_NormPartial", None)

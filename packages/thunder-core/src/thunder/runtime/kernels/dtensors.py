@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from thunder.core.groups import Group
 from thunder.core.layouts import NORM, Layout, Mesh, Partial, Placement, Replicated, Sharded
 from thunder.runtime.kernels.table import kernel
+from thunder.runtime.torch_private import norm_placement
 
 __all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_key", "spec_of"]
 
@@ -46,15 +46,9 @@ def placement_of(placement: Any) -> Placement | None:
         return Sharded(placement.dim)
     if type(placement) is kinds.Replicate:
         return Replicated()
-    if type(placement) is _norm_partial():
+    if type(placement) is norm_placement():
         return Partial(f"{NORM}{float(placement.norm_type)}")
     return Partial(placement.reduce_op) if type(placement) is kinds.Partial else None
-
-
-def _norm_partial() -> Any:
-    """Return torch's class of norms that are reduced over ranks."""
-    module: Any = sys.modules.get("torch.distributed.tensor._ops._math_ops")
-    return getattr(module, "_NormPartial", None)
 
 
 def layout_of_spec(spec: Any) -> Layout | None:
@@ -102,7 +96,7 @@ def spec_of(layout: Layout, dtype: torch.dtype) -> Any:
             if isinstance(p, Sharded):
                 return Shard(p.dim)
             if isinstance(p, Partial) and p.op.startswith(NORM):
-                return _norm_partial()(float(p.op.removeprefix(NORM)))
+                return norm_placement()(float(p.op.removeprefix(NORM)))
             return PartialOf(p.op) if isinstance(p, Partial) else Replicate()
 
         mesh = _MESHES.get(layout.mesh)

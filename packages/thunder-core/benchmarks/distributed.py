@@ -107,6 +107,8 @@ CANDIDATES: dict[str, Callable[[Any, torch.device], Any]] = {
     "DDP, thunder, whole step": lambda m, d: thunder.jit(step_of(data_parallel(m))),
     "fully_shard, eager": lambda m, d: step_of(sharded(m, lambda block: block, d)),
     "fully_shard, torch.compile per block": lambda m, d: step_of(sharded(m, compiled_in_place, d)),
+    "fully_shard, thunder, model": lambda m, d: step_of(thunder.jit(sharded(m, lambda block: block, d))),
+    "fully_shard, thunder, whole step": lambda m, d: thunder.jit(step_of(sharded(m, lambda block: block, d))),
     "fully_shard, thunder per block": lambda m, d: step_of(sharded(m, jitted_forward, d)),
 }
 

@@ -5,7 +5,7 @@ Version, tag and changelog must name one release. The metadata must have address
 classifiers for all Pythons that are tested, and, for a plugin, a range of thunder-core (`nox -s compat` finds it out).
 The conformance tables of a package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for
 thunder-core) must have been made from its sources as they are now, must be complete, and must have no failed rows.
-Most of them need a GPU, so it is said if nothing else is left.
+What waits for an owner or for a machine with a GPU is told from what is wrong in the sources.
 
 A check is a function `(root, package) -> problems`. Add further checks to `CHECKS`.
 """
@@ -209,11 +209,14 @@ def check_metadata(root: Path, package: str) -> list[str]:
     return found
 
 
+NO_ADDRESS = "the repository has no address yet"
+
+
 def check_urls(root: Path, package: str) -> list[str]:
     """Check that the metadata has the addresses that follow from the one of the repository."""
     repository = repository_of(root)
     if repository is None:
-        return [f"the repository has no address yet: who owns it sets it with\n    {COMMAND}"]
+        return [f"{NO_ADDRESS}: who owns it sets it with\n    {COMMAND}"]
     given = project_of(package, root).get("urls", {})
     wrong = [label for label, url in urls_of(repository, package).items() if given.get(label) != url]
     command = COMMAND.replace("https://github.com/OWNER/thunder", repository)
@@ -251,13 +254,21 @@ def check(root: Path, packages: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
+#: What nobody can mend in the sources, by the beginning of the problem.
+WAITS = {
+    NO_ADDRESS: "the repository has an address",
+    TABLES.as_posix(): "its conformance tables are made anew",
+}
+
+
 def verdict(problems: Sequence[str]) -> str:
-    """Say whether a package can be released."""
+    """Say whether a package can be released, and if not, whether that can be mended in the sources."""
     if not problems:
         return "can be released"
-    if all(problem.startswith(TABLES.as_posix()) for problem in problems):
-        return "cannot be released before its conformance tables are made anew; all else is right"
-    return "cannot be released"
+    if not all(problem.startswith(tuple(WAITS)) for problem in problems):
+        return "cannot be released"
+    missing = [words for start, words in WAITS.items() if any(problem.startswith(start) for problem in problems)]
+    return f"cannot be released before {' and '.join(missing)}; all else is right"
 
 
 def main(arguments: Sequence[str], root: Path = Path(__file__).resolve().parents[3]) -> int:

@@ -14,12 +14,13 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 
 COMPILED = (
     "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
-    "called_twice", "called_without_gradients_first",
+    "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed", "second_dimension",
+    "factor",
 )  # fmt: skip
 PARTLY_EAGER = {
     "accumulating": "set_requires_gradient_sync", "accumulating_later": "set_requires_gradient_sync",
     "unsharded_by_hand": "not sharded at the moment", "unused": "2 parameters of a sharded module",
-    "offloaded": "offload policy", "units_checkpointed": "in a checkpointed region",
+    "offloaded": "offload policy", "grouped": "shards together",
 }  # fmt: skip
 
 
@@ -43,6 +44,14 @@ def test_the_module_is_one_program(found: list[dict[str, Any]], name: str) -> No
         assert report[name]["misses"] == 2  # with and without gradients
 
 
+def test_a_rank_that_compiles_alone(found: list[dict[str, Any]]) -> None:
+    """Its shapes change while those of the others do not, and nobody waits for its compilation but in a collective."""
+    for report in found:
+        assert all(report["retraces_alone"]["equal"])
+        assert report["retraces_alone"]["reason"] is None
+    assert found[1]["retraces_alone"]["misses"] > found[0]["retraces_alone"]["misses"] == 2
+
+
 def test_collectives(found: list[dict[str, Any]]) -> None:
     """One gather for each unit and forward, one reduction for each unit, and gathers again where torch reshards."""
     for report in found:
@@ -50,6 +59,8 @@ def test_collectives(found: list[dict[str, Any]]) -> None:
         assert report["resharded"]["backward"].count("reduce_scatter") == 3
         assert report["kept"]["backward"] == ["reduce_scatter"] * 3
         assert report["called_twice"]["backward"].count("reduce_scatter") == 3
+        for name in ("units_checkpointed", "all_checkpointed"):
+            assert report[name]["backward"].count("gather_shards") == 2, name
 
 
 @pytest.mark.parametrize("name", PARTLY_EAGER)
@@ -60,7 +71,31 @@ def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, An
 
 def test_four_ranks(tmp_path: Path) -> None:
     """The order in which gloo adds the values of four ranks is eager mode's, also with replicas of shards."""
-    names = ("resharded", "bfloat16", "hybrid")
+    names = ("resharded", "bfloat16", "hybrid", "halves")
     for report in reports("ranks_sharded.py", 4, tmp_path, *names):
         assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
         assert all(report[name]["reason"] is None for name in names)
+        assert report["halves"]["backward"].count("gather_shards") == 2
+        assert "all_gather" not in report["halves"]["backward"]  # what a part of the ranks has is kept
+
+
+RANDOM = tuple([f"random{seed}" for seed in range(6)])
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_over_tensor_parallelism(tmp_path: Path, size: int) -> None:
+    """One program with collectives of both mesh dimensions. Gradients whose summands torch adds first may round."""
+    names: tuple[str, ...] = ("mlp_kept", "mlp_bfloat16", "mlp_frozen", "tensor", "sequence", *RANDOM)
+    if size == 4:
+        names = ("mlp", "checkpoints", *RANDOM[:2])
+    for report in reports("ranks_2d.py", size, tmp_path, *names):
+        assert max(report.pop("checkpoints", {"": 0.0}).values()) < 1e-12
+        for name, found in report.items():
+            assert (found["reason"], found["misses"]) == (None, 1), name
+            assert found["equal"] if name.startswith("mlp") else found["difference"] < 1e-12, name
+            forward, backward = found["collectives"]
+            if name in RANDOM:
+                continue
+            assert any(x.startswith("tp ") for x in forward) and backward.count("reduce_scatter") >= 3
+            if name == "tensor":  # one sum of each kind of layer in forward, and one in backward
+                assert (forward + backward).count("tp all_reduce") == 5

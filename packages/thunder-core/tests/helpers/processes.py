@@ -2,6 +2,7 @@
 """Tests on several processes: `reports(script, size, folder)` runs a script on each rank and returns what they print.
 
 The script calls `main(run)`, which joins the process group and prints the JSON of `run(rank, size)` as its last line.
+The backend is gloo on the CPU. With `THUNDER_RANKS_BACKEND=nccl`, scripts that use `DEVICE` run on GPUs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-TIMEOUT = 150  # seconds; two busy cores need a tenth of it
+BACKEND = os.environ.get("THUNDER_RANKS_BACKEND", "gloo")
+DEVICE = "cuda" if BACKEND == "nccl" else "cpu"
+TIMEOUT = 600  # seconds; two idle cores need a twentieth of it
 
 
 def reports(script: str, size: int, folder: Path, *options: str) -> list[Any]:
     """Run a script of this folder on `size` ranks, and return the report of each rank."""
+    skip_without_devices(size)
     settings = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
@@ -44,14 +48,27 @@ def reports(script: str, size: int, folder: Path, *options: str) -> list[Any]:
     return [json.loads(out.splitlines()[-1]) for out, _ in printed]
 
 
+def skip_without_devices(size: int) -> None:
+    """Skip a test that needs more GPUs than there are."""
+    if DEVICE == "cuda":
+        import pytest
+        import torch
+
+        if torch.cuda.device_count() < size:
+            pytest.skip(f"{size} ranks need as many GPUs")
+
+
 def main(run: Callable[[int, int], Any]) -> None:
-    """Join a process group of gloo, and print the report of this rank."""
+    """Join a process group, and print the report of this rank."""
+    import torch
     import torch.distributed as dist
 
     warnings.simplefilter("ignore")
     rank, size, store = int(os.environ["RANK"]), int(sys.argv[1]), sys.argv[2]
     timeout = datetime.timedelta(seconds=30)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+    if DEVICE == "cuda":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(BACKEND, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
     print(json.dumps(run(rank, size)), flush=True)
     dist.barrier()
     os._exit(0)  # the exit would destroy the works that eager runs left without a wait, at times after gloo's threads

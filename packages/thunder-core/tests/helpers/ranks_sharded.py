@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from processes import main
+from processes import DEVICE, main
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 from torch.utils.checkpoint import checkpoint
 
 import thunder
@@ -51,12 +52,13 @@ class Model(nn.Module):
         tied: bool = False,
         unused: bool = False,
         calls: int = 1,
+        grouped: bool = False,
     ):
         super().__init__()
         self.start, self.end = nn.Linear(6, 6), nn.Linear(6, 6)
         self.blocks = nn.ModuleList(Block(checkpointed) for _ in range(2))
         self.calls, self.units_checkpointed = calls, units_checkpointed
-        self.looks_ahead = looks_ahead
+        self.looks_ahead, self.grouped = looks_ahead, grouped
         if tied:
             self.end.weight = self.start.weight
         if unused:
@@ -77,17 +79,41 @@ class Model(nn.Module):
 def sharded(
     frozen: bool = False, dtype: torch.dtype = torch.float32, hybrid: bool = False, **options: Any
 ) -> nn.Module:
-    of_model = ("checkpointed", "units_checkpointed", "looks_ahead", "tied", "unused", "calls")
+    of_model = ("checkpointed", "units_checkpointed", "looks_ahead", "tied", "unused", "calls", "grouped")
     model = {name: options.pop(name) for name in of_model if name in options}
     torch.manual_seed(0)
-    module = Model(**model).to(dtype)
+    module = Model(**model).to(DEVICE, dtype)
     if frozen:
         module.blocks[0].first.requires_grad_(False)
     sizes = (2, 2) if hybrid else (dist.get_world_size(),)
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicas", "shards") if hybrid else ("shards",))
-    for block in module.blocks:
-        fully_shard(block, mesh=mesh, **options)
-    return fully_shard(module, mesh=mesh, **options)
+    mesh = init_device_mesh(DEVICE, sizes, mesh_dim_names=("replicas", "shards") if hybrid else ("shards",))
+    factor, all_checkpointed = options.pop("factor", None), options.pop("all_checkpointed", False)
+    units: list[Any] = [list(module.blocks)] if module.grouped else list(module.blocks)
+    for unit in units:
+        fully_shard(unit, mesh=mesh, **options)
+    found = fully_shard(Checkpointed(module) if all_checkpointed else module, mesh=mesh, **options)
+    if factor is not None:
+        for inner in found.modules():
+            if isinstance(inner, FSDPModule):
+                inner.set_gradient_divide_factor(factor)
+                inner.set_force_sum_reduction_for_comms(True)
+    return found
+
+
+class Checkpointed(nn.Module):
+    """A model as one checkpointed region."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+def second_dimension(p: torch.Tensor) -> Shard | None:
+    """Shard matrices in their second dimension, if the ranks can share it evenly."""
+    return Shard(1) if p.dim() == 2 and p.shape[1] % dist.get_world_size() == 0 else None
 
 
 HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -108,11 +134,17 @@ CASES: dict[str, dict[str, Any]] = {
     "accumulating_later": {},
     "unsharded_by_hand": {},
     "units_checkpointed": {"units_checkpointed": True},
+    "all_checkpointed": {"all_checkpointed": True},
+    "second_dimension": {"shard_placement_fn": second_dimension},
+    "grouped": {"grouped": True},
+    "factor": {"factor": 3.0},
     "unused": {"unused": True},
+    "retraces_alone": {},
     "offloaded": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
 }
 if len(sys.argv) > 1 and sys.argv[1] == "4":
     CASES["hybrid"] = {"hybrid": True}
+    CASES["halves"] = {"reshard_after_forward": 2}
 
 
 def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], Any, list[str]]:
@@ -127,7 +159,8 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
             module.unshard()
         reduces = not name.startswith("accumulating") or step % 2 == (name == "accumulating")
         module.set_requires_gradient_sync(reduces)
-        x = torch.randn(3, 6, generator=generator).to(CASES[name].get("dtype", torch.float32))
+        rows = 3 + step * (name == "retraces_alone") * dist.get_rank()  # the last rank has other shapes in each step
+        x = torch.randn(rows, 6, generator=generator).to(DEVICE, CASES[name].get("dtype", torch.float32))
         loss = run(x).square().mean()
         loss.backward()
         state = [loss.detach().clone()]
@@ -138,7 +171,7 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
         states.append(state + [p.to_local().detach().clone() for p in module.parameters()])
     backward = [] if jit is None else _backward(run)
     with torch.no_grad():
-        states.append([run(torch.ones(3, 6).to(CASES[name].get("dtype", torch.float32)))])
+        states.append([run(torch.ones(3, 6).to(DEVICE, CASES[name].get("dtype", torch.float32)))])
     return states, run, backward
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from processes import main
+from processes import DEVICE, main
 from ranks import collectives
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -106,6 +107,7 @@ def difference(a: Any, b: Any) -> float:
 
 def compare(model: nn.Module, plan: dict[str, Any], mesh: Any, x: torch.Tensor, shard: Callable[[Any], Any]) -> Any:
     """Run forward and backward on one device in float64, with eager DTensors, and jitted."""
+    model = model.to(DEVICE)
     single = copy.deepcopy(model).double()
     alone = x.double().requires_grad_() if x.is_floating_point() else x
     expected = single(alone)
@@ -184,7 +186,7 @@ def random_case(seed: int, mesh: Any) -> Any:
     """Compare a random program on DTensors of random layouts with one device."""
     choose = random.Random(seed)
     torch.manual_seed(seed)
-    single = [torch.randn(4, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    single = [torch.randn(4, 4, dtype=torch.float64).to(DEVICE).requires_grad_() for _ in range(2)]
     dims = [[Replicate(), Shard(0), Shard(1)] for _ in range(mesh.ndim)]
     placements = []
     for _ in single:
@@ -192,7 +194,7 @@ def random_case(seed: int, mesh: Any) -> Any:
         placements.append(placed if len(set(placed)) == len(placed) else [Replicate(), *placed[1:]])
     program = random_program(seed)
     expected = program(*single)
-    weight = torch.sin(torch.arange(expected.numel(), dtype=torch.float64)).view(expected.shape)
+    weight = torch.sin(torch.arange(expected.numel(), dtype=torch.float64, device=DEVICE)).view(expected.shape)
     (expected * weight).sum().backward()
     given = [distribute_tensor(x.detach(), mesh, p).requires_grad_() for x, p in zip(single, placements)]
 
@@ -214,13 +216,70 @@ def random_case(seed: int, mesh: Any) -> Any:
     }
 
 
+def loss_case(
+    mesh: Any, placed: list[Any], shape: tuple[int, ...], weighted: bool = False, ignores: bool = True,
+    target_placed: list[Any] | None = None, autocast: bool = False, dtype: Any = torch.float32, **options: Any,
+) -> Any:  # fmt: skip
+    """Compare cross-entropy of logits with sharded classes with eager `loss_parallel`, and with one device."""
+    torch.manual_seed(0)
+    logits = torch.randn(shape, dtype=dtype).to(DEVICE)
+    target = torch.randint(0, 8, (*shape[:1], *shape[2:])).to(DEVICE)
+    if ignores:
+        target.view(-1)[:2] = options.get("ignore_index", -100)
+    weight = torch.rand(8, dtype=dtype).to(DEVICE) if weighted else None
+
+    def loss(x: Any, t: Any, w: Any) -> Any:
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=autocast), loss_parallel():
+            return F.cross_entropy(x * 2, t, w, **options)
+
+    x = logits.detach().requires_grad_()
+    F.cross_entropy(x.float() * 2 if autocast else x * 2, target, weight, **options).sum().backward()
+    found, jitted = [], thunder.jit(loss)
+    for fn in (loss, jitted, jitted):
+        y = distribute_tensor(logits, mesh, placed).requires_grad_()
+        try:
+            out = fn(y, target if target_placed is None else distribute_tensor(target, mesh, target_placed), weight)
+            with loss_parallel():
+                out.full_tensor().sum().backward()
+        except (NotImplementedError, RuntimeError) as error:  # eager mode has fewer cases
+            assert fn is loss, error
+            continue
+        found.append((out.to_local().detach(), y.grad.to_local(), str(out.dtype)))
+    return {
+        "difference": difference(y.grad, x.grad),
+        "equal": all(torch.equal(a, b) for a, b in zip(found[0][:2], found[-1][:2])),
+        "dtype": found[-1][2],
+        "collectives": collectives(fn),
+        "eager_calls": [str(e.reason) for e in thunder.compile_stats(fn).events.of("fallback")],
+    }
+
+
+def losses(meshes: dict[str, Any]) -> dict[str, Any]:
+    line, square = meshes["line"], meshes.get("square")
+    found = {
+        f"{reduction}{shape}": loss_case(line, [Shard(1)], shape, reduction=reduction, ignores=len(shape) == 2)
+        for shape in ((6, 8), (4, 8, 2))
+        for reduction in ("mean", "sum", "none")
+    }
+    found["weighted"] = loss_case(line, [Shard(1)], (6, 8), weighted=True, ignores=False)
+    found["weighted_ignored"] = loss_case(line, [Shard(1)], (6, 8), weighted=True, ignore_index=3)
+    found["autocast"] = loss_case(line, [Shard(1)], (6, 8), autocast=True, dtype=torch.bfloat16)
+    if square is not None:
+        rows = {"placed": [Shard(0), Shard(1)], "target_placed": [Shard(0), Replicate()]}
+        for reduction in ("mean", "sum", "none"):
+            found[f"{reduction} of sharded rows"] = loss_case(square, shape=(4, 8), reduction=reduction, **rows)
+        columns = {"placed": [Shard(1), Shard(2)], "target_placed": [Replicate(), Shard(1)]}
+        found["last dimension"] = loss_case(square, shape=(3, 8, 4), reduction="sum", **columns)
+    return found
+
+
 def run(rank: int, size: int) -> Any:
-    meshes = {"line": init_device_mesh("cpu", (size,))}
+    meshes = {"line": init_device_mesh(DEVICE, (size,))}
     if size == 4:
-        meshes["square"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+        meshes["square"] = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("a", "b"))
     report: dict[str, Any] = {}
     torch.manual_seed(0)
-    x, line = torch.randn(2, 4, 16), meshes["line"]
+    x, line = torch.randn(2, 4, 16).to(DEVICE), meshes["line"]
     report["tensor"] = compare(Block(), tensor_plan(), line, x, lambda y: y)
     report["sequence"] = compare(Block(), sequence_plan(), line, x, lambda y: y.chunk(size, 1)[rank])
     plan = {
@@ -228,8 +287,9 @@ def run(rank: int, size: int) -> Any:
         **tensor_plan("block."),
         "head": ColwiseParallel(output_layouts=Replicate()),
     }
-    report["model"] = compare(Model(), plan, line, torch.randint(0, 8, (2, 4)), lambda y: y)
+    report["model"] = compare(Model(), plan, line, torch.randint(0, 8, (2, 4)).to(DEVICE), lambda y: y)
     mesh = meshes["square" if size == 4 else "line"]  # two ranks in each dimension
+    report["losses"] = losses(meshes)
     report["random"] = {str(seed): random_case(seed, mesh) for seed in range(30)}
     return report
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import project_urls
-from release_check import check_changelog, check_metadata, check_range, check_urls, check_version
+from release_check import check_changelog, check_metadata, check_range, check_urls, check_version, verdict
 from release_files import project_of
 
 NAME = "thunder-ex-acme"
@@ -157,6 +157,18 @@ def test_no_addresses(root: Path, address: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         project_urls.main([address], root)
     assert "is not the address of a repository" in capsys.readouterr().err
+
+
+def test_verdicts() -> None:
+    """What nobody can mend in the sources is told from what is wrong there."""
+    address, table = "the repository has no address yet: who", "docs/conformance/acme-cuda.md:3: old"
+    assert verdict([]) == "can be released"
+    assert verdict(["__version__ is wrong", table]) == "cannot be released"
+    assert verdict([address]) == "cannot be released before the repository has an address; all else is right"
+    assert verdict([table, address]) == (
+        "cannot be released before the repository has an address and its conformance tables are made anew; "
+        "all else is right"
+    )
 
 
 def test_an_empty_section(root: Path) -> None:

@@ -26,6 +26,7 @@ from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
 from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
+from thunder.capture.higher_order.fully_sharded import refuse_held, writes_to_units
 from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.reads.torch_functions import guard_functions_of_torch
@@ -195,8 +196,10 @@ class CaptureSession:
         self.recorder.release()
         self.substitutions.release()
         self.evaluation.release()
+        self.tracer.communication.release()
         for lifted in self.tracer.inputs:
             lifted.handle.forget_attributes()
+            lifted.handle._local = None
         self.writes, self.effects, self.aliases = [], [], {}
         self.call = (), {}
         self.arguments.leaves = []
@@ -229,6 +232,7 @@ class CaptureSession:
             recorder.end_watch()  # exiting the contexts must not be recorded
             finish_collectives(self.tracer)
             finish_dtensors(self.tracer)
+            refuse_held(self.tracer)
         recorder.finish()
         return result
 
@@ -248,6 +252,7 @@ class CaptureSession:
         reason = recorder.seeded(tracer.generators)
         if reason is not None:
             raise ModuleFallback(reason)
+        self.writes += writes_to_units(tracer)
         for lifted in tracer.inputs:
             given = lifted.handle.given_attributes
             if given:

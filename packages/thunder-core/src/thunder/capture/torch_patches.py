@@ -35,7 +35,12 @@ from thunder.capture.higher_order.checkpointing import checkpoint_traced
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.higher_order.data_parallel import data_parallel_forward
 from thunder.capture.higher_order.flex_attention import flex_attention_traced, kernel_options
-from thunder.capture.higher_order.fully_sharded import gather_parameters, root_forward_begins
+from thunder.capture.higher_order.fully_sharded import (
+    forward_ends,
+    gather_parameters,
+    root_forward_begins,
+    set_gradient_sync,
+)
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
 from thunder.capture.higher_order.scanning import scan_traced
 from thunder.capture.numbers.overrides import BUILTINS
@@ -197,14 +202,20 @@ def _fully_sharded() -> list[tuple[Any, str, Any]]:
         (classes.state, "_root_pre_forward", lambda *args: root_forward_begins(_tracer(), *args)),
         (classes.state, "_register_pre_backward_hook", lambda state, output: output),
         (classes.unit, "pre_forward", lambda *args: gather_parameters(_tracer(), *args)),
-        (classes.unit, "post_forward", lambda unit, module, inputs, output: output),
+        (classes.unit, "post_forward", lambda *args: forward_ends(_tracer(), *args)),
         (classes.unit, "_prefetch_unshard", lambda *args: None),
+        (classes.module, "set_requires_gradient_sync", lambda *args, **kw: set_gradient_sync(_tracer(), *args, **kw)),
+        *[(classes.module, name, functools.partial(_changed_by_hand, name)) for name in private.settings_of_sharded()],
     ]
     return [
         (owner, name, staticmethod(_here(ours, getattr(owner, name))) if name == "_prefetch_unshard" else
          functools.wraps(getattr(owner, name))(_here(ours, getattr(owner, name))))
         for owner, name, ours in replaced
     ]  # fmt: skip
+
+
+def _changed_by_hand(name: str, *args: Any, **kwargs: Any) -> Any:
+    return fall_back(f"the program calls {name} of a sharded module (fully_shard)")
 
 
 def _function_transforms() -> list[tuple[Any, str, Any]]:

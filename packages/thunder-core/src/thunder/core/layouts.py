@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from thunder.core.groups import Group
 
-__all__ = ["Layout", "Mesh", "Partial", "Placement", "Replicated", "Sharded"]
+__all__ = ["NORM", "Layout", "Mesh", "Partial", "Placement", "Replicated", "Sharded"]
 
 
 class Replicated(NamedTuple):
@@ -24,6 +24,10 @@ class Sharded(NamedTuple):
     """Each process has an equal part of one dimension of the tensor."""
 
     dim: int
+
+
+# The reduction of norms of the parts of a tensor, followed by their order: the norm of these norms.
+NORM = "norm "
 
 
 class Partial(NamedTuple):
@@ -57,20 +61,33 @@ class Mesh:
 
 
 class Layout:
-    """The placements of a tensor on a mesh, and the shape and strides of the whole tensor."""
+    """The placements of a tensor on a mesh, and the shape and strides of the whole tensor.
 
-    __slots__ = ("key", "mesh", "placements", "shape", "stride")
+    `part` is the shape of this process's tensor if the processes share the tensor unevenly, otherwise None.
+    """
 
-    def __init__(self, placements: Sequence[Placement], shape: Sequence[int], stride: Sequence[int], mesh: Mesh):
+    __slots__ = ("key", "mesh", "part", "placements", "shape", "stride")
+
+    def __init__(
+        self,
+        placements: Sequence[Placement],
+        shape: Sequence[int],
+        stride: Sequence[int],
+        mesh: Mesh,
+        part: Sequence[int] | None = None,
+    ):
         self.placements = tuple(placements)
         self.shape = tuple(shape)
         self.stride = tuple(stride)
         self.mesh = mesh
-        self.key = (tuple([(type(p).__name__, *p) for p in self.placements]), self.shape, self.stride, mesh)
+        self.part = None if part is None else tuple(part)
+        self.key = (tuple([(type(p).__name__, *p) for p in self.placements]), self.shape, self.stride, mesh, self.part)
 
     @property
     def local_shape(self) -> tuple[int, ...]:
         """The shape of the tensor of each process."""
+        if self.part is not None:
+            return self.part
         sizes = list(self.shape)
         for placement, group in zip(self.placements, self.mesh.groups):
             if isinstance(placement, Sharded):
@@ -81,7 +98,18 @@ class Layout:
     def of_gradient(self) -> Layout:
         """The layout of gradients: each process has the whole gradient of its part of a sum."""
         placements = [Replicated() if isinstance(p, Partial) else p for p in self.placements]
-        return Layout(placements, self.shape, self.stride, self.mesh)
+        return Layout(placements, self.shape, self.stride, self.mesh, self.part)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the sharded dimensions can be divided among the processes."""
+        sizes = list(self.shape)
+        for placement, group in zip(self.placements, self.mesh.groups):
+            if isinstance(placement, Sharded):
+                if sizes[placement.dim] % group.size:
+                    return False
+                sizes[placement.dim] //= group.size
+        return True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self.key == other.key
@@ -91,7 +119,8 @@ class Layout:
 
     def __repr__(self) -> str:
         placements = ", ".join([repr(p) for p in self.placements])
-        return f"Layout([{placements}], {self.shape}, {self.stride}, {self.mesh!r})"
+        part = "" if self.part is None else f", {self.part}"
+        return f"Layout([{placements}], {self.shape}, {self.stride}, {self.mesh!r}{part})"
 
     def __thunder_text__(self, context: Any) -> str:
         """Return the expression that printed traces contain for the layout."""

@@ -51,6 +51,7 @@ __all__ = [
     "matmul_precision",
     "new_tensor",
     "no_device",
+    "norm_placement",
     "on_profiling",
     "references_to_gradient",
     "suggest_memory_format",
@@ -323,3 +324,9 @@ def in_data_parallel() -> bool:
     """Check whether the forward of a `DistributedDataParallel` module runs."""
     module = sys.modules.get("torch.nn.parallel.distributed")
     return module is not None and getattr(module.DistributedDataParallel, "_active_ddp_module", None) is not None
+
+
+def norm_placement() -> Any:
+    """Return the class of a DTensor's placement for norms that are reduced over ranks, or None if there is none."""
+    module: Any = sys.modules.get("torch.distributed.tensor._ops._math_ops")
+    return getattr(module, "_NormPartial", None)

@@ -298,6 +298,7 @@ class FullyShard:
 
     def __init__(self) -> None:
         self.state: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"].FSDPState  # type: ignore[attr-defined]
+        self.module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fully_shard"].FSDPModule  # type: ignore[attr-defined]
         self.unit: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_param_group"].FSDPParamGroup  # type: ignore[attr-defined]
 
 
@@ -306,9 +307,27 @@ def fully_shard() -> FullyShard | None:
     return FullyShard() if "torch.distributed.fsdp._fully_shard._fsdp_state" in sys.modules else None
 
 
+def settings_of_sharded() -> list[str]:
+    """Return the methods of sharded modules that gather or reshard parameters, or change how units communicate."""
+    names = vars(FullyShard().module)
+    return [n for n in names if (n.startswith("set_") and n not in _HARMLESS) or n in ("unshard", "reshard")]
+
+
+# The first is part of the program, and the others do not change what is computed.
+_HARMLESS = frozenset({
+    "set_requires_gradient_sync", "set_is_last_backward", "set_modules_to_forward_prefetch",
+    "set_modules_to_backward_prefetch", "set_unshard_in_backward",
+})  # fmt: skip
+
+
 def prepare_sharded_forward(state: Any) -> None:
     """Let torch initialize a sharded root module, as its first forward does, unless a forward is running."""
     state._lazy_init()
+
+
+def shards_groups(state: Any) -> bool:
+    """Check whether modules under a sharded root were sharded in groups, which torch's hooks count in closures."""
+    return any(len(inner._modules) > 1 for inner in state._state_ctx.all_states)
 
 
 def end_sharded_forward(state: Any) -> None:
@@ -329,11 +348,23 @@ def groups_of_unit(unit: Any) -> tuple[Any, Any, Any]:
     return mesh.shard_process_group, unit._reduce_scatter_process_group, replicas
 
 
+def halves_of_gather(unit: Any) -> tuple[Any, Any] | None:
+    """Return the groups that gather shards in two steps, if a unit keeps its parameters on a part of the ranks.
+
+    The second one is the part. The first has the ranks with the same place in their parts.
+    """
+    after = unit.post_forward_mesh_info
+    if after is None or after is unit.mesh_info or after.mesh == unit.mesh_info.mesh:
+        return None
+    return after.replicate_process_group, after.shard_process_group
+
+
 def gradient_factors(unit: Any, groups: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any, str, str]:
     """Return by what gradients are divided before and after they are reduced, and the two reductions."""
     module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_collectives"]
     sums = getattr(unit, "force_sum_reduction_for_comms", False)
-    found = module._get_gradient_divide_factors(*groups, dtype, unit.device.type, None, sums)
+    factor = unit.gradient_divide_factor
+    found = module._get_gradient_divide_factors(*groups, dtype, unit.device.type, factor, sums)
     scatter, reduce = (str(getattr(op, "op", op)).rpartition(".")[2].lower() for op in found[2:])
     return found[0], found[1], scatter, reduce
 

@@ -99,6 +99,6 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
     layout = layout_of_spec(spec)
     if layout is None:
         fall_back(f"the program gets a DTensor with the placements {spec.placements}")
-    if layout.local_shape != tuple(local.shape):
-        fall_back(f"the program gets a DTensor of shape {list(tensor.shape)} that the ranks share unevenly")
-    return layout
+    if layout.is_even and layout.local_shape == tuple(local.shape):
+        return layout
+    return Layout(layout.placements, layout.shape, layout.stride, layout.mesh, part=tuple(local.shape))

@@ -124,6 +124,13 @@ class Substitutions:
         self._steps.append((self._restore_object, (found,)))
         found.put(new)
 
+    def withdraw(self, target: Any, key: Any) -> None:
+        """Restore a value that was replaced in the user's object `target` already now."""
+        for found in [x for x in self.in_objects if x.target is target and x.key == key]:
+            self._restore_object(found)
+            self._steps[:] = [step for step in self._steps if not (step[1] and step[1][0] is found)]
+            self.in_objects[:] = [x for x in self.in_objects if x is not found]
+
     def _restore_object(self, found: _InObject) -> None:
         """Restore a value, unless the program has assigned another value there."""
         if found.get() is not found.new:

@@ -25,6 +25,7 @@ from thunder.capture.base.modes import attempt
 from thunder.capture.base.phase import pause_reads, resume_reads
 from thunder.capture.base.user_lines import annotate, user_line
 from thunder.capture.dispatch.collectives import call_collective
+from thunder.capture.dispatch.dtensor_lists import call_on_lists, takes_lists
 from thunder.capture.dispatch.dtensors import call_on_dtensors, has_dtensors
 from thunder.capture.dispatch.initializers import draw_in_order_of_memory
 from thunder.capture.dispatch.metadata import (
@@ -77,7 +78,8 @@ _RECIPROCAL = frozenset({"__rdiv__", "__rtruediv__"})  # torch multiplies with t
 def call_torch_function(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call the torch function `func` for user code."""
     if has_dtensors(args, kwargs):
-        result = call_on_dtensors(tracer, func, args, kwargs, call_torch_function)
+        ours = call_on_lists if takes_lists(func) else call_on_dtensors
+        result = ours(tracer, func, args, kwargs, call_torch_function)
         if result is not NotImplemented:
             return result
     before = tracer.refusal

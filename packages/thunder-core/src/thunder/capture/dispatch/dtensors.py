@@ -26,22 +26,29 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, note_group
+from thunder.capture.dispatch.sharded_losses import plan_of_loss
 from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
+from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
-from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.handle import Handle, Lifted
+from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core import prims
 from thunder.core.events import current_log
-from thunder.core.layouts import Layout, Partial, Placement, Replicated, Sharded
-from thunder.core.proxies import OPERATORS, TensorProxy
+from thunder.core.layouts import NORM, Layout, Partial, Placement, Replicated, Sharded
+from thunder.core.proxies import OPERATORS
 from thunder.core.state import state
 from thunder.core.symbol import OpTags, Symbol
 from thunder.runtime.kernels import dtensors
 from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
 from thunder.torch.private import DisableTorchFunction
+from thunder.torch.sharded_loss import sharded_cross_entropy
 
-__all__ = ["call_on_dtensors", "finish_dtensors", "has_dtensors", "replaced_dtensor_methods", "values_of_layouts"]
+__all__ = [
+    "call_on_dtensors", "dtensor", "filled", "finish_dtensors", "has_dtensors", "local_and_layout", "local_tensor",
+    "replaced_dtensor_methods", "tensors_of", "values_of_layouts",
+]  # fmt: skip
 
 # Operations with the values of DTensors as operands.
 _BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
@@ -59,48 +66,66 @@ def _class() -> Any:
 
 # -- values -----------------------------------------------------------------------------------------------------------
 def _layout(handle: Handle) -> Layout:
-    layout = aliasing.read(handle).dtensor_layout
+    layout = handle._value.dtensor_layout
     if layout is None:
         fall_back("the program uses a DTensor whose layout is not known while tracing")
     return layout
 
 
-def _local(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
+def local_and_layout(tracer: Tracer, x: Any) -> tuple[Handle, Layout]:
     """Return the local tensor of a DTensor, and its layout."""
     handle = tracer.handle_of(x)
     layout = _layout(handle)
-    value = aliasing.read(handle)
-    made = tracer.producer(value)
-    with tracer.recording():
-        if made is not None and made.sym is prims.dtensor_of:
-            local = made.args[0]
-        elif made is None and tracer.input_of(value) is not None:
-            local = _of_input(tracer, value, layout)
-        else:
+    if handle._local is None:
+        lifted = tracer.input_with(handle)
+        if lifted is None:
             fall_back("the program changes a DTensor in a way that no trace can express")
-        for group in layout.mesh.groups:
-            note_group(tracer, group)
-        return tracer.wrap(local, requires_grad=needs_grad(handle)), layout
+        with tracer.recording():
+            for group in layout.mesh.groups:
+                note_group(tracer, group)
+            handle._local = _of_input(tracer, lifted, layout)
+    return handle._local, layout
 
 
-def _of_input(tracer: Tracer, value: TensorProxy, layout: Layout) -> TensorProxy:
-    """Return the local tensor of an input. The outermost scope records it, so that the whole program may read it."""
-    local = tracer.communication.locals.get(value.name)
-    if local is None:
-        with tracer.trace.scope() as operations:
-            local = prims.local_of(value, layout)
-        tracer.trace.scopes[0].extend(operations)
-        tracer.communication.locals[value.name] = local
-    return local  # type: ignore[no-any-return]
+def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
+    """Return the local tensor of a DTensor that must have a layout's placements."""
+    local, found = local_and_layout(tracer, x)
+    if found.placements != layout.placements or found.mesh != layout.mesh:
+        fall_back("the program calls backward(), and the .grad of a DTensor has other placements")
+    return local
 
 
-def _dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
+def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
+    """Return the local tensor of an input.
+
+    It is an input, too, except for tensors whose gradients leave the program: there an operation of the outermost scope
+    takes the local tensor, so that the whole program may read it.
+    """
+    shard = tracer.communication.shards.get(id(lifted.tensor))
+    if shard is not None:
+        return shard.local
+    source = None if tracer.recorder is None else tracer.recorder.source_of_input(lifted.tensor)
+    if not lifted.tensor.requires_grad and source is not None:
+        tensor = lifted.tensor._local_tensor  # type: ignore[attr-defined]
+        tracer.recorder.tensor_found(source.attr("_local_tensor"), tensor)
+        return tracer.handle_of(tensor)
+    with tracer.trace.scope() as operations:
+        local = prims.local_of(lifted.proxy, layout)
+    tracer.trace.scopes[0].extend(operations)
+    found: Handle = tracer.wrap(local, requires_grad=lifted.handle._needs_grad)
+    tracer.communication.read_only.append((found._storage, "the program writes to a DTensor that requires grad"))
+    return found
+
+
+def dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
     """Return the handle of the DTensor with a local tensor."""
     with tracer.recording():
         for group in layout.mesh.groups:
             note_group(tracer, group)
-        value = prims.dtensor_of(tracer.unwrap(local), layout)
-        return tracer.wrap(value, requires_grad=needs_grad(local))  # type: ignore[no-any-return]
+        value = aliasing.read(local)
+        found: Handle = tracer.wrap(prims.dtensor_of(value, layout), requires_grad=needs_grad(local))
+        found._local, found._made_of = local, value
+        return found
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -125,6 +150,10 @@ def _redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[
         old = placements[i]
         if old == new:
             continue
+        if layout.part is not None:
+            fall_back(
+                f"the program redistributes a DTensor of shape {list(layout.shape)} that the ranks share unevenly"
+            )
         others = [p for k, p in enumerate(placements) if k > i and isinstance(p, Sharded)]
         if any(p.dim == x.dim for p in others for x in (old, new) if isinstance(x, Sharded)):
             fall_back("the program redistributes a dimension of a DTensor that several mesh dimensions shard")
@@ -146,6 +175,10 @@ def _sizes(layout: Layout, placements: Sequence[Placement], without: int) -> lis
 
 
 def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: Any) -> Any:
+    if isinstance(old, Partial) and old.op.startswith(NORM):
+        order = float(old.op.removeprefix(NORM))
+        local = _moved(tracer, local**order, Partial("sum"), Replicated(), group) ** (1.0 / order)
+        return local if isinstance(new, Replicated) else _moved(tracer, local, Replicated(), new, group)
     if isinstance(old, Partial):
         if isinstance(new, Sharded) and old.op == "sum":
             return _call(tracer, redistribution.scatter_sum, local, new.dim, group)
@@ -187,6 +220,7 @@ def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
 _DUNDER = dict(OPERATORS)
 _DUNDER.update({f"__r{d.strip('_')}__": m for d, m in OPERATORS.items()})
 del _DUNDER["__rmatmul__"]  # its operands are swapped
+_INPLACE_DUNDER = {f"__i{d.strip('_')}__": m for d, m in OPERATORS.items()}
 _DUNDER["__rdiv__"] = _DUNDER["__rtruediv__"] = "reciprocal"  # not linear, unlike a division by a number
 
 
@@ -207,10 +241,14 @@ def call_on_dtensors(
     """Call a function of torch on DTensors. `call` calls it on local tensors."""
     name = getattr(func, "__name__", "")
     prop = getattr(func.__self__, "__name__", "") if name in ("__get__", "__set__") else None
-    in_place = name == "__set__" or (name.endswith("_") and not name.startswith("__")) or name.startswith("__i")
-    if in_place and name not in ("__invert__", "__index__"):
-        fall_back(f"the program calls `{prop or name}`, which changes a DTensor in place")
-    sym = _symbol(func)
+    if name == "__set__" and prop != "grad":
+        fall_back(f"the program sets the attribute {prop} of a DTensor")
+    if name == "requires_grad_" and needs_grad(args[0]) is (*args[1:], *kwargs.values(), True)[0]:
+        return args[0]
+    in_place = writes_in_place(name) or (name.startswith("__i") and name not in ("__invert__", "__index__"))
+    if in_place and not isinstance(args[0], _class()):
+        fall_back(f"the program calls {name}, which writes a DTensor to a torch.Tensor")
+    sym = _in_place_form(name) if in_place else _symbol(func)
     if prop is None and name in _OF_MEMORY and tracer.input_with(tracer.handle_of(args[0])) is None:
         fall_back(f"the program calls {name} on a DTensor that it computes, whose strides are not known")
     if prop is None and name in _METADATA:
@@ -224,7 +262,16 @@ def call_on_dtensors(
     if tracer.parts:
         fall_back("a transform of the program uses DTensors")
     check_scope(tracer, f"{name} on a DTensor")
-    return _Operation(tracer, func, args, kwargs, sym, call).run()
+    return _Operation(tracer, func, args, kwargs, sym, call).run(in_place)
+
+
+# Operations that have the sharding rule of a function that writes to a tensor.
+_FILLS = {"copy_": "add", "zero_": "neg", "fill_": "pow"}
+
+
+def _in_place_form(name: str) -> Any:
+    """Return the operation whose result an in-place method writes to its first argument, or None."""
+    return language.methods.get(_INPLACE_DUNDER.get(name) or _FILLS.get(name) or name[:-1])
 
 
 _METADATA = frozenset({"size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "is_complex", "__len__",
@@ -245,27 +292,28 @@ def _draws(sym: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(given.get("training", True)) and given.get("p", 0.5) != 0
 
 
-def _leaves(x: Any) -> Iterator[torch.Tensor]:
+def tensors_of(x: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in arguments."""
     if isinstance(x, torch.Tensor):
         yield x
     elif isinstance(x, (tuple, list)):
         for i in x:
-            yield from _leaves(i)
+            yield from tensors_of(i)
     elif isinstance(x, dict):
-        yield from _leaves(list(x.values()))
+        yield from tensors_of(list(x.values()))
     elif isinstance(x, slice):
-        yield from _leaves([x.start, x.stop, x.step])
+        yield from tensors_of([x.start, x.stop, x.step])
 
 
-def _filled(x: Any, values: Iterator[Any]) -> Any:
-    """Return arguments with the tensors replaced, in the order of `_leaves`."""
+def filled(x: Any, values: Iterator[Any]) -> Any:
+    """Return arguments with the tensors replaced, in the order of `tensors_of`."""
     if isinstance(x, torch.Tensor):
         return next(values)
     if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
-        return type(x)([_filled(i, values) for i in x])
+        return type(x)([filled(i, values) for i in x])
     if isinstance(x, dict):
-        return {k: _filled(v, values) for k, v in x.items()}
-    return slice(*[_filled(i, values) for i in (x.start, x.stop, x.step)]) if isinstance(x, slice) else x
+        return {k: filled(v, values) for k, v in x.items()}
+    return slice(*[filled(i, values) for i in (x.start, x.stop, x.step)]) if isinstance(x, slice) else x
 
 
 class _Operation:
@@ -273,14 +321,14 @@ class _Operation:
 
     def __init__(self, tracer: Tracer, func: Any, args: Any, kwargs: Any, sym: Symbol, call: Callable[..., Any]):
         self.tracer, self.func, self.args, self.kwargs, self.sym, self.call = tracer, func, args, kwargs, sym, call
-        given = list(_leaves((args, kwargs)))
+        given = list(tensors_of((args, kwargs)))
         self.locals: list[Any] = []
         self.layouts: list[Layout] = []
         cls = _class()
         meshes = {}
         for x in given:
             if isinstance(x, cls):
-                local, layout = _local(tracer, x)
+                local, layout = local_and_layout(tracer, x)
                 meshes[layout.mesh] = None
                 self.locals.append(local)
                 self.layouts.append(layout)
@@ -292,16 +340,22 @@ class _Operation:
         (self.mesh,) = meshes
         for i, x in enumerate(given):
             if self.layouts[i] is None:
-                if x.dim() != 0 and x.numel() != 1:
+                if x.dim() != 0 and x.numel() != 1 and sym.name != "cross_entropy":  # all ranks have the same targets
                     fall_back(f"the program combines a DTensor and a torch.Tensor in {sym.name}")
                 shape = tuple(x.shape)
                 self.layouts[i] = Layout([Replicated()] * len(self.mesh.groups), shape, _contiguous(shape), self.mesh)
         self.shapes = [layout.shape for layout in self.layouts]
+        self.uneven: dict[int, int] = {}  # by dimension of the mesh: the size of the dimension that is shared unevenly
 
-    def run(self) -> Any:
+    def run(self, in_place: bool) -> Any:
         """Run the operation on local tensors, and return its results as DTensors."""
+        loss = self._loss_of_sharded_classes() if self.sym.name == "cross_entropy" else None
+        if loss is not None:
+            return loss
         rule = self._rule()
         operands, results = self._placements(rule)
+        if in_place and not list(self.layouts[0].placements) == operands[0] == results[0]:
+            fall_back(f"the program calls {self.func.__name__}, which changes the placements of a DTensor in place")
         locals_ = [
             _redistributed(self.tracer, x, layout, placements)
             for x, layout, placements in zip(self.locals, self.layouts, operands)
@@ -313,11 +367,36 @@ class _Operation:
                     for x, p in zip(locals_, operands)
                 ]
         out = self._run_on(rule, locals_, results)
+        if in_place:
+            if needs_grad(self.locals[0]):
+                set_requires_grad(self.tracer.handle_of(self.args[0]), True)
+            return self.args[0]
         return self._wrapped(out, iter(results), results[0] if len(results) == 1 else None)
+
+    def _loss_of_sharded_classes(self) -> Any:
+        """Return the cross-entropy of logits whose classes are sharded, or None for other logits."""
+        arguments = self._arguments()
+        tensors = [name for name, x in arguments.items() if isinstance(x, torch.Tensor)]
+        plan = plan_of_loss(arguments, dict(zip(tensors, self.layouts)))
+        if plan is None:
+            return None
+        if plan.rows and not isinstance(arguments["target"], _class()):
+            fall_back("the program calls cross_entropy on a DTensor whose rows are sharded, with targets that are not")
+        operands = {
+            name: _redistributed(self.tracer, x, layout, plan.operands[name])
+            for name, x, layout in zip(tensors, self.locals, self.layouts)
+        }
+        values = (operands["input"], operands["target"], operands.get("weight"), plan.ignore_index, plan.reduction)
+        groups = self.mesh.groups[plan.classes], tuple([self.mesh.groups[k] for k in plan.rows])
+        out = _call(self.tracer, sharded_cross_entropy, *values, *groups)
+        return self._wrapped(out, iter(()), plan.result)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**dict(zip(self.sym.bind.names, self.args)), **self.kwargs}
 
     def _rule(self) -> Rule | None:
         sym = self.sym
-        arguments = {**dict(zip(sym.bind.names, self.args)), **self.kwargs}
+        arguments = self._arguments()
         call = Call(sym.name, self.shapes, arguments, self._on_meta)
         found = RULES.get(sym.name)
         if found is not None:
@@ -329,7 +408,7 @@ class _Operation:
     def _on_meta(self, operands: Sequence[torch.Tensor]) -> Any:
         values = iter(operands)
         with self.tracer.recording(), DisableTorchFunction():
-            return self.func(*_filled(self.args, values), **_filled(self.kwargs, values))
+            return self.func(*filled(self.args, values), **filled(self.kwargs, values))
 
     def _placements(self, rule: Rule | None) -> tuple[list[list[Placement]], list[list[Placement]]]:
         """Return the placements of each operand and each result, dimension by dimension of the mesh."""
@@ -344,7 +423,8 @@ class _Operation:
             if rule is None or all(isinstance(p, Replicated) for p in given):
                 needed, made = [Replicated()] * len(given), [Replicated()] * count
             else:
-                needed, made = placements_for(rule, given, [tuple(s) for s in shapes], group.size)  # type: ignore[arg-type]
+                plan = list(given), [tuple(s) for s in shapes], group.size
+                needed, made = placements_for(rule, *plan, even=not self._is_uneven(k))  # type: ignore[arg-type]
             for i, p in enumerate(needed):
                 operands[i].append(p)
                 if isinstance(p, Sharded):
@@ -358,26 +438,36 @@ class _Operation:
                 current_log().add("replicated", reason, where=state.source)
         return operands, results
 
+    def _is_uneven(self, k: int) -> bool:
+        """Check whether operands are shared unevenly in a dimension of the mesh, and note the size of theirs."""
+        for layout in self.layouts:
+            p = layout.placements[k]
+            if layout.part is not None and isinstance(p, Sharded):
+                self.uneven[k] = layout.shape[p.dim]
+        return k in self.uneven
+
     def _run_on(self, rule: Rule | None, locals_: Sequence[Any], results: Sequence[Sequence[Placement]]) -> Any:
         if rule is not None and rule.reshapes:
+            if self.uneven:
+                fall_back(f"the program calls {self.sym.name} on a DTensor that the ranks share unevenly")
             new = list(self._on_meta([torch.empty(self.shapes[0], device="meta")]).shape)
             for group, p in zip(self.mesh.groups, results[0]):
                 if isinstance(p, Sharded):
                     new[p.dim] //= group.size
             return locals_[0].reshape(new)
         values = iter(locals_)
-        return self.call(self.tracer, self.func, _filled(self.args, values), _filled(self.kwargs, values))
+        return self.call(self.tracer, self.func, filled(self.args, values), filled(self.kwargs, values))
 
     def _wrapped(self, out: Any, placements: Iterator[Sequence[Placement]], always: Any) -> Any:
         if isinstance(out, torch.Tensor):
             placed = next(placements) if always is None else always
-            shape = list(out.shape)
-            for group, p in zip(self.mesh.groups, placed):
+            shape, part = list(out.shape), None
+            for k, (group, p) in enumerate(zip(self.mesh.groups, placed)):
                 if isinstance(p, Sharded):
-                    shape[p.dim] *= group.size
-            return _dtensor(
-                self.tracer, self.tracer.handle_of(out), Layout(placed, shape, _contiguous(shape), self.mesh)
-            )
+                    shape[p.dim] = self.uneven.get(k, shape[p.dim] * group.size)
+                    part = out.shape if self.uneven else None
+            layout = Layout(placed, shape, _contiguous(shape), self.mesh, part)
+            return dtensor(self.tracer, self.tracer.handle_of(out), layout)
         if isinstance(out, (tuple, list)):
             items = [self._wrapped(x, placements, always) for x in out]
             return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
@@ -417,14 +507,12 @@ def _from_local(
     if shape is not None and list(shape) != sizes:
         fall_back("the program calls DTensor.from_local with a shape that ranks share unevenly")
     check_scope(tracer, "DTensor.from_local")
-    local = tracer.handle_of(local_tensor)
-    tracer.communication.shared.append((local._storage, local._storage.version))
-    return _dtensor(tracer, local, Layout(placed, sizes, _contiguous(sizes), mesh))
+    return dtensor(tracer, tracer.handle_of(local_tensor), Layout(placed, sizes, _contiguous(sizes), mesh))
 
 
 def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
     """Replace `DTensor.to_local`. With partial `grad_placements`, each rank has a summand of the gradient."""
-    local, layout = _local(tracer, x)
+    local, layout = local_and_layout(tracer, x)
     if grad_placements is not None:
         placed = _positive(_placements_of(x.device_mesh, grad_placements), len(layout.shape))
         for group, p, new in zip(layout.mesh.groups, layout.of_gradient.placements, placed):
@@ -432,9 +520,7 @@ def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
                 local = _varying(tracer, local, group)
             elif p != new:
                 fall_back(f"the program calls DTensor.to_local with grad_placements={grad_placements}")
-    result = tracer.handle_of(local.view_as(local))
-    tracer.communication.shared.append((result._storage, result._storage.version))
-    return result
+    return local.view_as(local)
 
 
 def _redistribute(
@@ -442,7 +528,7 @@ def _redistribute(
     forward_dtype: Any = None, backward_dtype: Any = None,
 ) -> Any:  # fmt: skip
     """Replace `DTensor.redistribute`."""
-    local, layout = _local(tracer, x)
+    local, layout = local_and_layout(tracer, x)
     if placements is None or forward_dtype is not None or backward_dtype is not None:
         fall_back("the program calls DTensor.redistribute without placements, or with dtypes")
     if device_mesh is not None and device_mesh != x.device_mesh:
@@ -452,7 +538,7 @@ def _redistribute(
     if placed == list(layout.placements):
         return x
     out = _redistributed(tracer, local, layout, placed)
-    return _dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
+    return dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
 
 
 def _full_tensor(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
@@ -490,8 +576,9 @@ def finish_dtensors(tracer: Tracer) -> None:
     """Fall back if an operation reads the value of a DTensor as if it were a local tensor."""
     if not tracer.communication.groups:
         return
-    if any(storage.version != version for storage, version in tracer.communication.shared):
-        fall_back("the program writes to a tensor that shares memory with a DTensor")
+    for storage, reason in tracer.communication.read_only:
+        if storage.written:
+            fall_back(reason)
     for op in tracer.trace.bound_symbols:
         if op.sym not in _BORDER and any(getattr(p, "dtensor_layout", None) is not None for p in op.flat_args):
             fall_back(f"the program calls {op.sym.name} on a DTensor in a way that no trace can express")

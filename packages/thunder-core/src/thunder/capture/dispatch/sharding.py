@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from thunder.core.layouts import Partial, Placement, Replicated, Sharded
+from thunder.core.layouts import NORM, Partial, Placement, Replicated, Sharded
 
-__all__ = ["RULES", "Call", "Plan", "Rule", "placements_for", "pointwise"]
+__all__ = ["RULES", "Call", "Plan", "Rule", "norm_reduction", "placements_for", "pointwise"]
 
 Labels = tuple[Any, ...]
 
@@ -44,6 +44,8 @@ class Rule(NamedTuple):
     reduction: str = "sum"
     #: The operands that are added to the result, e.g. a bias: partial if the result is.
     added: frozenset[int] = frozenset()
+    #: Whether the operation only moves elements, so that operands may be partial by any reduction.
+    moves: bool = False
     #: Whether the operation only changes the shape, so that it is a `reshape` to the local shape of the result.
     reshapes: bool = False
 
@@ -55,13 +57,20 @@ class Plan(NamedTuple):
     results: list[Placement]
 
 
-def placements_for(rule: Rule, given: Sequence[Placement], shapes: Sequence[tuple[int, ...]], size: int) -> Plan:
-    """Choose the placements of operands and results on one dimension of the mesh, which has `size` ranks."""
+def placements_for(
+    rule: Rule, given: Sequence[Placement], shapes: Sequence[tuple[int, ...]], size: int, *, even: bool = True
+) -> Plan:
+    """Choose the placements of operands and results on one dimension of the mesh, which has `size` ranks.
+
+    Unless `even`, ranks have parts of different sizes, and all operands must be given as the operation needs them.
+    """
     partial = [p for p in given if isinstance(p, Partial)]
     sharded = [i for i, p in enumerate(given) if isinstance(p, Sharded)]
     if partial and not sharded:
         ops = {p.op for p in partial}
         everywhere = all(isinstance(p, Partial) for p in given)
+        if len(ops) == 1 and everywhere and (rule.moves or ops == {rule.reduction} & {"max", "min"}):
+            return Plan(list(given), [partial[0]] * len(rule.results))
         if len(ops) == 1 and ops <= {"sum", "avg"}:
             if rule.linear == "each" and len(partial) == 1:
                 return Plan(list(given), [partial[0]] * len(rule.results))
@@ -70,6 +79,11 @@ def placements_for(rule: Rule, given: Sequence[Placement], shapes: Sequence[tupl
     best = None
     for i in sorted(sharded, key=lambda i: -math.prod(shapes[i])):
         label = rule.operands[i][given[i].dim]  # type: ignore[union-attr]
+        if label is not None and not even:
+            if rule.reduction == "avg" and any(label not in labels for labels in rule.results):
+                continue  # the means of parts of different sizes do not give the mean
+            best = label
+            break
         if label is not None and all(
             shape[labels.index(label)] % size == 0 for shape, labels in zip(shapes, rule.operands) if label in labels
         ):
@@ -127,7 +141,9 @@ def pointwise(call: Call, name: str) -> Rule:
 def _like(call: Call) -> Rule | None:
     if "device" in call.arguments or len(call.shapes) != 1:
         return None
-    return pointwise(call, "clone")
+    casts = any(isinstance(x, torch.dtype) for x in call.arguments.values())
+    moves = call.name in ("clone", "detach", "to") and not casts
+    return pointwise(call, "clone")._replace(moves=moves)
 
 
 # -- products ---------------------------------------------------------------------------------------------------------
@@ -196,7 +212,21 @@ def _sum(call: Call) -> Rule:
     return Rule([tuple(range(len(call.shapes[0])))], [_kept(call, dims)], "all", reduction)
 
 
-@_rule("amax", "amin", "var", "std", "prod", "logsumexp", "argmax", "argmin", "all", "any", "norm", "vector_norm")
+def norm_reduction(order: float) -> str:
+    """Return the reduction of the ranks' norms."""
+    special = {math.inf: "max", -math.inf: "min", 0: "sum"}
+    return special.get(order) or f"{NORM}{float(order)}"
+
+
+@_rule("vector_norm")
+def _vector_norm(call: Call) -> Rule | None:
+    order, dim = call.arguments.get("ord", 2), call.arguments.get("dim")
+    if len(call.shapes) != 1 or not isinstance(order, (int, float)) or "dtype" in call.arguments:
+        return None
+    return Rule([tuple(range(len(call.shapes[0])))], [_kept(call, _dims(call, dim))], reduction=norm_reduction(order))
+
+
+@_rule("amax", "amin", "var", "std", "prod", "logsumexp", "argmax", "argmin", "all", "any", "norm")
 def _whole_reduction(call: Call) -> Rule | None:
     if "dim" not in call.arguments or len(call.shapes) != 1:
         return None
@@ -308,6 +338,6 @@ def _cat(call: Call) -> Rule:
     if call.name == "stack":
         at = joined % (ndim + 1)
         labels: tuple[int | None, ...] = tuple(range(ndim))
-        return Rule([labels] * len(call.shapes), [(*labels[:at], None, *labels[at:])], "all")
+        return Rule([labels] * len(call.shapes), [(*labels[:at], None, *labels[at:])], "all", moves=True)
     labels = tuple([None if i == joined % ndim else i for i in range(ndim)])
     return Rule([labels] * len(call.shapes), [labels], "all")

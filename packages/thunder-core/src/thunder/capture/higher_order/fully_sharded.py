@@ -8,6 +8,8 @@ torch runs them in hooks of the modules. A trace replaces what these hooks call:
   (`prims.gather_shards`), instead of keeping the parameters.
 - In backward, the gradients of the unit's parameters are reduced in one collective, in torch's layout and with its
   divisions, so that the sums have the same bits. The gradients of the shards arrive at the sharded parameters.
+- Parameters that tensor parallelism shards, too, are gathered among the ranks with the same part of them. The modules
+  see DTensors again, and operations on them become local ones (`capture/dispatch/dtensors.py`).
 
 A shard is an input of the program: `to_local()` of the parameter, whose gradient is a `DTensor` again.
 """
@@ -15,16 +17,20 @@ A shard is an input of the program: `to_local()` of the parameter, whose gradien
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.base.sources import Root
+from thunder.capture.base.snapshots import Write
+from thunder.capture.base.sources import Root, Source
+from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
+from thunder.capture.dispatch.dtensors import dtensor
 from thunder.capture.higher_order.custom_function import apply_traced
-from thunder.capture.tensors.communication import Unit
+from thunder.capture.tensors.communication import Shard, Unit, Waiting
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
@@ -34,7 +40,10 @@ from thunder.runtime import shards
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
-__all__ = ["gather_parameters", "root_forward_begins"]
+__all__ = [
+    "accumulate_whole", "finish_backward", "forward_ends", "gather_parameters", "held_units", "refuse_held",
+    "root_forward_begins", "set_gradient_sync", "writes_to_units",
+]  # fmt: skip
 
 
 class Shape(NamedTuple):
@@ -44,6 +53,7 @@ class Shape(NamedTuple):
     shard: tuple[int, ...]  # on this rank
     numel: int  # of the whole parameter
     padded: int  # elements of a shard on all ranks
+    dim: int  # that is sharded
     trained: bool
     dtype: torch.dtype
 
@@ -52,6 +62,9 @@ class Plan(NamedTuple):
     """How a unit communicates."""
 
     group: Group  # that gathers the shards
+    halves: (
+        tuple[Group, Group] | None
+    )  # gather in two steps, if backward repeats only the gather among part of the ranks
     reducing: Group  # of the same ranks, that reduces gradients
     replicas: Group | None  # of the copies of a shard, with a two-dimensional mesh
     gathers_again: bool  # whether backward gathers the parameters again
@@ -69,6 +82,8 @@ def root_forward_begins(tracer: Tracer, state: Any, module: Any, args: Any, kwar
     tracer.undo_later(private.end_sharded_forward, state)  # also if the trace ends before the forward does
     with tracer.recording():
         private.prepare_sharded_forward(state)
+        if private.shards_groups(state):
+            fall_back("the program calls modules that one call of fully_shard shards together")
     device = torch.device(state._device)
     if device.type != "cpu" and any(x.device.type != device.type for x in _tensors((args, kwargs))):
         fall_back("the program calls a sharded module (fully_shard) whose inputs it moves to another device")
@@ -83,10 +98,145 @@ def _tensors(x: Any) -> list[Any]:
 
 
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Record the gather of a unit's parameters, and let its modules see them."""
+    """Record the gather of a unit's parameters, unless it is known, and let its modules see them."""
     grad = torch.is_grad_enabled()
-    if any(known.unit is unit and (known.differentiable or not grad) for known in tracer.communication.units):
-        return args, kwargs  # gradients of all its forwards are reduced together
+    units = tracer.communication.units
+    # Gradients of all forwards before a backward are reduced together.
+    known = next((x for x in units if x.unit is unit and (x.differentiable or not grad)), None)
+    if known is None or not _is_current(tracer, known):
+        known = _gathered(tracer, unit, module, grad)
+        units.append(known)
+    with tracer.recording():
+        for p, handle in zip(unit.fsdp_params, known.shown):
+            for owner, name in private.holders_of_parameter(p):
+                before = owner._parameters[name]
+                if before is not handle:
+                    tracer.recorder.substitute((owner._parameters, name), before, handle)
+    return args, kwargs
+
+
+def _is_current(tracer: Tracer, known: Unit) -> bool:
+    """Check whether the shards are those that were gathered."""
+    if known.versions == _versions(tracer, known.unit):
+        return True
+    if known.unit.post_forward_mesh_info is None or known.differentiable:
+        fall_back("the program writes to sharded parameters (fully_shard) between forward and backward")
+    tracer.communication.units.remove(known)
+    return False
+
+
+def _versions(tracer: Tracer, unit: Any) -> list[int]:
+    shards = tracer.communication.shards
+    return [shards[id(p.sharded_param)].local._storage.version for p in unit.fsdp_params]
+
+
+def forward_ends(tracer: Tracer, unit: Any, module: Any, inputs: Any, output: Any) -> Any:
+    """Let the modules of a unit see the shards again, where torch reshards after the forward."""
+    if unit.post_forward_mesh_info is not None:
+        show_shards(tracer, unit)
+    return output
+
+
+def show_shards(tracer: Tracer, unit: Any) -> None:
+    """Let the modules of a unit see the shards again."""
+    with tracer.recording():
+        for p in unit.fsdp_params:
+            for owner, name in private.holders_of_parameter(p):
+                tracer.recorder.withdraw((owner._parameters, name))
+
+
+def set_gradient_sync(tracer: Tracer, module: Any, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+    """Replace the method of sharded modules: whether the next backward reduces gradients."""
+    modules = list(module.modules()) if recurse else [module]
+    with tracer.recording():
+        for found in modules:
+            for i, unit in enumerate(shards.units_of(found)):
+                if id(found) not in tracer.recorder.reached:
+                    fall_back("the program sets whether a module reduces gradients to which no path leads")
+                source = _unit_source(tracer, found, i)
+                tracer.communication.syncs[id(unit)] = unit, source, bool(requires_gradient_sync)
+
+
+def _unit_source(tracer: Tracer, module: Any, i: int) -> Source:
+    units = Root(shards, "thunder.runtime.shards").attr("units_of")
+    return units.call((tracer.recorder.reached[id(module)].source,)).item(i)
+
+
+def _reduces(tracer: Tracer, unit: Any) -> bool:
+    known = tracer.communication.syncs.get(id(unit))
+    return bool(unit.reduce_grads) if known is None else known[2]
+
+
+def writes_to_units(tracer: Tracer) -> list[Write]:
+    """Return what the program assigns to units: whether they reduce gradients, and those that are not reduced yet."""
+    found = []
+    for unit, source, value in tracer.communication.syncs.values():
+        names = [name for name in ("reduce_grads", "all_reduce_grads") if getattr(unit, name) is not value]
+        found += [Write("set_attribute", source, unit, name, value) for name in names]
+    for waiting in tracer.communication.waiting.values():
+        for j, (p, before, now) in enumerate(zip(waiting.unit.fsdp_params, waiting.before, waiting.now)):
+            if now is not before:
+                at = waiting.source.attr("fsdp_params").item(j)
+                found.append(Write("set_attribute", at, p, "unsharded_accumulated_grad", now))
+    return found
+
+
+def held_units(tracer: Tracer, values: Container[str]) -> list[Unit]:
+    """Return the units that a `backward()` through `values` reaches, and that do not just reduce its gradients."""
+    units = [x for x in tracer.communication.units if any(name in values for name in x.trained)]
+    waiting = tracer.communication.waiting
+    return [x for x in units if not _reduces(tracer, x.unit) or any(g is not None for g in waiting[id(x.unit)].now)]
+
+
+def accumulate_whole(tracer: Tracer, known: Unit, gradients: Sequence[Handle]) -> list[tuple[Any, Handle]]:
+    """Add gradients of whole parameters to those that are not reduced yet.
+
+    If the unit reduces gradients now, return the sharded parameters with the reduced gradients of their shards.
+    """
+    plan: Plan = known.plan
+    waiting = tracer.communication.waiting[id(known.unit)]
+    trained = [i for i, p in enumerate(plan.parameters) if p.trained]
+    with TracingMode(), torch.no_grad():
+        for i, g in zip(trained, gradients):
+            old = waiting.now[i]
+            waiting.now[i] = tracer.handle_of(g.to(plan.reduce_dtype) if old is None else old + g)
+        if not _reduces(tracer, known.unit):
+            return []
+        reduced = _reduced(tracer, plan, [waiting.now[i] for i in trained])
+    waiting.now = [None] * len(waiting.now)
+    return [(known.unit.fsdp_params[i].sharded_param, tracer.handle_of(g)) for i, g in zip(trained, reduced)]
+
+
+def finish_backward(tracer: Tracer, values: Container[str]) -> None:
+    """Forget the whole parameters of units whose gradients a `backward()` through `values` computes."""
+    if any(name in values for name in tracer.communication.reduced):
+        fall_back("the program calls backward() twice through a forward of a sharded module (fully_shard)")
+    for known in list(tracer.communication.units):
+        show_shards(tracer, known.unit)
+        reached = [name for name in known.trained if name in values]
+        if not reached:
+            continue
+        if len(reached) < len(known.trained):
+            fall_back(
+                f"{len(known.trained) - len(reached)} parameters of a sharded module (fully_shard) get no gradient in "
+                "backward()"
+            )
+        tracer.communication.units.remove(known)
+        tracer.communication.reduced.update(reached)
+
+
+def refuse_held(tracer: Tracer) -> None:
+    """Fall back if gradients that a caller's `backward()` computes are not just reduced."""
+    for known in tracer.communication.units:
+        waiting = tracer.communication.waiting[id(known.unit)].now
+        if known.trained and (not _reduces(tracer, known.unit) or any(g is not None for g in waiting)):
+            fall_back(
+                "the program calls a sharded module (fully_shard) that does not reduce its gradients "
+                "(set_requires_gradient_sync), and leaves backward() to its caller"
+            )
+
+
+def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
     check_scope(tracer, "the forward of a sharded module")
     with tracer.recording():
         reason = _why_not(tracer, unit, module)
@@ -94,17 +244,22 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
             fall_back(f"the program calls a sharded module (fully_shard) {reason}")
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
-    handles = apply_traced(tracer, _Gathered, (plan, *locals_), {})
+    with tracer.scope_of_part() as operations:  # in a checkpointed region, backward gathers as it does outside of it
+        handles = apply_traced(tracer, _Gathered, (plan, _first_half(tracer, plan, locals_), *locals_), {})
+        shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
+    tracer.trace.scopes[0].extend(operations)
+    for handle in shown:
+        handle.__dict__["_is_param"] = True
     with tracer.recording():
-        for p, handle in zip(unit.fsdp_params, handles):
-            handle.__dict__["_is_param"] = True
-            for owner, name in private.holders_of_parameter(p):
-                before = owner._parameters[name]
-                if before is not handle:
-                    tracer.recorder.substitute((owner._parameters, name), before, handle)
         trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
-        tracer.communication.units.append(Unit(unit, trained, grad))
-    return args, kwargs
+        return Unit(unit, plan, list(handles), shown, _versions(tracer, unit), trained, grad)
+
+
+def _as_parallelized(tracer: Tracer, p: Any, handle: Handle) -> Handle:
+    """Return the whole parameter as modules see it: a DTensor if tensor parallelism shards it."""
+    with tracer.recording():
+        layout = shards.layout_of_whole(p) if p.is_dtensor else None
+    return handle if layout is None else dtensor(tracer, handle, layout)
 
 
 def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
@@ -115,22 +270,28 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     if id(module) not in tracer.recorder.reached:
         return "that no path from the function leads to"
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
-    known = dict(settings)
+    known, sharded = dict(settings), classes[3] in ("FSDPMeshInfo", "HSDPMeshInfo")
     reasons = [
+        ("whose parameters are not sharded", not sharded),
         ("in a transform", bool(tracer.parts)),
-        ("in a checkpointed region", len(tracer.trace.scopes) > 1),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
-        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),
-        ("that does not reduce its gradients (set_requires_gradient_sync)", not known["reduce_grads"]),
-        ("that does not reduce its gradients among replicas", not known["all_reduce_grads"]),
+        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[8] for p in parameters)),
+        ("that does not reduce its gradients among replicas", known["all_reduce_grads"] is not known["reduce_grads"]),
         ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
-        ("with a factor for its gradients", known["gradient_divide_factor"] is not None),
-        ("that reshards its parameters to a part of the ranks", bool(meshes[1]) and meshes[1] != meshes[0]),
-        ("whose parameters are sharded in another dimension than the first", any(p[3] != 0 for p in parameters)),
-        ("whose parameters are sharded by another parallelism, too", not all(p[4] for p in parameters)),
+        ("with a factor for its gradients that the backend applies", sharded and "premul_sum" in _factors(unit)[2:]),
+        (
+            "with replicas of shards, that reshards its parameters to a part of the ranks",
+            sharded and meshes[1] not in (None, meshes[0]) and private.groups_of_unit(unit)[2] is not None,
+        ),
+        ("whose parameters are of a subclass of torch.Tensor", any(p[4] == "subclass" for p in parameters)),
+        ("whose parameters are DTensors on the mesh of the shards", any(p[4] == "same mesh" for p in parameters)),
+        (
+            "whose parameters tensor parallelism shards unevenly, or twice in one dimension",
+            any(p.is_dtensor and shards.layout_of_whole(p) is None for p in unit.fsdp_params),
+        ),
         ("with hooks on its parameters", any(p[5] for p in parameters)),
         ("with parameters of several dtypes", len({p[1] for p in parameters}) > 1),
     ]
@@ -142,72 +303,132 @@ def _plan(unit: Any) -> Plan:
     first = unit.fsdp_params[0]
     gather_dtype = first.param_dtype or first.orig_dtype
     reduce_dtype = first.reduce_dtype or gather_dtype
-    before, after, scatter, reduce = private.gradient_factors(unit, groups[1:], reduce_dtype)
+    before, after, scatter, reduce = _factors(unit)
     gathering, reducing = group_named(groups[0]), group_named(groups[1])
     replicas = None if groups[2] is None else group_named(groups[2])
     again = unit.post_forward_mesh_info is not None
+    halves = private.halves_of_gather(unit)
+    halves = None if halves is None else (group_named(halves[0]), group_named(halves[1]))
     shapes = [_shape(p) for p in unit.fsdp_params]
     factors, reductions = (before, after), (scatter, reduce)
-    return Plan(gathering, reducing, replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
+    return Plan(gathering, halves, reducing, replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
+
+
+def _factors(unit: Any) -> tuple[Any, Any, str, str]:
+    first = unit.fsdp_params[0]
+    dtype = first.reduce_dtype or first.param_dtype or first.orig_dtype
+    return private.gradient_factors(unit, private.groups_of_unit(unit)[1:], dtype)
 
 
 def _shape(p: Any) -> Shape:
     whole, shard, trained = tuple(p._orig_size), tuple(p.sharded_size), p.sharded_param.requires_grad
-    return Shape(whole, shard, p._orig_size.numel(), p.padded_sharded_param_size.numel(), trained, p.orig_dtype)
+    padded, dim = p.padded_sharded_param_size.numel(), p.fsdp_placement.dim
+    return Shape(whole, shard, p._orig_size.numel(), padded, dim, trained, p.orig_dtype)
 
 
 def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     """Make the shards of a unit inputs of the program, and guard how the unit communicates."""
-    if id(unit) in tracer.communication.shards:
-        return tracer.communication.shards[id(unit)]
-    recorder = tracer.recorder
+    recorder, known = tracer.recorder, tracer.communication.shards
+    if all(id(p.sharded_param) in known for p in unit.fsdp_params):
+        return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
+    source = _unit_source(tracer, module, at[1])
     functions = Root(shards, "thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
-    read = functions.attr("local_shards").call(at)
-    found = []
-    for i, local in enumerate(private.without_overrides(shards.local_shards, module, at[1])):
+    read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
+    found = private.without_overrides(shards.local_shards, module, at[1])
+    for i, (p, local) in enumerate(zip(unit.fsdp_params, found)):
+        recorder.value(sharded.item(i), p.sharded_param)
         recorder.tensor_found(read.item(i), local)
-        found.append(tracer.handle_of(local))
-    tracer.communication.shards[id(unit)] = found
-    return found
+        known[id(p.sharded_param)] = Shard(p.sharded_param, tracer.handle_of(local))
+        if any(x.tensor is p.sharded_param and x.handle._local is not None for x in tracer.inputs):
+            fall_back("the program reads sharded parameters (fully_shard) before it calls their module")
+    waiting: list[Handle | None] = []
+    for j, p in enumerate(unit.fsdp_params):
+        gradient = p.unsharded_accumulated_grad
+        if gradient is not None:
+            recorder.value(source.attr("fsdp_params").item(j).attr("unsharded_accumulated_grad"), gradient)
+        waiting.append(None if gradient is None else tracer.handle_of(gradient))
+    tracer.communication.waiting[id(unit)] = Waiting(unit, source, waiting)
+    return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
+
+
+def _first_half(tracer: Tracer, plan: Plan, shards: Sequence[Any]) -> Any:
+    """Gather what each part of the ranks keeps until backward; return None if there are no parts."""
+    if plan.halves is None:
+        return None
+    with TracingMode(), torch.no_grad():
+        return _exchanged(tracer, prims.all_gather, _flat(plan, shards), plan.halves[0])
 
 
 class _Gathered(torch.autograd.Function):
     """The whole parameters of a unit, whose gradient reduces the gradients of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, plan: Plan, half: Any, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.plan = plan
-        tracer: Any = state.frontend
-        flat = torch.cat(
-            [_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)]
-        )
-        gather = prims.gather_shards if plan.gathers_again else prims.all_gather
-        whole = wait(tracer, start(tracer, "fully_shard", gather, flat, plan.group))
-        parts = whole.view(plan.group.size, -1).split([p.padded for p in plan.parameters], dim=1)
-        return tuple([part.reshape(-1)[: p.numel].view(p.whole) for part, p in zip(parts, plan.parameters)])
+        rows = _rows_of_ranks(state.frontend, plan, half, shards)
+        parts = rows.split([p.padded for p in plan.parameters], dim=1)
+        return tuple([_whole(part, p) for part, p in zip(parts, plan.parameters)])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         plan: Plan = ctx.plan
         tracer: Any = state.frontend
-        size, (before, after) = plan.group.size, plan.factors
-        trained = [(g, p) for g, p in zip(grads, plan.parameters) if p.trained]
-        rows = [_padded(g.reshape(-1), size * p.padded).view(size, -1).to(plan.reduce_dtype) for g, p in trained]
-        flat = torch.cat(rows, dim=1).reshape(-1)
-        if before not in (None, 1):
-            flat = flat / before
-        total: Any = wait(
-            tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
-        )
-        if plan.replicas is not None:
-            reduced = start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas)
-            total = wait(tracer, reduced)
-        if after not in (None, 1):
-            total = total / after
-        parts = iter(total.split([p.padded for _, p in trained]))
-        return None, *[_gradient(next(parts), p) if p.trained else None for p in plan.parameters]
+        reduced = iter(_reduced(tracer, plan, [g for g, p in zip(grads, plan.parameters) if p.trained]))
+        return None, None, *[next(reduced) if p.trained else None for p in plan.parameters]
+
+
+def _exchanged(tracer: Any, gather: Any, flat: Any, group: Group) -> Any:
+    return wait(tracer, start(tracer, "fully_shard", gather, flat, group))
+
+
+def _flat(plan: Plan, shards: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the concatenated shards of this process."""
+    return torch.cat([_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)])
+
+
+def _rows_of_ranks(tracer: Any, plan: Plan, half: Any, shards: Sequence[torch.Tensor]) -> Any:
+    """Return the concatenated shards of all ranks, one row for each rank."""
+    again = prims.gather_shards if plan.gathers_again else prims.all_gather
+    if plan.halves is None:
+        return _exchanged(tracer, again, _flat(plan, shards), plan.group).view(plan.group.size, -1)
+    outer, inner = plan.halves
+    rows = _exchanged(tracer, again, half, inner).view(inner.size, outer.size, -1)
+    return rows.transpose(0, 1).reshape(plan.group.size, -1)
+
+
+def _whole(rows: torch.Tensor, p: Shape) -> torch.Tensor:
+    """Return a parameter, given the shards of all ranks."""
+    if p.dim == 0:
+        return rows.reshape(-1)[: p.numel].view(p.whole)
+    return torch.cat([row.reshape(p.shard) for row in rows.unbind(0)], p.dim)  # shards of the same shape
+
+
+def _rows(whole: torch.Tensor, p: Shape, size: int) -> torch.Tensor:
+    """Return the shards of all ranks, given a parameter or its gradient."""
+    if p.dim != 0:
+        whole = torch.cat(whole.chunk(size, p.dim), 0)
+    return _padded(whole.reshape(-1), size * p.padded).view(size, -1)
+
+
+def _reduced(tracer: Tracer, plan: Plan, grads: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the gradients of this process's shards, from those of the whole parameters that are trained."""
+    size, (before, after) = plan.group.size, plan.factors
+    trained = [p for p in plan.parameters if p.trained]
+    rows = [_rows(g, p, size).to(plan.reduce_dtype) for g, p in zip(grads, trained)]
+    flat: Any = torch.cat(rows, dim=1).reshape(-1)
+    if before not in (None, 1):
+        flat = flat / before
+    total: Any = wait(
+        tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
+    )
+    if plan.replicas is not None:
+        total = wait(tracer, start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas))
+    if after not in (None, 1):
+        total = total / after
+    parts = total.split([p.padded for p in trained])
+    return [_gradient(part, p) for part, p in zip(parts, trained)]
 
 
 def _padded(flat: torch.Tensor, numel: int) -> torch.Tensor:

@@ -19,8 +19,10 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.hook_sources import HasLeafHooks
 from thunder.capture.base.sources import Attr
 from thunder.capture.base.user_lines import line_of_user
+from thunder.capture.dispatch.dtensors import dtensor, local_tensor
 from thunder.capture.dispatch.registry import handles, handles_property
 from thunder.capture.higher_order.data_parallel import reduce_gradients
+from thunder.capture.higher_order.fully_sharded import accumulate_whole, finish_backward, held_units
 from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
@@ -125,30 +127,53 @@ def _accumulate(
     for i, op in enumerate(tracer.trace.bound_symbols):
         for j, name in enumerate(op.arg_names):
             first.setdefault(name, (-i, -j if op.sym is ltorch.linear else j))
+    held = held_units(tracer, path.values)
+    if held:
+        if inputs is not None:
+            fall_back("the program calls backward() with inputs, and a sharded module does not reduce its gradients")
+        shards = {id(p.sharded_param) for unit in held for p in unit.unit.fsdp_params}
+        reduced = {id(shard.local) for key, shard in tracer.communication.shards.items() if key in shards}
+        names = {x.proxy.name for x in tracer.inputs if id(x.handle) in reduced}
+        leaves = [leaf for leaf in leaves if leaf[1].name not in names]
     leaves.sort(key=lambda leaf: first.get(leaf[1].name, (0, 0)))
-    values = [value for _, value in leaves]
+    whole = [[x._value for x in unit.whole if x._value.name in unit.trained] for unit in held]
+    values = [value for _, value in leaves] + [value for values in whole for value in values]
+    finish_backward(tracer, path.values)
     gradients = differentiated(tracer, flowing, values, freed=not retain_graph)
     if not retain_graph:
         tracer.freed.update(graph)
     with tracer.recording(), set_langctx("torch"):
-        for (handle, value), gradient in zip(leaves, gradients):
-            found = zeros_of(value) if gradient is None else prims.detach(gradient)
-            _add(tracer, handle, value, maybe_convert_to_dtype(found, value.dtype))
+        found = [zeros_of(value) if g is None else prims.detach(g) for value, g in zip(values, gradients)]
+        for (handle, value), gradient in zip(leaves, found):
+            _add(tracer, handle, value, maybe_convert_to_dtype(gradient, value.dtype))
+    parts = iter(found[len(leaves) :])
+    for unit, values in zip(held, whole):
+        with tracer.recording():
+            handles_ = [tracer.wrap(next(parts)) for _ in values]
+        for parameter, gradient in accumulate_whole(tracer, unit, handles_):
+            with tracer.recording(), set_langctx("torch"):
+                local = tracer.communication.shards[id(parameter)].local._value
+                _add(tracer, tracer.handle_of(parameter), local, aliasing.read(gradient))
     # DDP's own hooks on autograd's nodes, which Python cannot see, do nothing: its forward has not prepared them.
     reduce_gradients(tracer, [handle for handle, _ in leaves], lambda leaf: _grad_of(tracer, leaf))
 
 
 def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
     """Yield the leaves of autograd's graph, with the values from which gradients flow to them."""
-    for lifted in tracer.inputs:
+    sharded = {id(shard.local): shard.parameter for shard in tracer.communication.shards.values()}
+    for lifted in list(tracer.inputs):
         if lifted.handle._needs_grad:
-            yield lifted.handle, lifted.proxy
+            parameter = sharded.get(id(lifted.handle))
+            yield lifted.handle if parameter is None else tracer.handle_of(parameter), lifted.proxy
     yield from tracer.leaves.alive()
 
 
 def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], path: GradientPath) -> None:
     """Fall back if eager mode would run hooks, go on outside of the program, or find a leaf changed."""
+    shards = [shard.local for shard in tracer.communication.shards.values()]
     for lifted in tracer.inputs:
+        if any(lifted.handle is shard for shard in shards):
+            continue
         if lifted.handle._needs_grad and lifted.proxy.name in path.values and not tracer.is_leaf(lifted.tensor):
             fall_back("the program calls backward() on a value that depends on tensors computed before the call")
     for handle, value in leaves:
@@ -164,7 +189,7 @@ def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], 
 def _old_values(tracer: Tracer, handle: Handle) -> set[str]:
     """Return the values that a leaf had before it was written without autograd's knowledge."""
     found: set[str] = set()
-    op = tracer.producer(handle._storage.value)
+    op = tracer.producer((handle._local or handle)._storage.value)
     while op is not None and op.sym is prims.assign_value:
         found.add(op.args[0].name)
         op = tracer.producer(op.args[0])
@@ -178,15 +203,18 @@ def _refuse_freed(tracer: Tracer, results: set[str]) -> None:
 
 def _add(tracer: Tracer, leaf: Handle, value: TensorProxy, gradient: TensorProxy) -> None:
     present = _grad_of(tracer, leaf)
+    layout = None if value.dtensor_layout is not None else leaf._value.dtensor_layout
     if present is not None:
         if present._needs_grad:
             fall_back("the program calls backward(), and the .grad of a leaf tensor requires grad")
+        present = present if layout is None else local_tensor(tracer, present, layout)
         aliasing.write(present, aliasing.read(present) + gradient, "backward")
         return
     memory = aliasing.memory_of(gradient, tracer.producer)
     shared = tracer.producer(gradient) is None or memory in aliasing.storages_by_memory(tracer.handles, tracer.producer)
     new = new_gradient(gradient, value, shared)
-    leaf.__dict__["grad"] = tracer.wrap(new)
+    found = tracer.wrap(new)
+    leaf.__dict__["grad"] = found if layout is None else dtensor(tracer, found, layout)
 
 
 def _new_meta(gradient: TensorProxy, leaf: TensorProxy, shared: bool) -> TensorProxy:
@@ -216,4 +244,5 @@ def detach_freed(tracer: Tracer) -> None:
                 continue
             x._freed = "whole" if value.name in tracer.freed and not x._views else "part"
             set_requires_grad(x, False)
-            x._value = prims.detach(value)
+            if x._local is None:  # a DTensor follows its local tensor
+                x._value = prims.detach(value)

@@ -327,6 +327,10 @@ class ReadRecorder:
         """Replace a value with a stand-in while the program is traced."""
         self.substitutions.substitute(*holder, before, stand_in)
 
+    def withdraw(self, holder: Holder) -> None:
+        """Restore a value that was replaced with a stand-in before the program ends."""
+        self.substitutions.withdraw(*holder)
+
     @property
     def substituted(self) -> int:
         """The number of replaced values."""

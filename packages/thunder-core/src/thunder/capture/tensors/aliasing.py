@@ -54,6 +54,8 @@ __all__ = [
 
 def read(handle: Handle) -> TensorProxy:
     """Return the current value of a handle."""
+    if handle._local is not None:
+        return _read_dtensor(handle, handle._local)
     _follow(handle)
     storage = handle._storage
     if handle._version_seen != storage.version:
@@ -71,6 +73,17 @@ def read(handle: Handle) -> TensorProxy:
             value = view.apply(value)
         handle._value = value
         handle._version_seen = storage.version
+    return handle._value
+
+
+def _read_dtensor(handle: Handle, local: Handle) -> TensorProxy:
+    """Return the value of a DTensor. Writes to it are writes to its local tensor."""
+    if handle._made_of is not None:
+        now = read(local)
+        if now is not handle._made_of:
+            handle._made_of = now
+            with handle._tracer.recording():
+                handle._value = handle._storage.value = prims.dtensor_of(now, handle._value.dtensor_layout)
     return handle._value
 
 

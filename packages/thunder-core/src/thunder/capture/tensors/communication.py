@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import torch
+
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle
 from thunder.core.groups import Group
 from thunder.core.proxies import TensorProxy
 
-__all__ = ["Communication", "Replica", "Unit"]
+__all__ = ["Communication", "Replica", "Shard", "Unit", "Waiting"]
 
 
 class Replica:
@@ -25,11 +27,32 @@ class Replica:
 
 
 class Unit(NamedTuple):
-    """A call of modules that `fully_shard` communicates together."""
+    """The gathered parameters of modules that `fully_shard` communicates together, until their backward."""
 
     unit: Any
+    plan: Any  # how it communicates
+    whole: list[Handle]  # the parameters
+    shown: list[Handle]  # as modules see them: DTensors if tensor parallelism shards them, too
+    versions: list[int]  # of the memory of their shards when they were gathered
     trained: list[str]  # the names of the whole parameters that get a gradient; none without gradients
     differentiable: bool  # whether gradients were enabled in the forward
+
+
+class Shard(NamedTuple):
+    """This process's part of a parameter that `fully_shard` has sharded, which is an input of the program."""
+
+    parameter: torch.Tensor
+    local: Handle
+
+
+class Waiting:
+    """The gradients of a unit's whole parameters that are not reduced yet, before the program and now."""
+
+    def __init__(self, unit: Any, source: Any, gradients: list[Handle | None]):
+        self.unit = unit
+        self.source = source
+        self.before = gradients
+        self.now = [*gradients]
 
 
 class Communication:
@@ -41,11 +64,18 @@ class Communication:
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
-        self.shards: dict[int, list[Handle]] = {}  # the inputs of units that are gathered, by id of the unit
-        self.locals: dict[str, TensorProxy] = {}  # the local tensors of inputs that are DTensors, by the inputs' names
-        self.shared: list[tuple[Any, int]] = []  # memory that DTensors share, and its number of writes then
+        self.reduced: set[str] = set()  # the names of whole parameters whose gradients a backward has computed
+        self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
+        self.syncs: dict[int, tuple[Any, Any, bool]] = {}  # units, sources, and whether they reduce now, by id
+        # Gradients of whole parameters that are not reduced yet, with the sources of the units, by id of the unit.
+        self.waiting: dict[int, Waiting] = {}
+        self.read_only: list[tuple[Any, str]] = []  # memory that must not be written, with reasons
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
         self.varying: dict[tuple[str, str, int], TensorProxy] = {}
+
+    def release(self) -> None:
+        """Release the handles."""
+        self.units, self.shards, self.waiting, self.syncs = [], {}, {}, {}
 
     def check_reads(self, handles: Iterable[Handle]) -> None:
         """Fall back if the program reads tensors that collectives in flight write."""

@@ -118,6 +118,8 @@ class Handle(torch.Tensor):
     _class: type = torch.Tensor  # the class of the real tensor
     _freed: str | None = None  # "whole" or "part": how much of its graph an earlier `backward()` has freed
     _spec: Any  # torch's description of the layout, if it is a DTensor
+    _local: Handle | None = None  # the local tensor of a DTensor, once it is known
+    _made_of: TensorProxy | None = None  # the local tensor's value from which `_value` was made; None for an input
     _needs_grad: bool  # the value of `requires_grad`, readable without torch's dispatch
 
     @staticmethod

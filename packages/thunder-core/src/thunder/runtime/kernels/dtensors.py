@@ -8,14 +8,18 @@ from typing import Any
 import torch
 
 from thunder.core.groups import Group
-from thunder.core.layouts import Layout, Mesh, Partial, Placement, Replicated, Sharded
+from thunder.core.layouts import NORM, Layout, Mesh, Partial, Placement, Replicated, Sharded
 from thunder.runtime.kernels.table import kernel
+from thunder.runtime.torch_private import norm_placement
 
-__all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_of"]
+__all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_key", "spec_of"]
 
 # torch's objects for meshes and for layouts with a dtype. A mesh lives as long as its process groups.
 _MESHES: dict[Mesh, Any] = {}
 _SPECS: dict[tuple[Layout, torch.dtype], Any] = {}
+# The keys of specs, by their ids: prologues ask for the same specs in each call.
+_KEYS: dict[int, tuple[Any, Any, Any, tuple[Any, ...]]] = {}
+_MOST_KEYS = 4096
 
 
 def mesh_of(mesh: Any) -> Mesh | None:
@@ -42,6 +46,8 @@ def placement_of(placement: Any) -> Placement | None:
         return Sharded(placement.dim)
     if type(placement) is kinds.Replicate:
         return Replicated()
+    if type(placement) is norm_placement():
+        return Partial(f"{NORM}{float(placement.norm_type)}")
     return Partial(placement.reduce_op) if type(placement) is kinds.Partial else None
 
 
@@ -62,10 +68,20 @@ def layout_key(x: Any) -> Any:
     spec = getattr(x, "_spec", None)
     if spec is None:
         return None
-    mesh = spec.mesh
+    return *spec_key(spec), tuple(x._local_tensor.shape)
+
+
+def spec_key(spec: Any) -> tuple[Any, ...]:
+    """Return the placements and the mesh of a DTensor's spec, as plain values."""
+    known, placements, mesh = _KEYS.get(id(spec)), spec.placements, spec.mesh
+    if known is not None and known[0] is spec and known[1] is placements and known[2] is mesh:
+        return known[3]
     groups = tuple([mesh.get_group(i).group_name for i in range(mesh.ndim)])
-    local = tuple(x._local_tensor.shape)
-    return (tuple(map(str, spec.placements)), groups, mesh.device_type, mesh.mesh_dim_names, local)
+    key = tuple(map(str, placements)), groups, mesh.device_type, mesh.mesh_dim_names
+    if len(_KEYS) >= _MOST_KEYS:
+        _KEYS.clear()
+    _KEYS[id(spec)] = spec, placements, mesh, key
+    return key
 
 
 def spec_of(layout: Layout, dtype: torch.dtype) -> Any:
@@ -79,6 +95,8 @@ def spec_of(layout: Layout, dtype: torch.dtype) -> Any:
         def placement(p: Placement) -> Any:
             if isinstance(p, Sharded):
                 return Shard(p.dim)
+            if isinstance(p, Partial) and p.op.startswith(NORM):
+                return norm_placement()(float(p.op.removeprefix(NORM)))
             return PartialOf(p.op) if isinstance(p, Partial) else Replicate()
 
         mesh = _MESHES.get(layout.mesh)

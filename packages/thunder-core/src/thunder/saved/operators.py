@@ -450,45 +450,45 @@ ltorch.reshape_as ltorch.resolve_conj ltorch.resolve_neg ltorch.rms_norm ltorch.
 ltorch.rms_norm_forward ltorch.roll ltorch.rot90 ltorch.round ltorch.row_stack ltorch.rrelu ltorch.rsqrt ltorch.rsub
 ltorch.scalar_tensor ltorch.scaled_dot_product_attention ltorch.scatter ltorch.scatter_add ltorch.scatter_reduce
 ltorch.scatter_sum ltorch.searchsorted ltorch.select ltorch.select_scatter ltorch.selu ltorch.setitem ltorch.sgn
-ltorch.short ltorch.sigmoid ltorch.sign ltorch.signbit ltorch.silu ltorch.sin ltorch.sinc ltorch.sinh
-ltorch.slice_scatter ltorch.smooth_l1_loss ltorch.smooth_l1_loss_backward ltorch.smooth_l1_loss_kernel
-ltorch.soft_margin_loss ltorch.softmax ltorch.softmax_backward ltorch.softmin ltorch.softplus ltorch.softshrink
-ltorch.softsign ltorch.sort ltorch.split ltorch.split_sum ltorch.split_with_sizes ltorch.sqrt ltorch.square
-ltorch.squeeze ltorch.stack ltorch.std ltorch.std_mean ltorch.sub ltorch.sum ltorch.sum_partial ltorch.sum_to_size
-ltorch.swapaxes ltorch.swapdims ltorch.t ltorch.take ltorch.take_along_dim ltorch.tan ltorch.tanh ltorch.tanhshrink
-ltorch.tensor ltorch.tensor_split ltorch.tensordot ltorch.threshold ltorch.tile ltorch.to ltorch.topk ltorch.trace
-ltorch.transpose ltorch.tril ltorch.tril_indices ltorch.triplet_margin_loss ltorch.triu ltorch.triu_indices
-ltorch.true_divide ltorch.trunc ltorch.type_ ltorch.type_as ltorch.unbind ltorch.unflatten ltorch.unfold
-ltorch.uniform ltorch.unique ltorch.unique_consecutive ltorch.unsqueeze ltorch.var ltorch.var_mean ltorch.varying
-ltorch.vdot ltorch.vecdot ltorch.vector_norm ltorch.view ltorch.view_as ltorch.view_as_complex ltorch.view_as_real
-ltorch.vsplit ltorch.vstack ltorch.where ltorch.xlog1py ltorch.xlogy ltorch.zeros ltorch.zeros_like ltorch.zeta
-prims.abs prims.acos prims.acosh prims.adaptive_avg_pool prims.adaptive_avg_pool_backward prims.adaptive_max_pool
-prims.adaptive_max_pool_backward prims.add prims.alias prims.all_gather prims.all_reduce prims.all_to_all prims.amax
-prims.amin prims.angle prims.argmax prims.argmin prims.as_strided prims.asin prims.asinh prims.assign_value prims.atan
-prims.atan2 prims.atanh prims.attention_dropout prims.attention_dropout_backward prims.avg_pool
-prims.avg_pool_backward prims.barrier prims.bernoulli prims.bernoulli_tensor prims.bitcast prims.bitwise_and
-prims.bitwise_left_shift prims.bitwise_not prims.bitwise_or prims.bitwise_right_shift prims.bitwise_xor
-prims.broadcast prims.broadcast_in_dim prims.cat prims.cauchy prims.ceil prims.check_number prims.clone
-prims.clone_in_order prims.comment prims.complex prims.conj prims.convert_element_type prims.convolution
-prims.convolution_input_grad prims.convolution_weight_grad prims.copy_ prims.copysign prims.cos prims.cosh
-prims.cummax prims.cummin prims.cumprod prims.cumsum prims.decide prims.detach prims.device_put prims.digamma
-prims.div prims.dropout_noise prims.dtensor_of prims.embedding prims.embedding_backward prims.empty prims.eq prims.erf
-prims.erfc prims.erfcx prims.erfinv prims.exchange_rng_state prims.exp prims.exp2 prims.expm1 prims.exponential
-prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp prims.full prims.gather prims.gather_shards
-prims.gather_to prims.gcd prims.ge prims.geometric prims.get_grad prims.grouped_mm prims.gt prims.hand_over
-prims.hypot prims.i0 prims.i0e prims.i1 prims.i1e prims.igamma prims.igammac prims.imag prims.index prims.index_add
-prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le prims.lgamma prims.linear
-prims.linear_recurrence prims.local_of prims.log prims.log10 prims.log1p prims.log2 prims.log_ndtr prims.log_normal
-prims.logcumsumexp prims.lt prims.matmul prims.max_pool prims.max_pool_backward prims.maximum prims.minimum
-prims.missing_gradient prims.mul prims.multinomial prims.native_dropout prims.ndtri prims.ne prims.neg prims.nextafter
-prims.normal prims.number prims.pad prims.poisson prims.polar prims.polygamma prims.pow prims.prod prims.put_grad
-prims.python_del prims.python_return prims.randint prims.randperm prims.real prims.receive prims.reciprocal
-prims.reduce prims.reduce_scatter prims.remainder prims.reshape prims.resize prims.resize_backward prims.rng_state
-prims.round prims.rrelu_noise prims.rsqrt prims.scatter prims.scatter_add prims.scatter_from prims.scatter_reduce
-prims.searchsorted prims.send prims.sgn prims.sign prims.signbit prims.sin prims.sinh prims.size prims.slice
-prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub prims.sum prims.synchronize_ranks
-prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk prims.transpose prims.trunc prims.unfold
-prims.uniform prims.unpack_saved prims.unpack_trivial prims.var prims.var_mean prims.view prims.wait prims.where
-prims.zeta
+ltorch.sharded_cross_entropy ltorch.sharded_cross_entropy_backward ltorch.sharded_cross_entropy_forward ltorch.short
+ltorch.sigmoid ltorch.sign ltorch.signbit ltorch.silu ltorch.sin ltorch.sinc ltorch.sinh ltorch.slice_scatter
+ltorch.smooth_l1_loss ltorch.smooth_l1_loss_backward ltorch.smooth_l1_loss_kernel ltorch.soft_margin_loss
+ltorch.softmax ltorch.softmax_backward ltorch.softmin ltorch.softplus ltorch.softshrink ltorch.softsign ltorch.sort
+ltorch.split ltorch.split_sum ltorch.split_with_sizes ltorch.sqrt ltorch.square ltorch.squeeze ltorch.stack ltorch.std
+ltorch.std_mean ltorch.sub ltorch.sum ltorch.sum_partial ltorch.sum_to_size ltorch.swapaxes ltorch.swapdims ltorch.t
+ltorch.take ltorch.take_along_dim ltorch.tan ltorch.tanh ltorch.tanhshrink ltorch.tensor ltorch.tensor_split
+ltorch.tensordot ltorch.threshold ltorch.tile ltorch.to ltorch.topk ltorch.trace ltorch.transpose ltorch.tril
+ltorch.tril_indices ltorch.triplet_margin_loss ltorch.triu ltorch.triu_indices ltorch.true_divide ltorch.trunc
+ltorch.type_ ltorch.type_as ltorch.unbind ltorch.unflatten ltorch.unfold ltorch.uniform ltorch.unique
+ltorch.unique_consecutive ltorch.unsqueeze ltorch.var ltorch.var_mean ltorch.varying ltorch.vdot ltorch.vecdot
+ltorch.vector_norm ltorch.view ltorch.view_as ltorch.view_as_complex ltorch.view_as_real ltorch.vsplit ltorch.vstack
+ltorch.where ltorch.xlog1py ltorch.xlogy ltorch.zeros ltorch.zeros_like ltorch.zeta prims.abs prims.acos prims.acosh
+prims.adaptive_avg_pool prims.adaptive_avg_pool_backward prims.adaptive_max_pool prims.adaptive_max_pool_backward
+prims.add prims.alias prims.all_gather prims.all_reduce prims.all_to_all prims.amax prims.amin prims.angle
+prims.argmax prims.argmin prims.as_strided prims.asin prims.asinh prims.assign_value prims.atan prims.atan2
+prims.atanh prims.attention_dropout prims.attention_dropout_backward prims.avg_pool prims.avg_pool_backward
+prims.barrier prims.bernoulli prims.bernoulli_tensor prims.bitcast prims.bitwise_and prims.bitwise_left_shift
+prims.bitwise_not prims.bitwise_or prims.bitwise_right_shift prims.bitwise_xor prims.broadcast prims.broadcast_in_dim
+prims.cat prims.cauchy prims.ceil prims.check_number prims.clone prims.clone_in_order prims.comment prims.complex
+prims.conj prims.convert_element_type prims.convolution prims.convolution_input_grad prims.convolution_weight_grad
+prims.copy_ prims.copysign prims.cos prims.cosh prims.cummax prims.cummin prims.cumprod prims.cumsum prims.decide
+prims.detach prims.device_put prims.digamma prims.div prims.dropout_noise prims.dtensor_of prims.embedding
+prims.embedding_backward prims.empty prims.eq prims.erf prims.erfc prims.erfcx prims.erfinv prims.exchange_rng_state
+prims.exp prims.exp2 prims.expm1 prims.exponential prims.flip prims.floor prims.floor_divide prims.fmod prims.frexp
+prims.full prims.gather prims.gather_shards prims.gather_to prims.gcd prims.ge prims.geometric prims.get_grad
+prims.grouped_mm prims.gt prims.hand_over prims.hypot prims.i0 prims.i0e prims.i1 prims.i1e prims.igamma prims.igammac
+prims.imag prims.index prims.index_add prims.index_put prims.iota prims.item prims.items prims.kthvalue prims.le
+prims.lgamma prims.linear prims.linear_recurrence prims.local_of prims.log prims.log10 prims.log1p prims.log2
+prims.log_ndtr prims.log_normal prims.logcumsumexp prims.lt prims.matmul prims.max_pool prims.max_pool_backward
+prims.maximum prims.minimum prims.missing_gradient prims.mul prims.multinomial prims.native_dropout prims.ndtri
+prims.ne prims.neg prims.nextafter prims.normal prims.number prims.pad prims.poisson prims.polar prims.polygamma
+prims.pow prims.prod prims.put_grad prims.python_del prims.python_return prims.randint prims.randperm prims.real
+prims.receive prims.reciprocal prims.reduce prims.reduce_scatter prims.remainder prims.reshape prims.resize
+prims.resize_backward prims.rng_state prims.round prims.rrelu_noise prims.rsqrt prims.scatter prims.scatter_add
+prims.scatter_from prims.scatter_reduce prims.searchsorted prims.send prims.sgn prims.sign prims.signbit prims.sin
+prims.sinh prims.size prims.slice prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub
+prims.sum prims.synchronize_ranks prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk
+prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved prims.unpack_trivial prims.var
+prims.var_mean prims.view prims.wait prims.where prims.zeta
 """.split()
 )

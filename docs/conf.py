@@ -50,8 +50,8 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 
 
 def _code_spans(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Our docstrings are written with Markdown's `code`, which reStructuredText spells with two backquotes."""
-    text = "\n".join(lines)
+    """Our docstrings have Markdown's `code` and indented programs, which reStructuredText writes in other ways."""
+    text = re.sub(r"(?m)^((?! |\.\. ).*[^:\s]:?)\n\n(?=    \S)", r"\1\n\n.. code-block:: python\n\n", "\n".join(lines))
     lines[:] = re.sub(r"(?<![`:\w])`([^`\n]+)`(?![`_])", r"``\1``", text).split("\n")
 
 
@@ -62,11 +62,14 @@ def _own_docstrings_only(app: object, what: str, name: str, obj: object, options
         lines.clear()
 
 
-def _mark_long_code(app: object, doctree: nodes.document, name: str) -> None:
-    """Give long code a class, so that it may break in the cells of a table, where short code stays on one line."""
-    for literal in doctree.findall(nodes.literal):
-        if len(literal.astext()) > 30:
-            literal["classes"].append("long")
+def _mark_cells(app: object, doctree: nodes.document, name: str) -> None:
+    """Give long code and prose in tables classes: site.css lets the one break, and keeps columns of the other wide."""
+    for entry in doctree.findall(nodes.entry):
+        if len(entry.astext()) > 45:
+            entry["classes"].append("prose")
+        for literal in entry.findall(nodes.literal):
+            if len(literal.astext()) > 30:
+                literal["classes"].append("long")
 
 
 def setup(app) -> None:
@@ -75,4 +78,4 @@ def setup(app) -> None:
     api_pages.write(Path(app.srcdir) / "generated")
     app.connect("autodoc-process-docstring", _own_docstrings_only)
     app.connect("autodoc-process-docstring", _code_spans)
-    app.connect("doctree-resolved", _mark_long_code)
+    app.connect("doctree-resolved", _mark_cells)

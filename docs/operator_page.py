@@ -45,7 +45,7 @@ def write(folder: Path) -> Path:
     languages = list(all_torchsymbols().values())
     primitives = list(all_prims().values())
     versions = json.loads(VERSIONS.read_text(encoding="utf-8"))
-    columns = ("operation", "in torch", "gradient", "since", "what it is")
+    columns = ("operation", "what it is", "gradient", "since", "in torch")
     text = INTRODUCTION
     text += f"\n## The torch language\n\n{len(languages)} operations.\n\n"
     text += _table(columns, map(_symbol_row(answers_to, versions), languages))
@@ -65,7 +65,7 @@ def _symbol_row(answers_to: dict[int, list[str]], versions: Any) -> Callable[[An
         names = list(dict.fromkeys(answers_to.get(id(symbol), symbol.torch_names)))
         entry = versions.get(str(symbol.id), {})
         since = ", changed in ".join(entry[what] for what in ("since", "changed") if what in entry)
-        return f"`{symbol.id}`", ", ".join(f"`{name}`" for name in names), _gradient(symbol), since, _summary(symbol)
+        return f"`{symbol.id}`", _summary(symbol), _gradient(symbol), since, ", ".join(f"`{name}`" for name in names)
 
     return row
 

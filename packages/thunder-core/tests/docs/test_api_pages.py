@@ -56,6 +56,19 @@ def test_every_public_name_is_listed(name: str) -> None:
     assert (DOCS / "reference" / f"{(name + '.thunder').split('.')[1]}.md").exists()
 
 
+@pytest.mark.parametrize("name", PAGES.MODULES)
+def test_every_public_name_has_an_entry(name: str) -> None:
+    """`automodule` documents classes and functions of thunder; a page has an entry of its own for anything else."""
+    module = importlib.import_module(name)
+    page = (DOCS / "reference" / f"{(name + '.thunder').split('.')[1]}.md").read_text("utf-8")
+    automatic = re.search(rf"automodule:: {re.escape(name)}\n", page) is not None
+    for each in module.__all__:
+        value = getattr(module, each)
+        found = automatic and callable(value) and getattr(value, "__module__", "").startswith("thunder")
+        if not each.startswith("__") and not inspect.ismodule(value) and not found:
+            assert f"{name}.{each}" in page or f"`{each}`" in page, each
+
+
 def test_every_option_is_described() -> None:
     """The docstring of `thunder.jit` describes each of its options, and the page shows all."""
     keywords = {

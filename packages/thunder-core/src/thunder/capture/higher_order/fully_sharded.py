@@ -333,7 +333,7 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
         return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
     source = _unit_source(tracer, module, at[1])
-    functions = Root(shards, "thunder.runtime.shards")
+    functions = Root(shards, title="thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
     read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
     found = private.without_overrides(shards.local_shards, module, at[1])

@@ -27,7 +27,7 @@ __all__ = ["ProgramDecoder", "SavedText", "backward_folder", "describe_layout", 
 
 _counter = itertools.count()
 _BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
-             "hasattr", "sorted")  # fmt: skip
+             "hasattr", "issubclass", "sorted")  # fmt: skip
 _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
                        "torch._C._linalg", "torch._C"})  # fmt: skip
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)

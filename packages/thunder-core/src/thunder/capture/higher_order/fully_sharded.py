@@ -212,6 +212,7 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
     if any(name in values for name in tracer.communication.reduced):
         fall_back("the program calls backward() twice through a forward of a sharded module (fully_shard)")
     for known in list(tracer.communication.units):
+        _refuse_writes(known)
         show_shards(tracer, known.unit)
         reached = [name for name in known.trained if name in values]
         if not reached:
@@ -225,9 +226,16 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
         tracer.communication.reduced.update(reached)
 
 
+def _refuse_writes(known: Unit) -> None:
+    """Fall back if the program writes to a whole parameter: torch forgets the write when it reshards."""
+    if any(handle._storage.written for handle in known.whole):
+        fall_back("the program writes to a parameter of a sharded module (fully_shard) in its forward")
+
+
 def refuse_held(tracer: Tracer) -> None:
     """Fall back if gradients that a caller's `backward()` computes are not just reduced."""
     for known in tracer.communication.units:
+        _refuse_writes(known)
         waiting = tracer.communication.waiting[id(known.unit)].now
         if known.trained and (not _reduces(tracer, known.unit) or any(g is not None for g in waiting)):
             fall_back(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from environments import (
     ENVIRONMENT,
     LITGPT,
     MYPY,
+    OLDEST_TORCH,
     PACKAGES,
     PLUGIN_GROUP,
     PYTHONS,
@@ -39,6 +41,7 @@ from environments import (
     install_ours,
     project_of,
     requirements_of,
+    separate_environment,
     workers,
 )  # fmt: skip
 from releasing import build, compat, installs, release_check
@@ -231,6 +234,22 @@ def changes(session: nox.Session) -> None:
     options = install_ours(session, [CORE], ["tests"])
     session.install(*options, "numpy")
     session.run("python", "-m", "saved_changes", *session.posargs, env={**ENVIRONMENT, "PYTHONPATH": str(TOOLS)})
+
+
+@nox.session
+def saved_versions(session: nox.Session) -> None:
+    """Save programs with several Pythons and torches: each must read its own, and refuse those of the others.
+
+    Each Python of this machine has its newest torch, and the first one the oldest that we support, too. They are
+    installed anew, which takes some GB each; `-- PYTHON...` names interpreters that have torch and thunder instead.
+    """
+    interpreters = list(session.posargs)
+    if not interpreters:
+        pythons = [found for python in PYTHONS if (found := shutil.which(f"python{python}"))]
+        wanted = [(python, "torch") for python in pythons] + [(python, OLDEST_TORCH) for python in pythons[:1]]
+        interpreters = [separate_environment(session, python, torch) for python, torch in wanted]
+    tool = str(TOOLS / "saved_versions.py")
+    session.run(interpreters[0], tool, *interpreters, external=True, env=ENVIRONMENT)
 
 
 @nox.session

@@ -17,6 +17,7 @@ PACKAGES = {path.parent.name: path.parent for path in sorted((ROOT / "packages")
 CORE = "thunder-core"
 TOOLS = PACKAGES[CORE] / "tools"
 TORCH = "torch==2.13.0"
+OLDEST_TORCH = "torch==2.11.0"
 MYPY = "mypy==2.4.*"
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 TRANSFORMERS = "transformers==5.23.*"
@@ -115,6 +116,17 @@ def install_ours(session: nox.Session, names: Iterable[str], extras: Iterable[st
         session.install(*options, *dict.fromkeys(outside))
     session.install("--no-deps", *(part for name in names for part in ("--editable", str(PACKAGES[name]))))
     return options
+
+
+def separate_environment(session: nox.Session, python: str, torch: str) -> str:
+    """Make an environment of another Python with a torch and thunder-core. Return its interpreter."""
+    folder = Path(session.create_tmp()).resolve() / f"{Path(python).name}-{torch}"
+    session.run(python, "-m", "venv", "--clear", str(folder), external=True)
+    interpreter = str(folder / "bin" / "python")
+    install = [interpreter, "-m", "pip", "install", "--quiet"]
+    session.run(*install, torch, *requirements_of(CORE), external=True)
+    session.run(*install, "--no-deps", "--editable", str(PACKAGES[CORE]), external=True)
+    return interpreter
 
 
 def check_environment(session: nox.Session) -> None:

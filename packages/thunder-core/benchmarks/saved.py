@@ -3,6 +3,7 @@
 
     python saved.py                              # a Llama of 16 layers on the CPU
     python saved.py --device cuda --layers 32    # with the installed executors; beside torch.compile with its caches
+    python saved.py --cost                       # the share of processor time that saving takes, in one process
 
 Each row is measured in processes of its own, `--rounds` of them, and the medians are printed. A first call is forward
 and backward, without imports and without the first call of eager mode, which loads libraries of torch. "beyond warm" is
@@ -109,17 +110,62 @@ def verify_speed(folder: str) -> tuple[float, int]:
     return size / min(times) / 1e6, size
 
 
+def cost_of_saving(args: argparse.Namespace) -> None:
+    """Print how much processor time saving adds to first calls. Both are measured in the same call of one process."""
+    import torch
+
+    import thunder
+    import thunder.frontend.compiler  # loaded first, because importing it is no tracing
+    from thunder.frontend import saved_programs, saving
+
+    spent, inside = 0.0, 0
+
+    def timed(fn: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            nonlocal spent, inside
+            inside, start = inside + 1, time.process_time()
+            try:
+                return fn(*given, **named)
+            finally:
+                inside -= 1
+                spent += 0 if inside else time.process_time() - start
+
+        return call
+
+    saver = saving.Saving._backward_saver
+    saving.Saving._backward_saver = lambda *given: timed(saver(*given))  # type: ignore[method-assign]
+    for owner, name in ((saving.Saving, "compiled"), (saving.Saving, "finish"), (saved_programs.SavedPrograms, "find")):
+        setattr(owner, name, timed(getattr(owner, name)))
+    torch.set_num_threads(1)
+    model, tokens = model_and_inputs(args.layers, args.device)
+    step(model, tokens)
+    shares = []
+    for i in range(args.rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            jitted, spent, start = thunder.jit(model, save=folder), 0.0, time.process_time()
+            step(jitted, tokens)
+            total = time.process_time() - start
+        print(f"first call {1e3 * total:.0f} ms of processor time, of which saving took {1e3 * spent:.0f}")
+        shares += [100 * spent / (total - spent)] * (i > 0)
+    low, *_, high = sorted(shares)
+    print(f"saving adds {statistics.median(shares):.1f} % (median of {len(shares)}, from {low:.1f} to {high:.1f})")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cost", action="store_true", help="measure the processor time of saving instead")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.layers = args.layers or (32 if args.device == "cuda" else 16)
     if args.child:
         child(args.child, args.layers, args.device)
+        return
+    if args.cost:
+        cost_of_saving(args)
         return
     rows: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 
 TABLE is "own", "transformers" or "litgpt"; the last two need the packages that the session `models` installs. Each row
 is called in evaluation and in training, by one process and then by another. Printed are the rows that did not hit, with
-the reasons, and those whose results differ in a bit.
+the reasons, and those whose results differ in a bit between the processes, and the largest deviations from eager mode.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,44 +32,76 @@ TABLES = {"own": "zoo.own_models", "transformers": "zoo.transformers_models", "l
 MODES = ("evaluation", "training")
 
 
-def measured(entry: Any, mode: str, folder: str) -> dict[str, Any]:
-    """Call a model until it compiles nothing more, and report what became of its programs."""
+def results(entry: Any, mode: str, jit: Callable[[Any], Any]) -> tuple[list[torch.Tensor | None], Any]:
+    """Call a new model until it compiles nothing more; return outputs and gradients, and what was called."""
+    torch.manual_seed(0)
     model = entry.module()
     model.train(mode == "training")
-    jitted = thunder.jit(model, save=folder)
-    found = hashlib.sha256()
+    called = jit(model)
+    found: list[torch.Tensor | None] = []
     for step in range(2 + entry.settling + entry.settling_in_eval):
         torch.manual_seed(step)
         inputs = entry.inputs(entry.dtype, step, False)
+        with torch.set_grad_enabled(mode == "training"):
+            out = called(**inputs)
         if mode == "training":
-            out = jitted(**inputs)
             loss_of(out).backward()
-        else:
-            with torch.no_grad():
-                out = jitted(**inputs)
-        for x in tensors_of(out):
-            found.update(repr(x.detach().double().flatten().tolist()).encode())
-    for p in model.parameters():
-        found.update(repr(None if p.grad is None else p.grad.double().flatten().tolist()).encode())
+        found += [x.detach().clone() for x in tensors_of(out)]
+    return [*found, *(p.grad for p in model.parameters())], called
+
+
+def digest(found: list[torch.Tensor | None]) -> str:
+    """Return a text that changes with each bit."""
+    parts = hashlib.sha256()
+    for x in found:
+        parts.update(b"None" if x is None else repr((x.dtype, x.shape)).encode() + _bytes(x))
+    return parts.hexdigest()
+
+
+def _bytes(x: torch.Tensor) -> bytes:
+    return x.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def deviation(found: list[torch.Tensor | None], expected: list[torch.Tensor | None]) -> float:
+    """Return the largest difference of two lists of results, by the largest value of each tensor."""
+    if [x is None for x in found] != [x is None for x in expected]:
+        return float("inf")
+    largest = 0.0
+    for a, b in zip(found, expected):
+        if a is not None and b is not None and a.numel():
+            x, y = a.detach().double(), b.detach().double()
+            scale = y.nan_to_num(0, 0, 0).abs().max().item() or 1.0
+            largest = max(largest, (x - y).nan_to_num(0, 0, 0).abs().max().item() / scale)
+            largest = largest if torch.equal(x.isfinite(), y.isfinite()) else float("inf")
+    return largest
+
+
+def measured(entry: Any, mode: str, folder: str) -> dict[str, Any]:
+    """Call a model, compare it with eager mode, and report what became of its programs."""
+    found, jitted = results(entry, mode, lambda model: thunder.jit(model, save=folder))
     stats = thunder.compile_stats(jitted)
     notes = [e.reason for e in stats.events.of("saved")]
     backward = next((x for x in notes if x.startswith("backward not saved")), None)
+    compiler = "thunder.frontend.compiler" in sys.modules
+    expected, _ = results(entry, mode, lambda model: model)
     return {
-        "digest": found.hexdigest(),
+        "digest": digest(found),
+        "same as eager": digest(found) == digest(expected),
+        "deviation": deviation(found, expected),
         "hits": stats.saved_hits,
         "misses": stats.cache_misses,
         "not cached": stats.uncacheable or (None if stats.cache_hits + stats.saved_hits else "partly eager"),
         "notes": notes,
         "backward": backward,
-        "compiler": "thunder.frontend.compiler" in sys.modules,
+        "compiler": compiler,
     }
 
 
-def child(table: str, folder: str, pattern: str) -> None:
+def child(table: str, folder: str, pattern: str, every: int) -> None:
     """Measure all rows, each in a fork of this process, and print a line of JSON for each."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    for entry in importlib.import_module(TABLES[table]).MODELS:
+    for entry in importlib.import_module(TABLES[table]).MODELS[::every]:
         for mode in MODES:
             name = f"{entry.name} {mode}"
             if pattern not in name or (mode == "training" and not entry.gradients):
@@ -91,19 +124,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("-k", default="", help="only rows whose names contain this")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th model")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child(args.table, args.child, args.k)
+        child(args.table, args.child, args.k, args.every)
         return
     rounds = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
-            command = [sys.executable, __file__, args.table, "-k", args.k, "--child", folder]
+            command = [sys.executable, __file__, args.table, "-k", args.k, "--every", str(args.every)]
+            command += ["--child", folder]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             rounds.append(dict(json.loads(line[3:]) for line in done.stdout.splitlines() if line.startswith("ROW")))
     first, second = rounds
-    cacheable = hits = 0
+    cacheable = hits = equal = 0
+    deviations = []
     for name, row in second.items():
         if "error" in row or "error" in first[name] or first[name]["not cached"]:
             print(f"- {name}: not cacheable: {row.get('error') or first[name].get('error') or row['not cached']}")
@@ -116,8 +152,13 @@ def main() -> None:
         elif row["compiler"]:
             print(f"- {name}: hit, and compiled a part: {first[name]['backward']}")
         if row["digest"] != first[name]["digest"]:
-            print(f"- {name}: other bits")
-    print(f"{args.table}: {hits} of {cacheable} cacheable rows hit")
+            print(f"- {name}: other bits than in the first process")
+        equal += row["same as eager"]
+        deviations.append((row["deviation"], name))
+    print(f"{args.table}: {hits} of {cacheable} cacheable rows hit; {equal} have the bits of eager mode")
+    print(
+        "largest deviations from eager mode:", *(f"{x:.1e} {name}" for x, name in sorted(deviations)[-3:]), sep="\n- "
+    )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,12 @@ DENIED = frozenset({
     "_from_blob", "_add_docstr", "from_numpy", "frombuffer", "_fix_weakref", "_use_count", "_python_dispatch", "_print",
     "_nested_view_from_buffer", "_nested_view_from_buffer_copy", "asarray", "as_subclass", "new", "_coalesced_",
 })  # fmt: skip
+# Functions on tensors that the other versions of torch have which thunder supports, 2.11 to 2.15.
+OF_OTHER_VERSIONS = frozenset({
+    "Tensor._philox_randint_", "Tensor._update_names", "Tensor.align_as", "Tensor.align_to", "Tensor.refine_names",
+    "Tensor.rename", "Tensor.rename_", "torch._cudnn_attention_forward_no_dropout_inplace", "torch._philox_randint_",
+    "torch._scaled_addmm", "torch._scaled_addmm_", "torch.linalg.matrix_sqrth", "torch.linalg.polar",
+})  # fmt: skip
 _NAMESPACES = ("torch", "torch.Tensor", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft")
 _FUNCTIONS = (types.BuiltinFunctionType, types.MethodDescriptorType)
 _ALIASES = {"torch.Tensor": "Tensor", "thunder.executors.torchex": "torchex"}
@@ -94,7 +100,7 @@ def text() -> str:
         '__all__ = ["OPERATORS", "SYMBOLS"]',
     ]
     for name, what, found in (
-        ("OPERATORS", "Functions of torch, and of the torch executor.", operators()),
+        ("OPERATORS", "Functions of torch, and of the torch executor.", operators() | OF_OTHER_VERSIONS),
         ("SYMBOLS", "Operations of thunder: only the sources of differentiated programs call them.", symbols()),
     ):
         listed = textwrap.fill(" ".join(sorted(found)), width=118, break_long_words=False, break_on_hyphens=False)

@@ -122,6 +122,23 @@ def test_dynamic_shapes_name_arguments() -> None:
         thunder.export(torch.sin, torch.ones(3), dynamic_shapes={"nothing": [0]})
 
 
+def test_a_file_of_other_versions(exported: Any, tmp_path: Path) -> None:
+    """A file runs with other versions if they have what it needs; otherwise the error names both."""
+    _, _, path = exported
+    own, others = f'\\"torch\\": \\"{torch.__version__}'.encode(), b'\\"torch\\": \\"0.1'
+    assert path.read_bytes().count(own) == 1
+    data = path.read_bytes().replace(own, others + b"." * (len(own) - len(others)))
+    (tmp_path / "other.thunder").write_bytes(data)
+    x = torch.randint(0, 10, (2, 5))
+    assert torch.equal(thunder.load(tmp_path / "other.thunder")(x), thunder.load(path)(x))
+    data = data.replace(b"torch.nn.functional.layer_norm(", b"torch.nn.functional.older_norm(")
+    (tmp_path / "older.thunder").write_bytes(data)
+    with pytest.raises(
+        ThunderError, match=r"older_norm. It was exported with Python .* and torch 0\.1.*export it anew"
+    ):
+        thunder.load(tmp_path / "older.thunder")
+
+
 def test_damaged_files(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors say what is wrong. With a key, files without a signature are refused."""
     model, x, path = exported

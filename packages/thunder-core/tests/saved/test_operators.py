@@ -20,7 +20,7 @@ def test_list_is_that_of_the_registries() -> None:
     assert saved_operators.operators() <= OPERATORS
     assert saved_operators.symbols() <= SYMBOLS
     if torch.__version__.startswith("2.13"):  # the version from which it was made
-        assert saved_operators.operators() == OPERATORS
+        assert saved_operators.operators() | saved_operators.OF_OTHER_VERSIONS == OPERATORS
 
 
 def test_what_is_never_in_the_list() -> None:

@@ -7,7 +7,8 @@ line `-- name.py | before | after` adds a file that the source imports or reads,
 all of these, `\n` is a new line, and `(nothing)` an empty text.
 
 A source defines `f`, which is jitted with the argument `X`, or `make()`, which returns a callable and its arguments. It
-may define `reset()`, which runs before each call, and `after()`, whose result must be eager mode's after the call.
+may define `reset()`, which runs before each call, `after()`, whose result must be eager mode's after the call, and
+`OPTIONS` of `thunder.jit`.
 """
 
 from __future__ import annotations

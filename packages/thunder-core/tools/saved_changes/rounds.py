@@ -83,7 +83,8 @@ def run(change: Change, version: int, folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(place))
     sys.dont_write_bytecode = True
     program = _Program(importlib.import_module("mod"))
-    jitted = thunder.jit(program.callable, save=str(place / "saved"), executors=["torch"])
+    options = getattr(program.module, "OPTIONS", {})
+    jitted = thunder.jit(program.callable, save=str(place / "saved"), executors=["torch"], **options)
     found = [program.result(jitted), program.result(jitted)]
     expected = program.result(program.callable)
     stats = thunder.compile_stats(jitted)

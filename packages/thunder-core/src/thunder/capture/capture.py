@@ -8,13 +8,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import CodeType
 from typing import Any
 
 import torch
 
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
-from thunder.capture.base.sources import Global, Source
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.epilogue import Epilogue
@@ -22,10 +20,7 @@ from thunder.capture.guards.prologue import Prologue
 from thunder.capture.higher_order.gradient_hooks import hooked
 from thunder.capture.higher_order.leaf_gradients import detach_freed
 from thunder.capture.numbers.symbolic import Dynamic, Number
-from thunder.capture.reads import bytecode
 from thunder.capture.reads.bytecode import raised_by_branch, varies_among_processes
-from thunder.capture.reads.guard_kinds import HasContents, HasMembers, IsSame
-from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.session import CaptureSession, parameter_names
 from thunder.capture.tensors.aliasing import shared_memory
 from thunder.capture.tensors.leaks import describe_referrer
@@ -164,7 +159,8 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
     captured.switched = tracer.leaves.inputs.positions(tracer.inputs)
     if tracer.decisions is not None:
         captured.decisions = tuple(tracer.decisions.made)
-    captured.varies = _uses_order_of_sets(recorder) or any(map(varies_among_processes, recorder.code.ran))
+    ran = recorder.code.ran
+    captured.varies = recorder.code.sets.is_used(recorder.guards, ran) or any(map(varies_among_processes, ran))
     captured.not_loaded = frozenset(recorder.code.modules.not_loaded)
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
@@ -281,21 +277,3 @@ def _refuse_stored_inputs(inputs: Sequence[weakref.ref[Any]]) -> None:
 def trace_function(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
     """Return the computation trace of `fn` under its own name, before claiming by executors."""
     return capture(fn, args, kwargs, name=trace_name(fn), executors=()).computation
-
-
-def _uses_order_of_sets(recorder: ReadRecorder) -> bool:
-    """Check whether a program may depend on the order of a set that it reads, i.e. does not only test `x in SET`."""
-    guards = [g for g in recorder.guards if isinstance(g, (HasMembers, HasContents)) and type(g.operand) is frozenset]
-    aliases = {g.operand for g in recorder.guards if isinstance(g, IsSame)} if guards else set()
-    return any(g.source in aliases or not _only_tested(g.source, recorder.code.ran) for g in guards)
-
-
-def _only_tested(source: Source, ran: list[CodeType]) -> bool:
-    """Check whether all code that may read a global variable only tests what it contains."""
-    if not isinstance(source, Global):
-        return False
-    uses = [bytecode.uses(code, bytecode.VARIABLE, source.name) for code in ran]
-    return any(uses) and all(found <= _WITHOUT_ORDER for found in uses)
-
-
-_WITHOUT_ORDER = {bytecode.MEMBERSHIP, bytecode.LENGTH, "add", "discard"}

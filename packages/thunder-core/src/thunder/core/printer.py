@@ -87,8 +87,9 @@ class PrintContext:
     which also run on tensors and can be traced again.
     """
 
-    def __init__(self, *, symbols: bool = False) -> None:
+    def __init__(self, *, symbols: bool = False, types: bool = True) -> None:
         self.symbols = symbols
+        self.types = types  # whether lines end with the types of their results
         self.imports: set[str] = set()
         self.objects: dict[str, Any] = {}
         self.taken: set[str] = set()  # names of values, which must not be used for objects
@@ -98,7 +99,7 @@ class PrintContext:
 
     def for_comments(self) -> PrintContext:
         """Return a context for comments, which need no imports; both contexts share the names of objects."""
-        other = PrintContext(symbols=self.symbols)
+        other = PrintContext(symbols=self.symbols, types=self.types)
         other._functions, other._names, other._counts = self._functions, self._names, self._counts
         other.objects, other.taken = self.objects, self.taken
         return other
@@ -236,7 +237,7 @@ def call_line(bsym: PrintedCall, context: PrintContext) -> str:
         # A dict cannot be an assignment target: unpack its values in order.
         return f"({', '.join([_output(v, set()) for v in out.values()])},) = {call}.values()"
     line = f"{_output(out, set())} = {call}"
-    return f"{line}  {type_comment(out)}" if isinstance(out, TensorProxy) else line
+    return f"{line}  {type_comment(out)}" if context.types and isinstance(out, TensorProxy) else line
 
 
 def call_with_programs(bsym: PrintedCall, context: PrintContext) -> list[str]:

@@ -49,7 +49,7 @@ from thunder.frontend.check_ranks import check_groups, check_ranks, is_distribut
 from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
-from thunder.frontend.pipeline import compile_trace
+from thunder.frontend.pipeline import compile_trace, graph_transforms
 from thunder.frontend.rank_agreement import agree_on_buckets
 from thunder.frontend.record import record_program
 from thunder.frontend.restarts import Restarts
@@ -59,8 +59,6 @@ from thunder.frontend.stats import FIRST, CompileStats
 from thunder.passes.bucketing import bucketed
 from thunder.runtime.lock import tracing_lock
 from thunder.runtime.torch_originals import prevents_tracing, replacements
-from thunder.transforms.base import Transform
-from thunder.transforms.cuda_graphs import CUDAGraphTransform
 
 __all__ = ["Compiler", "compile_function", "trace_function"]
 
@@ -80,7 +78,7 @@ class Compiler:
         self._options = jitted._options
         self._kept = jitted._kept
         self._transforms = jitted._transforms
-        self._graphs = _graphs(self._options, self._transforms)
+        self._graphs = graph_transforms(self._options, self._transforms)
         self._autograd = jitted._autograd
         self._cache = jitted._cache
         self._stats = jitted._stats
@@ -353,18 +351,6 @@ def _record(stats: CompileStats, specialization: Specialization, seconds: float,
         specialization.prologue_traces,
         specialization.epilogue_traces,
     )
-
-
-def _graphs(options: Options, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
-    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it.
-
-    Collectives inside of a graph cannot be compared between ranks when the graph runs.
-    """
-    if options.cuda_graphs == "never" or any(isinstance(t, CUDAGraphTransform) for t in transforms):
-        return ()
-    if options.check_ranks and is_distributed():
-        return ()
-    return (CUDAGraphTransform(auto=options.cuda_graphs == "auto"),)
 
 
 def _has_frames_of_extension(error: BaseException) -> bool:

@@ -29,7 +29,7 @@ from thunder.frontend.saving import describe_program
 from thunder.frontend.specialization import Specialization
 from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.constants import Encoder
-from thunder.saved.loading import EXPORT_FORMAT, signature_of
+from thunder.saved.loading import EXPORT_FORMAT, signature_of, versions
 from thunder.saved.references import Unsavable
 from thunder.saved.tensor_checks import SavedTensorCheck
 
@@ -101,6 +101,7 @@ class Exported:
         programs = json.dumps(
             {
                 "name": self.name,
+                "versions": versions(),
                 "entries": self._entries,
                 "parameters": {name: [str(x.device), list(x.stride())] for name, x in self._tensors.items()},
                 "weights": None if weights is None else os.path.basename(os.fspath(weights)),

@@ -26,9 +26,10 @@ from thunder.execution.memory_estimate import predicted_peaks
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling
-from thunder.frontend.check_ranks import numbered_for_checks
+from thunder.frontend.check_ranks import is_distributed, numbered_for_checks
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.measuring_run import MeasuringRun
+from thunder.frontend.options import Options
 from thunder.frontend.paths import Path
 from thunder.frontend.specialization import Specialization
 from thunder.passes.checkpoint import random_sources
@@ -47,8 +48,9 @@ from thunder.runtime.lock import collection_paused
 from thunder.runtime.torch_private import any_autocast, on_profiling
 from thunder.transforms.base import PassContext, Transform
 from thunder.transforms.captured_region import CapturedRegion
+from thunder.transforms.cuda_graphs import CUDAGraphTransform
 
-__all__ = ["compile_trace", "needs_decorators"]
+__all__ = ["compile_trace", "graph_transforms", "needs_decorators"]
 
 on_profiling(profiler_started, profiler_stopped)
 
@@ -190,6 +192,18 @@ def compile_trace(
         traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     traces += passes.to_execution(traces[-1])
     return _specialization(captured, passes, _without_gradient(traces[-1]), traces)
+
+
+def graph_transforms(options: Options, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """Return the transform that the option `cuda_graphs` stands for, unless the user's transforms contain it.
+
+    Collectives inside of a graph cannot be compared between ranks when the graph runs.
+    """
+    if options.cuda_graphs == "never" or any(isinstance(t, CUDAGraphTransform) for t in transforms):
+        return ()
+    if options.check_ranks and is_distributed():
+        return ()
+    return (CUDAGraphTransform(auto=options.cuda_graphs == "auto"),)
 
 
 def gradients_of(epilogue: Trace) -> dict[int, int]:

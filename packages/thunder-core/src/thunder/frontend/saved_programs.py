@@ -31,7 +31,7 @@ from thunder.runtime.decisions import Decision, same_answer
 from thunder.runtime.lock import collection_paused
 from thunder.saved.constants import Decoder
 from thunder.saved.keys import call_text, is_importable, key_of, plugin_packages
-from thunder.saved.programs import SavedText, backward_folder, key_text, read_layout
+from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, key_text, read_layout
 from thunder.saved.references import Stale
 from thunder.saved.store import SWITCH_VARIABLE, Store, default_directory
 from thunder.saved.verify import Refused
@@ -52,6 +52,7 @@ class SavedPrograms:
         self._log = log
         self.known: set[str] = set()  # the names of entries that are in the cache, or that this process cannot use
         self._epoch = registrations[0]
+        self._shared: dict[str, Any] = {}
         self.off = self._reason_for_off()
         self.store = None if self.off is not None else Store(_directory(options))  # type: ignore[arg-type]
 
@@ -168,7 +169,7 @@ class SavedPrograms:
             for module, found in content["modules"].items():
                 if is_importable(module) != found:
                     return f"whether the module {module} can be imported has changed"
-            decode = Decoder(self._fn)
+            decode = ProgramDecoder(self._fn, self._shared)
             prologue = SavedText(content["programs"]["prologue"]).function(decode, kind="prologue")
             try:
                 inputs = prologue(*args, **kwargs)

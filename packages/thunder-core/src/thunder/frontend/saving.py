@@ -19,6 +19,9 @@ from thunder import plugins
 from thunder.capture.base import sources
 from thunder.capture.base.sources import Argument, Root, Source
 from thunder.capture.capture import Captured
+from thunder.capture.higher_order.branching import Branch
+from thunder.capture.higher_order.custom_function import CustomPrograms
+from thunder.capture.higher_order.gradient_hooks import Node
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
 from thunder.core import prims
 from thunder.core.devices import to_device, to_torch_device
@@ -26,23 +29,27 @@ from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.events import EventLog
 from thunder.core.printer import PrintContext, trace_text
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.symbol import Symbol
+from thunder.core.symbol import BoundSymbol, Symbol
+from thunder.core.symint.expressions import number_of
+from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.symint.symbols import symbols_of
 from thunder.core.trace import Trace
 from thunder.extend import Compilation, compiling
 from thunder.frontend.differentiable import DifferentiableProgram
 from thunder.frontend.options import Options
-from thunder.frontend.pipeline import Passes, needs_decorators
+from thunder.frontend.pipeline import Passes, graph_transforms, needs_decorators
 from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
+from thunder.passes.checkpoint import Region
 from thunder.passes.split import Split
 from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
 from thunder.runtime.torch_private import at_end_of_backward
-from thunder.saved.constants import Decoder, Encoder, Path
+from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
-from thunder.saved.programs import SavedText, backward_folder, describe_layout, key_text
+from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
 from thunder.saved.verify import Refused
 from thunder.transforms.captured_region import CapturedRegion
@@ -164,7 +171,10 @@ def _saved_region(x: Any) -> Any:
 
 
 def _has_fusions(trace: Trace) -> bool:
-    return any(op.sym.is_fusion for op in trace.bound_symbols)
+    for op in trace.bound_symbols:
+        if op.sym.is_fusion and not (isinstance(op.sym.fn, CapturedRegion) and not _has_fusions(op.sym.fn.trace)):
+            return True
+    return False
 
 
 class _Writer:
@@ -182,7 +192,7 @@ class _Writer:
             raise Unsavable("hashes, the order of a set or lines of sources, which differ between processes")
         s, differentiable = self._specialization, self._specialization.differentiable
         last = differentiable.traces[-1] if isinstance(differentiable, DifferentiableProgram) else s.traces[-1]
-        programs = {"prologue": self.program(s.prologue_traces[-1], "prologue"), "computation": self.program(last)}
+        programs = {"prologue": self._prologue(s.prologue_traces[-1]), "computation": self.program(last)}
         if s.epilogue_traces:
             programs["epilogue"] = self.program(s.epilogue_traces[-1])
         layout = source = None
@@ -213,6 +223,19 @@ class _Writer:
             },
         }
 
+    def _prologue(self, trace: Trace) -> dict[str, Any]:
+        try:
+            return self.program(trace, "prologue")
+        except Refused:
+            guarded: Any = self._specialization.guarded
+            for guard in () if guarded is None else guarded.guards.values():
+                source = guard.source
+                while source is not None and not isinstance(source, sources.Call):
+                    source = source.parent
+                if source is not None:  # no saved program calls functions of the user
+                    raise Unsavable(f"{source}, a memoized function that its prologue calls") from None
+            raise
+
     def _path(self, path: Any) -> dict[str, Any]:
         encode = self._encode
         return {
@@ -225,16 +248,49 @@ class _Writer:
     def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
         """Describe the program before it was differentiated."""
         trace = differentiable.split.source
-        if "symbols" in trace.info:
-            raise Unsavable("gradients of symbolic sizes")
-        arguments = []
-        for p in trace.args:
-            if not isinstance(p, TensorProxy):
-                raise Unsavable(f"an input that is a {type(p).__name__}")
-            dtype, device = to_torch_dtype(p.dtype), to_torch_device(p.device)
-            arguments.append([p.name, list(p.shape), self._encode(dtype), str(device), p.requires_grad])
-        program = self.program(trace, "source")
-        return {"program": program, "arguments": arguments, "remat": differentiable.remat}
+        source: dict[str, Any] = {
+            "program": self.program(trace, "source"),
+            "arguments": [self._argument(p) for p in trace.args],
+            "remat": differentiable.remat,
+        }
+        symbols, constants = trace.info.get("symbols"), source["program"]["constants"].values()
+        if symbols is not None:
+            source |= self._sizes(differentiable.split, source)
+        if symbols is not None or any(isinstance(x, list) and x[0] in WITH_PROGRAMS for x in constants):
+            self._check_source(source)
+        return source
+
+    def _check_source(self, source: Mapping[str, Any]) -> None:
+        """Raise `Unsavable` unless the source leads to the same trace again, with the same constraints."""
+        try:
+            again = _traced(source, ProgramDecoder(self._fn, {}))
+        except Exception as error:
+            raise Unsavable(f"a program whose gradients cannot be compiled anew ({error})") from None
+        same = _with_common_names(_text_of(again, PrintContext(symbols=True, types=False)))
+        if same != _with_common_names(source["program"]["text"]) or not _constraints(again) <= {
+            *source.get("constraints", ())
+        }:
+            raise Unsavable("a program whose gradients cannot be compiled anew: its source does not determine it")
+
+    def _argument(self, p: Any) -> list[Any]:
+        if isinstance(p, NumberProxy):
+            return [p.name, self._encode(number_of(p).hint)]
+        if not isinstance(p, TensorProxy):
+            raise Unsavable(f"an input that is a {type(p).__name__}")
+        dtype, device = to_torch_dtype(p.dtype), to_torch_device(p.device)
+        shape = [[str(n), n.hint] if isinstance(n, SymbolicNumber) else n for n in p.shape]
+        return [p.name, shape, self._encode(dtype), str(device), p.requires_grad]
+
+    def _sizes(self, split: Split, source: Mapping[str, Any]) -> dict[str, Any]:
+        """Describe the constraints on symbolic sizes, and those that were known before differentiation as a program."""
+        symbols = split.source.info["symbols"]
+        if any(leaf.hint is None for leaf in symbols.leaves.values()):
+            raise Unsavable("gradients of data-dependent sizes")
+        constraints = [c.text() for c in symbols.constraints]
+        lines = [f"  c{i} = {c.text()}" for i, c in enumerate(split.constraints)]
+        leaves = [x[0] for a in source["arguments"] for x in (a[1] if len(a) > 2 else [a]) if isinstance(x, list)]
+        known = "\n".join([f"def constraints({', '.join(leaves)}):", *lines, "  return None"])
+        return {"known": {"name": "constraints", "text": known, "constants": {}}, "constraints": constraints}
 
     def program(self, trace: Trace, kind: str = "program") -> dict[str, Any]:
         """Return the text of a trace and its constants."""
@@ -243,17 +299,29 @@ class _Writer:
 
 def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> dict[str, Any]:
     """Return the name of a trace, its text and its constants."""
-    if any(isinstance(op.sym.fn, CapturedRegion) for op in trace.bound_symbols):
-        raise Unsavable("a CUDA graph")
-    context = PrintContext(symbols=kind == "source")
-    text = _text_of(trace, context)  # collects the objects
-    constants = {name: _constant(x, encode) for name, x in context.objects.items() if HELPERS.get(name) is not x}
+    printed = trace.printed() if kind != "source" else None
+    if printed is None:
+        context = PrintContext(symbols=kind == "source", types=False)
+        printed = trace_text(trace, depth=0, decorators=False, context=context), context.objects
+    text, objects = _without_comments(printed[0]), printed[1]
+    nested = {id(op.sym): op for op in trace.bound_symbols if kind == "source"}
+    constants = {
+        name: _composite(nested[id(x)], encode) if id(x) in nested else _constant(x, encode)
+        for name, x in objects.items()
+        if HELPERS.get(name) is not x
+    }
     program = {"name": trace.name, "text": text, "constants": constants}
     SavedText(program).check(kind)
     return program
 
 
 def _constant(x: Any, encode: Encoder) -> Any:
+    if isinstance(x, CapturedRegion):
+        return ["graph", describe_program(x.trace, encode), x.settings]
+    if isinstance(x, Node):
+        raise Unsavable("hooks on gradients, which are functions that no saved program calls")
+    if isinstance(x, Branch):
+        raise Unsavable("the branches of torch.cond")
     if not isinstance(x, Symbol):
         return encode(x)
     if isinstance(x.id, tuple) and str(x.id[0]).startswith("opaque"):
@@ -261,20 +329,34 @@ def _constant(x: Any, encode: Encoder) -> Any:
     raise Unsavable(f"the operation {x.name}")
 
 
+def _composite(op: BoundSymbol, encode: Encoder) -> Any:
+    """Return the JSON of an operation that exists in its program only, with the programs that define it."""
+    if isinstance(op.sym, Region):
+        inner = Trace("checkpoint", args=op.args)
+        inner.names.update(n for part in op.subsymbols for n in (*part.arg_names, *part.out_names))
+        inner.bound_symbols += [*op.subsymbols, BoundSymbol(prims.python_return, (op.output,), {}, None)]
+        return ["checkpoint", describe_program(inner, encode, "source"), op.sym.same_random_numbers]
+    programs = getattr(op.sym, "programs", None)
+    if isinstance(programs, CustomPrograms):
+        forward, backward = (describe_program(trace, encode, "source") for trace in programs.traces())
+        return ["custom", forward, backward, programs.settings()]
+    return _constant(op.sym, encode)
+
+
 def _text_of(trace: Trace, context: PrintContext) -> str:
     """Return the text of a trace without imports and comments, in ASCII."""
-    text = trace_text(trace, depth=0, decorators=False, context=context)
-    lines = text[text.index("def ") :].split("\n")
-    kept = [_without_comment(line) for line in lines if not line.lstrip().startswith("#")]
-    return "\n".join(kept if len(kept) > 1 else [*kept, "  pass"]).encode("ascii", "backslashreplace").decode()
+    return _without_comments(trace_text(trace, depth=0, decorators=False, context=context))
 
 
 _COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
 
 
-def _without_comment(line: str) -> str:
-    """Return a line without the type of its result."""
-    return _COMMENT.sub("", line)
+def _without_comments(text: str) -> str:
+    """Return a text without imports, without lines of comments, and without the types of results."""
+    lines = [line for line in text[text.index("def ") :].split("\n") if not line.lstrip().startswith("#")]
+    kept = [_COMMENT.sub("", line) if line[-1:] == '"' and "  # " in line else line for line in lines]
+    text = "\n".join(kept if len(kept) > 1 else [*kept, "  pass"])
+    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
 # -- compiling a saved program anew -----------------------------------------------------------------------------------
@@ -291,7 +373,7 @@ def rebuilt(
     source = content["source"]
     compilation = Compilation(options.extra)
     executors = options.resolved_executors()
-    passes = Passes(executors, compilation, transforms, source["remat"])
+    passes = Passes(executors, compilation, (*transforms, *graph_transforms(options, transforms)), source["remat"])
     with log.active(), compiling(compilation):
         trace = _traced(source, decode)
         split = Split(
@@ -301,8 +383,12 @@ def rebuilt(
             remat=source["remat"],
         )
         program = DifferentiableProgram(split, passes.to_execution, remat=source["remat"])
+        if "symbols" in trace.info:
+            program.backward_program(program.everything)  # adds constraints, like when it was compiled first
+            trace.info["symbols"].closed = True
     found, saved = _text_of(program.traces[-1], PrintContext()), content["programs"]["computation"]["text"]
-    if _with_common_names(found) != _with_common_names(saved):
+    constraints = _constraints(trace)
+    if _with_common_names(found) != _with_common_names(saved) or not constraints <= {*source.get("constraints", ())}:
         raise ThunderError(
             "gradients arrive for which no backward program was saved, and the saved program cannot be compiled anew: "
             "set THUNDER_CACHE=0, or remove the saved programs with `thunder cache prune --all`"
@@ -310,21 +396,46 @@ def rebuilt(
     return program
 
 
+def _constraints(trace: Trace) -> set[str]:
+    return {c.text() for c in trace.info["symbols"].constraints} if "symbols" in trace.info else set()
+
+
 def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
     """Return the trace of a saved source."""
     function = SavedText(source["program"]).function(decode, kind="source")
-    arguments = [
-        TensorProxy(
-            name=name, shape=tuple(shape), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad
-        )
-        for name, shape, dtype, device, grad in source["arguments"]
-    ]
-    trace = Trace(source["program"]["name"], args=arguments)
+    trace = Trace(source["program"]["name"])
+    arguments = [_proxy(trace, row, decode) for row in source["arguments"]]
+    trace.args = arguments
     with tracectx(trace):
         for p in arguments:
             prims.unpack_trivial(p)
-        prims.python_return(function(*arguments))
+        if "known" in source:
+            for p, dim, size in _symbolic_sizes(arguments):
+                trace.record(BoundSymbol(prims.size, (p, dim), {}, size.proxy))
+            leaves = [size for p in arguments for size in (p.shape if isinstance(p, TensorProxy) else [p.symbol])]
+            known = SavedText(source["known"]).function(decode, kind="source")
+            known(*[x for x in leaves if isinstance(x, SymbolicNumber)])
+        prims.python_return(function(*map(number_of, arguments)))
     return trace
+
+
+def _proxy(trace: Trace, row: Sequence[Any], decode: Decoder) -> Any:
+    """Return an argument of a saved source: a tensor, whose sizes may be symbolic, or a number."""
+    if len(row) == 2:
+        name, value = row
+        return symbols_of(trace).number(decode(value), name).proxy
+    name, shape, dtype, device, grad = row
+    sizes = [symbols_of(trace).size(n[1], n[0]) if isinstance(n, list) else n for n in shape]
+    return TensorProxy(
+        name=name, shape=tuple(sizes), dtype=to_dtype(decode(dtype)), device=to_device(device), requires_grad=grad
+    )
+
+
+def _symbolic_sizes(arguments: Sequence[Any]) -> Iterator[tuple[TensorProxy, int, Any]]:
+    for p in arguments:
+        for dim, size in enumerate(p.shape if isinstance(p, TensorProxy) else ()):
+            if isinstance(size, SymbolicNumber):
+                yield p, dim, size
 
 
 def _with_common_names(text: str) -> str:

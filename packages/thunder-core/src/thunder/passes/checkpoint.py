@@ -14,7 +14,7 @@ saves only its inputs and the states of its generators.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thunder.core import prims
@@ -32,7 +32,8 @@ from thunder.passes.dce import has_effect
 if TYPE_CHECKING:
     from thunder.passes.autodiff import JointTrace
 
-__all__ = ["Source", "copy_operations", "drop_unused_results", "exchanged", "random_sources", "region", "states_of"]
+__all__ = ["Region", "Source", "copy_operations", "drop_unused_results", "exchanged", "random_sources", "region",
+           "region_of", "states_of"]  # fmt: skip
 
 _numbers = itertools.count()
 Source = tuple[Device, Any]  # (device, None) for the device's default generator, or (device, generator)
@@ -78,6 +79,21 @@ def region(
     outputs = tuple([p for name, p in made.items() if wanted is None or name in wanted])
     sym = Region(operations, tuple(inputs.values()), outputs, same_random_numbers)
     return BoundSymbol(sym, tuple(inputs.values()), {}, outputs, list(operations), source)
+
+
+def region_of(function: Callable[..., tuple[Any, ...]], *, same_random_numbers: bool) -> Callable[..., tuple[Any, ...]]:
+    """Return a function that records the operations of `function` as a region of the trace."""
+
+    def record(*args: Any) -> tuple[Any, ...]:
+        trace = state.trace
+        assert trace is not None
+        with trace.scope() as operations:
+            results = function(*args)
+        names = {p.name for p in proxies_in(results)}
+        trace.record(region(operations, same_random_numbers=same_random_numbers, wanted=names))
+        return results
+
+    return record
 
 
 def drop_unused_results(trace: Trace) -> None:

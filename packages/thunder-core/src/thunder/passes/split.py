@@ -50,6 +50,8 @@ class Split:
         self.wrt = list(wrt)
         self.executors = executors
         self._every: JointTrace | None = None
+        # The constraints on symbolic sizes that were known before differentiation.
+        self.constraints = [*trace.info["symbols"].constraints] if "symbols" in trace.info else []
         with construct(trace, "Forward") as forward:
             joint = self._joint = JointTrace(trace, wrt, executors)
             # An input that the program returns belongs to the caller. Its gradient does not pass through here.

@@ -30,7 +30,7 @@ from thunder.saved.keys import plugin_packages
 from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
 from thunder.saved.tensor_checks import SavedTensorCheck
 
-__all__ = ["Decoder", "Encoder", "Path", "opaque_symbol"]
+__all__ = ["WITH_PROGRAMS", "Decoder", "Encoder", "Path", "opaque_symbol"]
 
 #: A root (an object) and the steps from it to another object.
 Path = tuple[Any, list[list[Any]]]
@@ -38,6 +38,8 @@ Path = tuple[Any, list[list[Any]]]
 _PLAIN = (str, bool, type(None))
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _CONTAINERS: dict[type, str] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset"}
+#: The tags of constants that contain programs: CUDA graphs, checkpointed regions and custom functions.
+WITH_PROGRAMS = ("graph", "checkpoint", "custom")
 _SINGLETONS = {"Ellipsis": ..., "NotImplemented": NotImplemented}
 MAX_TENSOR_BYTES = 1 << 24
 
@@ -182,9 +184,10 @@ class Encoder:
 
     def tensor_check(self, x: TensorCheck) -> list[Any]:
         """Encode the metadata that a prologue expects of tensors."""
+        classes = {cls: self.reference(cls) for cls in {cls for cls, *_ in x.expected}}
         rows = []
         for (cls, *metadata), dims, keys in zip(x.expected, x.dims, x.dispatch_keys):
-            rows.append([self.reference(cls), self(tuple(metadata)), sorted(dims), keys])
+            rows.append([classes[cls], self(tuple(metadata)), sorted(dims), keys])
         return ["tensors", rows, [str(name) for name in x.names], self(x.same)]
 
 
@@ -306,6 +309,10 @@ class Decoder:
         # Imported by name at run time: it is a module of a plugin.
         return importlib.import_module(module).load_region(data)
 
+    def with_programs(self, tag: str, *parts: Any) -> Any:
+        """Return a constant that programs define: see `programs.py`."""
+        raise Stale(f"a constant of the kind {tag}")
+
     def tensor(self, name: str, device: str, shape: list[int], stride: list[int]) -> torch.Tensor:
         """Return a constant tensor."""
         found = self._tensors[name].to(device).reshape(shape)
@@ -421,6 +428,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tensors": Decoder.tensor_check,
     "generator": Decoder.generator,
     "region": Decoder.region,
+    **{tag: lambda d, *parts, tag=tag: d.with_programs(tag, *parts) for tag in WITH_PROGRAMS},
     "symbol": lambda d, x: opaque_symbol(d(x)),
     "derived": lambda d, what, function, more: _derived_symbol(what, d(function), d(more)).fn,
     "operator": lambda d, name: _operator(name),

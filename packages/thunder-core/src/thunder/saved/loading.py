@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from thunder.saved.references import Stale
 from thunder.saved.store import KEY_VARIABLE
 from thunder.saved.verify import Refused
 
-__all__ = ["EXPORT_FORMAT", "LoadedProgram", "load", "signature_of"]
+__all__ = ["EXPORT_FORMAT", "LoadedProgram", "load", "signature_of", "versions"]
 
 EXPORT_FORMAT = "thunder export 1"
 MAX_METADATA_BYTES = 1 << 26
@@ -58,9 +59,23 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device | None = No
             tensors |= _read(os.path.join(os.path.dirname(path), os.path.basename(content["weights"])))[1]
         return LoadedProgram(content, tensors, trusted=signed, device=device)
     except (Refused, Stale) as error:
-        raise ThunderError(f"{path} cannot be loaded: {error}") from None
+        raise ThunderError(f"{path} cannot be loaded: {error}{_written_by(content)}") from None
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
         raise ThunderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and torch of this process."""
+    return {"Python": platform.python_version(), "torch": torch.__version__}
+
+
+def _written_by(content: Any) -> str:
+    """Return the versions that have written a file, as the end of a message, if they are others than this process's."""
+    found = content.get("versions") if isinstance(content, dict) else None
+    if found == versions() or not isinstance(found, dict):
+        return ""
+    told = [" and ".join(f"{name} {version}" for name, version in each.items()) for each in (found, versions())]
+    return f". It was exported with {told[0]}, and this is {told[1]}: export it anew with these versions"
 
 
 def _read(path: str) -> tuple[dict[str, str], dict[str, torch.Tensor]]:

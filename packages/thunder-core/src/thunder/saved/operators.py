@@ -13,48 +13,49 @@ Tensor.__getitem__ Tensor._addmm_activation Tensor._autocast_to_full_precision T
 Tensor._clear_non_serializable_cached_data Tensor._conj Tensor._conj_physical Tensor._dimI Tensor._dimV
 Tensor._indices Tensor._is_all_true Tensor._is_any_true Tensor._is_view Tensor._is_zerotensor Tensor._lazy_clone
 Tensor._neg_view Tensor._nested_tensor_size Tensor._nested_tensor_storage_offsets Tensor._nested_tensor_strides
-Tensor._nnz Tensor._philox_normal_ Tensor._philox_uniform_ Tensor._sparse_mask_projection Tensor._to_dense
-Tensor._to_sparse Tensor._to_sparse_bsc Tensor._to_sparse_bsr Tensor._to_sparse_csc Tensor._to_sparse_csr
-Tensor._values Tensor.abs Tensor.abs_ Tensor.absolute Tensor.absolute_ Tensor.acos Tensor.acos_ Tensor.acosh
-Tensor.acosh_ Tensor.add Tensor.add_ Tensor.addbmm Tensor.addbmm_ Tensor.addcdiv Tensor.addcdiv_ Tensor.addcmul
-Tensor.addcmul_ Tensor.addmm Tensor.addmm_ Tensor.addmv Tensor.addmv_ Tensor.addr Tensor.addr_ Tensor.adjoint
-Tensor.all Tensor.allclose Tensor.amax Tensor.amin Tensor.aminmax Tensor.angle Tensor.any Tensor.arccos Tensor.arccos_
-Tensor.arccosh Tensor.arccosh_ Tensor.arcsin Tensor.arcsin_ Tensor.arcsinh Tensor.arcsinh_ Tensor.arctan
-Tensor.arctan2 Tensor.arctan2_ Tensor.arctan_ Tensor.arctanh Tensor.arctanh_ Tensor.argmax Tensor.argmin
-Tensor.argsort Tensor.argwhere Tensor.as_strided Tensor.as_strided_ Tensor.as_strided_scatter Tensor.asin Tensor.asin_
-Tensor.asinh Tensor.asinh_ Tensor.atan Tensor.atan2 Tensor.atan2_ Tensor.atan_ Tensor.atanh Tensor.atanh_
-Tensor.baddbmm Tensor.baddbmm_ Tensor.bernoulli Tensor.bernoulli_ Tensor.bfloat16 Tensor.bincount Tensor.bitwise_and
-Tensor.bitwise_and_ Tensor.bitwise_left_shift Tensor.bitwise_left_shift_ Tensor.bitwise_not Tensor.bitwise_not_
-Tensor.bitwise_or Tensor.bitwise_or_ Tensor.bitwise_right_shift Tensor.bitwise_right_shift_ Tensor.bitwise_xor
-Tensor.bitwise_xor_ Tensor.bmm Tensor.bool Tensor.broadcast_to Tensor.byte Tensor.cauchy_ Tensor.ccol_indices
-Tensor.cdouble Tensor.ceil Tensor.ceil_ Tensor.cfloat Tensor.chalf Tensor.char Tensor.cholesky Tensor.cholesky_inverse
-Tensor.cholesky_solve Tensor.chunk Tensor.clamp Tensor.clamp_ Tensor.clamp_max Tensor.clamp_max_ Tensor.clamp_min
-Tensor.clamp_min_ Tensor.clip Tensor.clip_ Tensor.clone Tensor.coalesce Tensor.col_indices Tensor.conj
-Tensor.conj_physical Tensor.conj_physical_ Tensor.contiguous Tensor.copy_ Tensor.copysign Tensor.copysign_
-Tensor.corrcoef Tensor.cos Tensor.cos_ Tensor.cosh Tensor.cosh_ Tensor.count_nonzero Tensor.cov Tensor.cpu
-Tensor.cross Tensor.crow_indices Tensor.cuda Tensor.cummax Tensor.cummin Tensor.cumprod Tensor.cumprod_ Tensor.cumsum
-Tensor.cumsum_ Tensor.deg2rad Tensor.deg2rad_ Tensor.dense_dim Tensor.dequantize Tensor.det Tensor.detach
-Tensor.detach_ Tensor.diag Tensor.diag_embed Tensor.diagflat Tensor.diagonal Tensor.diagonal_scatter Tensor.diff
-Tensor.digamma Tensor.digamma_ Tensor.dim Tensor.dim_order Tensor.dist Tensor.div Tensor.div_ Tensor.divide
-Tensor.divide_ Tensor.dot Tensor.double Tensor.dsplit Tensor.element_size Tensor.eq Tensor.eq_ Tensor.equal Tensor.erf
-Tensor.erf_ Tensor.erfc Tensor.erfc_ Tensor.erfinv Tensor.erfinv_ Tensor.exp Tensor.exp2 Tensor.exp2_ Tensor.exp_
-Tensor.expand Tensor.expand_as Tensor.expm1 Tensor.expm1_ Tensor.exponential_ Tensor.fill_ Tensor.fill_diagonal_
-Tensor.fix Tensor.fix_ Tensor.flatten Tensor.flip Tensor.fliplr Tensor.flipud Tensor.float Tensor.float_power
-Tensor.float_power_ Tensor.floor Tensor.floor_ Tensor.floor_divide Tensor.floor_divide_ Tensor.fmax Tensor.fmin
-Tensor.fmod Tensor.fmod_ Tensor.frac Tensor.frac_ Tensor.frexp Tensor.gather Tensor.gcd Tensor.gcd_ Tensor.ge
-Tensor.ge_ Tensor.geometric_ Tensor.geqrf Tensor.ger Tensor.get_device Tensor.greater Tensor.greater_
-Tensor.greater_equal Tensor.greater_equal_ Tensor.gt Tensor.gt_ Tensor.half Tensor.hardshrink Tensor.hash_tensor
-Tensor.heaviside Tensor.heaviside_ Tensor.histc Tensor.histogram Tensor.hsplit Tensor.hypot Tensor.hypot_ Tensor.i0
-Tensor.i0_ Tensor.igamma Tensor.igamma_ Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add Tensor.index_add_
-Tensor.index_copy Tensor.index_copy_ Tensor.index_fill Tensor.index_fill_ Tensor.index_put Tensor.index_put_
-Tensor.index_reduce Tensor.index_reduce_ Tensor.index_select Tensor.indices Tensor.inner Tensor.int Tensor.int_repr
-Tensor.inverse Tensor.ipu Tensor.is_coalesced Tensor.is_complex Tensor.is_conj Tensor.is_contiguous
-Tensor.is_distributed Tensor.is_floating_point Tensor.is_inference Tensor.is_neg Tensor.is_nonzero Tensor.is_pinned
-Tensor.is_same_size Tensor.is_set_to Tensor.is_shared Tensor.is_signed Tensor.isclose Tensor.isfinite Tensor.isinf
-Tensor.isnan Tensor.isneginf Tensor.isposinf Tensor.isreal Tensor.istft Tensor.item Tensor.kron Tensor.kthvalue
-Tensor.lcm Tensor.lcm_ Tensor.ldexp Tensor.ldexp_ Tensor.le Tensor.le_ Tensor.lerp Tensor.lerp_ Tensor.less
-Tensor.less_ Tensor.less_equal Tensor.less_equal_ Tensor.lgamma Tensor.lgamma_ Tensor.log Tensor.log10 Tensor.log10_
-Tensor.log1p Tensor.log1p_ Tensor.log2 Tensor.log2_ Tensor.log_ Tensor.log_normal_ Tensor.log_softmax Tensor.logaddexp
+Tensor._nnz Tensor._philox_normal_ Tensor._philox_randint_ Tensor._philox_uniform_ Tensor._sparse_mask_projection
+Tensor._to_dense Tensor._to_sparse Tensor._to_sparse_bsc Tensor._to_sparse_bsr Tensor._to_sparse_csc
+Tensor._to_sparse_csr Tensor._update_names Tensor._values Tensor.abs Tensor.abs_ Tensor.absolute Tensor.absolute_
+Tensor.acos Tensor.acos_ Tensor.acosh Tensor.acosh_ Tensor.add Tensor.add_ Tensor.addbmm Tensor.addbmm_ Tensor.addcdiv
+Tensor.addcdiv_ Tensor.addcmul Tensor.addcmul_ Tensor.addmm Tensor.addmm_ Tensor.addmv Tensor.addmv_ Tensor.addr
+Tensor.addr_ Tensor.adjoint Tensor.align_as Tensor.align_to Tensor.all Tensor.allclose Tensor.amax Tensor.amin
+Tensor.aminmax Tensor.angle Tensor.any Tensor.arccos Tensor.arccos_ Tensor.arccosh Tensor.arccosh_ Tensor.arcsin
+Tensor.arcsin_ Tensor.arcsinh Tensor.arcsinh_ Tensor.arctan Tensor.arctan2 Tensor.arctan2_ Tensor.arctan_
+Tensor.arctanh Tensor.arctanh_ Tensor.argmax Tensor.argmin Tensor.argsort Tensor.argwhere Tensor.as_strided
+Tensor.as_strided_ Tensor.as_strided_scatter Tensor.asin Tensor.asin_ Tensor.asinh Tensor.asinh_ Tensor.atan
+Tensor.atan2 Tensor.atan2_ Tensor.atan_ Tensor.atanh Tensor.atanh_ Tensor.baddbmm Tensor.baddbmm_ Tensor.bernoulli
+Tensor.bernoulli_ Tensor.bfloat16 Tensor.bincount Tensor.bitwise_and Tensor.bitwise_and_ Tensor.bitwise_left_shift
+Tensor.bitwise_left_shift_ Tensor.bitwise_not Tensor.bitwise_not_ Tensor.bitwise_or Tensor.bitwise_or_
+Tensor.bitwise_right_shift Tensor.bitwise_right_shift_ Tensor.bitwise_xor Tensor.bitwise_xor_ Tensor.bmm Tensor.bool
+Tensor.broadcast_to Tensor.byte Tensor.cauchy_ Tensor.ccol_indices Tensor.cdouble Tensor.ceil Tensor.ceil_
+Tensor.cfloat Tensor.chalf Tensor.char Tensor.cholesky Tensor.cholesky_inverse Tensor.cholesky_solve Tensor.chunk
+Tensor.clamp Tensor.clamp_ Tensor.clamp_max Tensor.clamp_max_ Tensor.clamp_min Tensor.clamp_min_ Tensor.clip
+Tensor.clip_ Tensor.clone Tensor.coalesce Tensor.col_indices Tensor.conj Tensor.conj_physical Tensor.conj_physical_
+Tensor.contiguous Tensor.copy_ Tensor.copysign Tensor.copysign_ Tensor.corrcoef Tensor.cos Tensor.cos_ Tensor.cosh
+Tensor.cosh_ Tensor.count_nonzero Tensor.cov Tensor.cpu Tensor.cross Tensor.crow_indices Tensor.cuda Tensor.cummax
+Tensor.cummin Tensor.cumprod Tensor.cumprod_ Tensor.cumsum Tensor.cumsum_ Tensor.deg2rad Tensor.deg2rad_
+Tensor.dense_dim Tensor.dequantize Tensor.det Tensor.detach Tensor.detach_ Tensor.diag Tensor.diag_embed
+Tensor.diagflat Tensor.diagonal Tensor.diagonal_scatter Tensor.diff Tensor.digamma Tensor.digamma_ Tensor.dim
+Tensor.dim_order Tensor.dist Tensor.div Tensor.div_ Tensor.divide Tensor.divide_ Tensor.dot Tensor.double
+Tensor.dsplit Tensor.element_size Tensor.eq Tensor.eq_ Tensor.equal Tensor.erf Tensor.erf_ Tensor.erfc Tensor.erfc_
+Tensor.erfinv Tensor.erfinv_ Tensor.exp Tensor.exp2 Tensor.exp2_ Tensor.exp_ Tensor.expand Tensor.expand_as
+Tensor.expm1 Tensor.expm1_ Tensor.exponential_ Tensor.fill_ Tensor.fill_diagonal_ Tensor.fix Tensor.fix_
+Tensor.flatten Tensor.flip Tensor.fliplr Tensor.flipud Tensor.float Tensor.float_power Tensor.float_power_
+Tensor.floor Tensor.floor_ Tensor.floor_divide Tensor.floor_divide_ Tensor.fmax Tensor.fmin Tensor.fmod Tensor.fmod_
+Tensor.frac Tensor.frac_ Tensor.frexp Tensor.gather Tensor.gcd Tensor.gcd_ Tensor.ge Tensor.ge_ Tensor.geometric_
+Tensor.geqrf Tensor.ger Tensor.get_device Tensor.greater Tensor.greater_ Tensor.greater_equal Tensor.greater_equal_
+Tensor.gt Tensor.gt_ Tensor.half Tensor.hardshrink Tensor.hash_tensor Tensor.heaviside Tensor.heaviside_ Tensor.histc
+Tensor.histogram Tensor.hsplit Tensor.hypot Tensor.hypot_ Tensor.i0 Tensor.i0_ Tensor.igamma Tensor.igamma_
+Tensor.igammac Tensor.igammac_ Tensor.index Tensor.index_add Tensor.index_add_ Tensor.index_copy Tensor.index_copy_
+Tensor.index_fill Tensor.index_fill_ Tensor.index_put Tensor.index_put_ Tensor.index_reduce Tensor.index_reduce_
+Tensor.index_select Tensor.indices Tensor.inner Tensor.int Tensor.int_repr Tensor.inverse Tensor.ipu
+Tensor.is_coalesced Tensor.is_complex Tensor.is_conj Tensor.is_contiguous Tensor.is_distributed
+Tensor.is_floating_point Tensor.is_inference Tensor.is_neg Tensor.is_nonzero Tensor.is_pinned Tensor.is_same_size
+Tensor.is_set_to Tensor.is_shared Tensor.is_signed Tensor.isclose Tensor.isfinite Tensor.isinf Tensor.isnan
+Tensor.isneginf Tensor.isposinf Tensor.isreal Tensor.istft Tensor.item Tensor.kron Tensor.kthvalue Tensor.lcm
+Tensor.lcm_ Tensor.ldexp Tensor.ldexp_ Tensor.le Tensor.le_ Tensor.lerp Tensor.lerp_ Tensor.less Tensor.less_
+Tensor.less_equal Tensor.less_equal_ Tensor.lgamma Tensor.lgamma_ Tensor.log Tensor.log10 Tensor.log10_ Tensor.log1p
+Tensor.log1p_ Tensor.log2 Tensor.log2_ Tensor.log_ Tensor.log_normal_ Tensor.log_softmax Tensor.logaddexp
 Tensor.logaddexp2 Tensor.logcumsumexp Tensor.logdet Tensor.logical_and Tensor.logical_and_ Tensor.logical_not
 Tensor.logical_not_ Tensor.logical_or Tensor.logical_or_ Tensor.logical_xor Tensor.logical_xor_ Tensor.logit
 Tensor.logit_ Tensor.logsumexp Tensor.long Tensor.lt Tensor.lt_ Tensor.lu Tensor.lu_solve Tensor.masked_fill
@@ -70,37 +71,38 @@ Tensor.numel Tensor.orgqr Tensor.ormqr Tensor.outer Tensor.permute Tensor.pin_me
 Tensor.polygamma_ Tensor.positive Tensor.pow Tensor.pow_ Tensor.prelu Tensor.prod Tensor.put Tensor.put_
 Tensor.q_per_channel_axis Tensor.q_per_channel_scales Tensor.q_per_channel_zero_points Tensor.q_scale
 Tensor.q_zero_point Tensor.qr Tensor.qscheme Tensor.quantile Tensor.rad2deg Tensor.rad2deg_ Tensor.random_
-Tensor.ravel Tensor.reciprocal Tensor.reciprocal_ Tensor.relu Tensor.relu_ Tensor.remainder Tensor.remainder_
-Tensor.renorm Tensor.renorm_ Tensor.repeat Tensor.repeat_interleave Tensor.requires_grad_ Tensor.reshape
-Tensor.reshape_as Tensor.resize Tensor.resize_ Tensor.resize_as Tensor.resize_as_ Tensor.resize_as_sparse_
-Tensor.resolve_conj Tensor.resolve_neg Tensor.roll Tensor.rot90 Tensor.round Tensor.round_ Tensor.row_indices
-Tensor.rsqrt Tensor.rsqrt_ Tensor.scatter Tensor.scatter_ Tensor.scatter_add Tensor.scatter_add_ Tensor.scatter_reduce
-Tensor.scatter_reduce_ Tensor.select Tensor.select_scatter Tensor.sgn Tensor.sgn_ Tensor.short Tensor.sigmoid
-Tensor.sigmoid_ Tensor.sign Tensor.sign_ Tensor.signbit Tensor.sin Tensor.sin_ Tensor.sinc Tensor.sinc_ Tensor.sinh
-Tensor.sinh_ Tensor.size Tensor.slice_inverse Tensor.slice_scatter Tensor.slogdet Tensor.smm Tensor.softmax
-Tensor.sort Tensor.sparse_dim Tensor.sparse_mask Tensor.sparse_resize_ Tensor.sparse_resize_and_clear_ Tensor.split
-Tensor.split_with_sizes Tensor.sqrt Tensor.sqrt_ Tensor.square Tensor.square_ Tensor.squeeze Tensor.squeeze_
-Tensor.sspaddmm Tensor.std Tensor.stft Tensor.storage_offset Tensor.stride Tensor.sub Tensor.sub_ Tensor.subtract
-Tensor.subtract_ Tensor.sum Tensor.sum_to_size Tensor.svd Tensor.swapaxes Tensor.swapaxes_ Tensor.swapdims
-Tensor.swapdims_ Tensor.t Tensor.t_ Tensor.take Tensor.take_along_dim Tensor.tan Tensor.tan_ Tensor.tanh Tensor.tanh_
-Tensor.tensor_split Tensor.tile Tensor.to Tensor.to_dense Tensor.to_mkldnn Tensor.to_padded_tensor Tensor.to_sparse
-Tensor.to_sparse_bsc Tensor.to_sparse_bsr Tensor.to_sparse_csc Tensor.to_sparse_csr Tensor.topk Tensor.trace
-Tensor.transpose Tensor.transpose_ Tensor.triangular_solve Tensor.tril Tensor.tril_ Tensor.triu Tensor.triu_
-Tensor.true_divide Tensor.true_divide_ Tensor.trunc Tensor.trunc_ Tensor.type Tensor.type_as Tensor.unbind
-Tensor.unfold Tensor.uniform_ Tensor.unique Tensor.unique_consecutive Tensor.unsafe_chunk Tensor.unsafe_split
-Tensor.unsafe_split_with_sizes Tensor.unsqueeze Tensor.unsqueeze_ Tensor.values Tensor.var Tensor.vdot Tensor.view
-Tensor.view_as Tensor.vsplit Tensor.where Tensor.xlogy Tensor.xlogy_ Tensor.xpu Tensor.zero_ operator.eq operator.ge
-operator.gt operator.le operator.lt operator.ne torch._adaptive_avg_pool2d torch._adaptive_avg_pool3d
-torch._add_batch_dim torch._add_relu torch._add_relu_ torch._addmm_activation torch._aminmax
-torch._amp_foreach_non_finite_check_and_unscale_ torch._amp_update_scale_ torch._assert_async torch._assert_scalar
-torch._assert_tensor_metadata torch._batch_norm_impl_index torch._cast_Byte torch._cast_Char torch._cast_Double
-torch._cast_Float torch._cast_Half torch._cast_Int torch._cast_Long torch._cast_Short torch._choose_qparams_per_tensor
-torch._chunk_cat torch._coalesce torch._compute_linear_combination torch._conj torch._conj_copy torch._conj_physical
-torch._convert_indices_from_coo_to_csr torch._convert_indices_from_csr_to_coo torch._convert_weight_to_int4pack
-torch._convert_weight_to_int4pack_for_cpu torch._convolution torch._convolution_mode torch._copy_from
-torch._copy_from_and_resize torch._cslt_compress torch._cslt_sparse_mm torch._cslt_sparse_mm_search torch._ctc_loss
-torch._cudnn_ctc_loss torch._cudnn_init_dropout_state torch._cudnn_rnn torch._cudnn_rnn_flatten_weight
-torch._cummax_helper torch._cummin_helper torch._dim_arange torch._dirichlet_grad torch._dyn_quant_matmul_4bit
+Tensor.ravel Tensor.reciprocal Tensor.reciprocal_ Tensor.refine_names Tensor.relu Tensor.relu_ Tensor.remainder
+Tensor.remainder_ Tensor.rename Tensor.rename_ Tensor.renorm Tensor.renorm_ Tensor.repeat Tensor.repeat_interleave
+Tensor.requires_grad_ Tensor.reshape Tensor.reshape_as Tensor.resize Tensor.resize_ Tensor.resize_as Tensor.resize_as_
+Tensor.resize_as_sparse_ Tensor.resolve_conj Tensor.resolve_neg Tensor.roll Tensor.rot90 Tensor.round Tensor.round_
+Tensor.row_indices Tensor.rsqrt Tensor.rsqrt_ Tensor.scatter Tensor.scatter_ Tensor.scatter_add Tensor.scatter_add_
+Tensor.scatter_reduce Tensor.scatter_reduce_ Tensor.select Tensor.select_scatter Tensor.sgn Tensor.sgn_ Tensor.short
+Tensor.sigmoid Tensor.sigmoid_ Tensor.sign Tensor.sign_ Tensor.signbit Tensor.sin Tensor.sin_ Tensor.sinc Tensor.sinc_
+Tensor.sinh Tensor.sinh_ Tensor.size Tensor.slice_inverse Tensor.slice_scatter Tensor.slogdet Tensor.smm
+Tensor.softmax Tensor.sort Tensor.sparse_dim Tensor.sparse_mask Tensor.sparse_resize_ Tensor.sparse_resize_and_clear_
+Tensor.split Tensor.split_with_sizes Tensor.sqrt Tensor.sqrt_ Tensor.square Tensor.square_ Tensor.squeeze
+Tensor.squeeze_ Tensor.sspaddmm Tensor.std Tensor.stft Tensor.storage_offset Tensor.stride Tensor.sub Tensor.sub_
+Tensor.subtract Tensor.subtract_ Tensor.sum Tensor.sum_to_size Tensor.svd Tensor.swapaxes Tensor.swapaxes_
+Tensor.swapdims Tensor.swapdims_ Tensor.t Tensor.t_ Tensor.take Tensor.take_along_dim Tensor.tan Tensor.tan_
+Tensor.tanh Tensor.tanh_ Tensor.tensor_split Tensor.tile Tensor.to Tensor.to_dense Tensor.to_mkldnn
+Tensor.to_padded_tensor Tensor.to_sparse Tensor.to_sparse_bsc Tensor.to_sparse_bsr Tensor.to_sparse_csc
+Tensor.to_sparse_csr Tensor.topk Tensor.trace Tensor.transpose Tensor.transpose_ Tensor.triangular_solve Tensor.tril
+Tensor.tril_ Tensor.triu Tensor.triu_ Tensor.true_divide Tensor.true_divide_ Tensor.trunc Tensor.trunc_ Tensor.type
+Tensor.type_as Tensor.unbind Tensor.unfold Tensor.uniform_ Tensor.unique Tensor.unique_consecutive Tensor.unsafe_chunk
+Tensor.unsafe_split Tensor.unsafe_split_with_sizes Tensor.unsqueeze Tensor.unsqueeze_ Tensor.values Tensor.var
+Tensor.vdot Tensor.view Tensor.view_as Tensor.vsplit Tensor.where Tensor.xlogy Tensor.xlogy_ Tensor.xpu Tensor.zero_
+operator.eq operator.ge operator.gt operator.le operator.lt operator.ne torch._adaptive_avg_pool2d
+torch._adaptive_avg_pool3d torch._add_batch_dim torch._add_relu torch._add_relu_ torch._addmm_activation
+torch._aminmax torch._amp_foreach_non_finite_check_and_unscale_ torch._amp_update_scale_ torch._assert_async
+torch._assert_scalar torch._assert_tensor_metadata torch._batch_norm_impl_index torch._cast_Byte torch._cast_Char
+torch._cast_Double torch._cast_Float torch._cast_Half torch._cast_Int torch._cast_Long torch._cast_Short
+torch._choose_qparams_per_tensor torch._chunk_cat torch._coalesce torch._compute_linear_combination torch._conj
+torch._conj_copy torch._conj_physical torch._convert_indices_from_coo_to_csr torch._convert_indices_from_csr_to_coo
+torch._convert_weight_to_int4pack torch._convert_weight_to_int4pack_for_cpu torch._convolution torch._convolution_mode
+torch._copy_from torch._copy_from_and_resize torch._cslt_compress torch._cslt_sparse_mm torch._cslt_sparse_mm_search
+torch._ctc_loss torch._cudnn_attention_forward_no_dropout_inplace torch._cudnn_ctc_loss
+torch._cudnn_init_dropout_state torch._cudnn_rnn torch._cudnn_rnn_flatten_weight torch._cummax_helper
+torch._cummin_helper torch._dim_arange torch._dirichlet_grad torch._dyn_quant_matmul_4bit
 torch._dyn_quant_pack_4bit_weight torch._efficientzerotensor torch._embedding_bag torch._embedding_bag_forward_only
 torch._empty_affine_quantized torch._empty_per_channel_affine_quantized torch._euclidean_dist
 torch._fake_quantize_learnable_per_channel_affine torch._fake_quantize_learnable_per_tensor_affine
@@ -144,10 +146,10 @@ torch._nested_get_ragged_idx torch._nested_get_values torch._nested_get_values_c
 torch._nested_tensor_from_mask_left_aligned torch._nested_tensor_from_tensor_list
 torch._nested_tensor_softmax_with_shape torch._nested_view_from_jagged torch._nested_view_from_jagged_copy
 torch._nnpack_available torch._nnpack_spatial_convolution torch._pack_padded_sequence torch._pad_packed_sequence
-torch._philox_key_fold_in torch._philox_key_split torch._philox_normal_ torch._philox_uniform_ torch._pin_memory
-torch._prelu_kernel torch._propagate_xla_data torch._remove_batch_dim torch._reshape_alias_copy
+torch._philox_key_fold_in torch._philox_key_split torch._philox_normal_ torch._philox_randint_ torch._philox_uniform_
+torch._pin_memory torch._prelu_kernel torch._propagate_xla_data torch._remove_batch_dim torch._reshape_alias_copy
 torch._reshape_from_tensor torch._resize_output_ torch._rowwise_prune torch._safe_softmax torch._sample_dirichlet
-torch._saturate_weight_to_fp16 torch._scaled_dot_product_attention_math
+torch._saturate_weight_to_fp16 torch._scaled_addmm torch._scaled_addmm_ torch._scaled_dot_product_attention_math
 torch._scaled_dot_product_attention_math_for_mps torch._scaled_dot_product_cudnn_attention
 torch._scaled_dot_product_efficient_attention torch._scaled_dot_product_flash_attention
 torch._scaled_dot_product_flash_attention_for_cpu torch._scaled_grouped_mm torch._scaled_grouped_mm_v2
@@ -225,17 +227,17 @@ torch.linalg.det torch.linalg.diagonal torch.linalg.eig torch.linalg.eigh torch.
 torch.linalg.householder_product torch.linalg.inv torch.linalg.inv_ex torch.linalg.ldl_factor
 torch.linalg.ldl_factor_ex torch.linalg.ldl_solve torch.linalg.lstsq torch.linalg.lu torch.linalg.lu_factor
 torch.linalg.lu_factor_ex torch.linalg.lu_solve torch.linalg.matmul torch.linalg.matrix_exp torch.linalg.matrix_norm
-torch.linalg.matrix_power torch.linalg.matrix_rank torch.linalg.multi_dot torch.linalg.norm torch.linalg.pinv
-torch.linalg.qr torch.linalg.slogdet torch.linalg.solve torch.linalg.solve_ex torch.linalg.solve_triangular
-torch.linalg.svd torch.linalg.svdvals torch.linalg.tensorinv torch.linalg.tensorsolve torch.linalg.vander
-torch.linalg.vecdot torch.linalg.vector_norm torch.linspace torch.lobpcg torch.log torch.log10 torch.log10_
-torch.log1p torch.log1p_ torch.log2 torch.log2_ torch.log_ torch.log_softmax torch.logaddexp torch.logaddexp2
-torch.logcumsumexp torch.logdet torch.logical_and torch.logical_not torch.logical_or torch.logical_xor torch.logit
-torch.logit_ torch.logspace torch.logsumexp torch.lstm torch.lstm_cell torch.lt torch.lu torch.lu_solve
-torch.lu_unpack torch.margin_ranking_loss torch.masked_fill torch.masked_scatter torch.masked_select torch.matmul
-torch.matrix_exp torch.matrix_power torch.max torch.max_pool1d torch.max_pool1d_with_indices torch.max_pool2d
-torch.max_pool3d torch.maximum torch.mean torch.median torch.meshgrid torch.min torch.minimum torch.miopen_batch_norm
-torch.miopen_convolution torch.miopen_convolution_add_relu torch.miopen_convolution_relu
+torch.linalg.matrix_power torch.linalg.matrix_rank torch.linalg.matrix_sqrth torch.linalg.multi_dot torch.linalg.norm
+torch.linalg.pinv torch.linalg.polar torch.linalg.qr torch.linalg.slogdet torch.linalg.solve torch.linalg.solve_ex
+torch.linalg.solve_triangular torch.linalg.svd torch.linalg.svdvals torch.linalg.tensorinv torch.linalg.tensorsolve
+torch.linalg.vander torch.linalg.vecdot torch.linalg.vector_norm torch.linspace torch.lobpcg torch.log torch.log10
+torch.log10_ torch.log1p torch.log1p_ torch.log2 torch.log2_ torch.log_ torch.log_softmax torch.logaddexp
+torch.logaddexp2 torch.logcumsumexp torch.logdet torch.logical_and torch.logical_not torch.logical_or
+torch.logical_xor torch.logit torch.logit_ torch.logspace torch.logsumexp torch.lstm torch.lstm_cell torch.lt torch.lu
+torch.lu_solve torch.lu_unpack torch.margin_ranking_loss torch.masked_fill torch.masked_scatter torch.masked_select
+torch.matmul torch.matrix_exp torch.matrix_power torch.max torch.max_pool1d torch.max_pool1d_with_indices
+torch.max_pool2d torch.max_pool3d torch.maximum torch.mean torch.median torch.meshgrid torch.min torch.minimum
+torch.miopen_batch_norm torch.miopen_convolution torch.miopen_convolution_add_relu torch.miopen_convolution_relu
 torch.miopen_convolution_transpose torch.miopen_ctc_loss torch.miopen_depthwise_convolution torch.miopen_rnn
 torch.mkldnn_adaptive_avg_pool2d torch.mkldnn_convolution torch.mkldnn_linear_backward_weights torch.mkldnn_max_pool2d
 torch.mkldnn_max_pool3d torch.mkldnn_rnn_layer torch.mm torch.mode torch.moveaxis torch.movedim torch.msort torch.mul

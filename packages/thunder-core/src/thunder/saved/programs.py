@@ -18,16 +18,16 @@ from thunder.core.tracebacks import PROGRAM_PREFIX
 from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.names import HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
-from thunder.saved.constants import Decoder, Encoder, opaque_symbol
+from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
 from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import ERRORS, Names, Refused, verify
 
-__all__ = ["SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
+__all__ = ["ProgramDecoder", "SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
 
 _counter = itertools.count()
 _BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
-             "hasattr", "sorted")  # fmt: skip
+             "hasattr", "issubclass", "sorted")  # fmt: skip
 _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
                        "torch._C._linalg", "torch._C"})  # fmt: skip
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
@@ -75,6 +75,8 @@ class SavedText:
         constants = self.constants
         if not _RESERVED.isdisjoint(constants):
             raise Refused("a constant with the name of a module or a function")
+        if kind != "source" and any(isinstance(x, list) and x[:1] in _OF_SOURCES for x in constants.values()):
+            raise Refused("an operation that only sources have")
         if kind == "program" and any(map(_is_foreign_function, constants.values())):
             raise Refused("a function that is no operator of torch")
         names = Names(
@@ -117,6 +119,30 @@ class SavedText:
         return function
 
 
+class ProgramDecoder(Decoder):
+    """Decodes the constants of one entry, also those that contain programs.
+
+    `shared` is what all entries of one callable share: the memory of graphs.
+    """
+
+    def __init__(self, root: Any, shared: dict[str, Any]):
+        super().__init__(root)
+        self._shared = shared
+
+    def with_programs(self, tag: str, *parts: Any) -> Any:
+        """Return the stretch of a program, or the operation of a source, that programs define."""
+        kind = "program" if tag == "graph" else "source"
+        functions = [SavedText(x).function(self, kind=kind) for x in parts[:-1]]
+        # Imported by name at run time, and only for programs that need it: it belongs to a higher layer.
+        module = importlib.import_module(_MODULES[tag])
+        if tag == "graph":
+            memory = self._shared.setdefault("memory", module.Memory())
+            return module.loaded_region(*functions, parts[-1], memory)
+        if tag == "checkpoint":
+            return module.region_of(*functions, same_random_numbers=parts[-1] is True)
+        return module.loaded_function(*functions, parts[-1])
+
+
 class Opaque:
     """The namespace `torch` of the source of a program: its functions are operations that a trace records."""
 
@@ -134,6 +160,10 @@ def _is(constant: Any, tag: str, length: int) -> bool:
     return isinstance(constant, list) and len(constant) == length and constant[0] == tag
 
 
+_MODULES = {"graph": "thunder.transforms.captured_region", "checkpoint": "thunder.passes.checkpoint",
+            "custom": "thunder.capture.higher_order.custom_function"}  # fmt: skip
+_WITH_PROGRAMS = [[tag] for tag in WITH_PROGRAMS]
+_OF_SOURCES = (["checkpoint"], ["custom"])
 _FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")
 
 
@@ -146,7 +176,7 @@ def _is_foreign_function(constant: Any) -> bool:
 
 def _may_be_called(constant: Any) -> bool:
     """Check whether a program may call a constant: an operator of torch that has no public name in programs."""
-    if _is(constant, "region", 3):
+    if _is(constant, "region", 3) or (isinstance(constant, list) and constant[:1] in _WITH_PROGRAMS):
         return True
     if _is(constant, "symbol", 2):
         return _may_be_called(constant[1])

@@ -132,6 +132,8 @@ def _fingerprint_of_torch(x: Any, name: str) -> str | None:
         return f"{name} {x!r}"
     if name.startswith("torch._ops."):
         return f"{name} {x!s}"
+    if name == "torch._dynamo.eval_frame.DisableContext":  # in the closure of a function that Dynamo leaves alone
+        return name if x.callback is None else None
     if name == "contextlib.nullcontext":
         return name if x.enter_result is None else None
     if isinstance(x, torch.Generator):
@@ -238,7 +240,9 @@ def follow(start: Any, steps: Sequence[Sequence[Any]]) -> Any:
 
 
 def _attribute(x: Any, name: str) -> Any:
-    if name.startswith("__") and name not in _ATTRIBUTES and not isinstance(x, type):
+    # Since Python 3.14, annotations are code that runs when they are read.
+    of_function = name == "__annotations__" and type(x) is types.FunctionType and sys.version_info < (3, 14)
+    if name.startswith("__") and name not in _ATTRIBUTES and not of_function and not isinstance(x, type):
         raise Stale(f"a path reads {name}")
     return getattr(x, name)
 

@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 _BUILTINS = frozenset({"len", "type", "tuple", "float", "complex", "slice", "bool", "int", "str", "set", "hasattr",
-                       "sorted", "GuardFailed", "TensorsDiffer"})  # fmt: skip
+                       "issubclass", "sorted", "GuardFailed", "TensorsDiffer"})  # fmt: skip
 #: The errors that programs raise if a number is not as an operation requires.
 ERRORS = frozenset({"RuntimeError", "IndexError", "ValueError", "TypeError", "AssertionError", "ZeroDivisionError"})
 # Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
@@ -63,12 +63,12 @@ _DUNDER = frozenset(
     lshift rshift and xor or radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand rxor
     ror iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior neg pos abs invert round
     trunc floor ceil torch_function array array_function array_ufunc dataclass_fields dataclass_params match_args
-    constants instancecheck subclasscheck class_getitem copy deepcopy dir file package
+    constants instancecheck subclasscheck subclasshook class_getitem copy deepcopy dir file package
     """.split()
 )
 # Functions without arguments that return a setting, which prologues call through the constant of a module.
 _SETTINGS = frozenset({
-    ("sys", "getrecursionlimit"), ("torch.distributed", "is_initialized"), ("builtins", "issubclass"),
+    ("sys", "getrecursionlimit"), ("torch.distributed", "is_initialized"),
     ("thunder.runtime.settings", "attention_kernels"), ("thunder.runtime.settings", "decimal_settings"),
     ("os", "getcwd"),
     *(("torch._C", f"_get_{name}") for name in """deterministic_algorithms deterministic_algorithms_warn_only

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from thunder.core.events import current_log
+from thunder.runtime.autocast import no_autocast
 from thunder.runtime.torch_private import increment_versions
 from thunder.transforms.graph_capture import Graph, Memory, Stopwatch, capture, is_capturing
 from thunder.transforms.lent_results import LentResults, can_be_lent
 
-__all__ = ["GRAPHS", "CapturedRegion", "Launch"]
+__all__ = ["GRAPHS", "CapturedRegion", "Launch", "loaded_region"]
 
 #: The maximal number of graphs of a stretch: one for each combination of input sizes. Other sizes run uncaptured.
 GRAPHS = 16
@@ -45,6 +46,9 @@ _MOST_COPIED = 1 << 24
 _PATIENCE = 32
 # The bytes of a graph's memory from which on torch's cached memory is released before the capture.
 _RELEASED = 1 << 26
+
+# The attributes of a stretch that are indices of its inputs or results, or sizes.
+_INDICES = ("sizes", "strides", "written", "lent", "moving", "tables")
 
 _Tensors = list[tuple[list[int], list[torch.Tensor]]]
 
@@ -158,6 +162,7 @@ class CapturedRegion:
     ):
         self.name = self.__name__ = name
         self.fn = fn
+        self.trace: Any = None  # its program, if it was compiled in this process
         self.memory = memory or Memory()
         self.sizes = sizes  # indices of inputs that are sizes or have symbolic sizes
         self.strides = strides  # indices of inputs whose strides may differ between calls
@@ -174,6 +179,12 @@ class CapturedRegion:
         self.failed: str | None = None  # the reason if capturing failed
         self._sizes: dict[Hashable, _Sized] = {}
         self._full = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the stretch does with its inputs and results, as data of JSON's types. `loaded_region` reads it."""
+        found = {name: [int(i) for i in sorted(getattr(self, name))] for name in _INDICES}
+        return {**found, "auto": self.auto, "needs": int(self.needs)}
 
     @property
     def report(self) -> str:
@@ -363,3 +374,12 @@ def _summary(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def loaded_region(program: Callable[..., Any], settings: Mapping[str, Any], memory: Memory) -> CapturedRegion:
+    """Return the stretch of a saved program. It is captured anew."""
+    indices = {name: tuple([int(i) for i in settings[name]]) for name in _INDICES}
+    run = torch.no_grad()(no_autocast(program))
+    return CapturedRegion(
+        program.__name__, run, memory, **indices, auto=settings["auto"] is True, needs=int(settings["needs"])
+    )

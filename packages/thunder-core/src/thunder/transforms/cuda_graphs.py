@@ -75,6 +75,9 @@ class CUDAGraphTransform(Transform):
         self.reason: str | None = None  # the reason if no part of the last program was captured
         self._memory: Any = None
 
+    def saved_key(self) -> str:
+        return f"{self.min_operations} {self.auto}"
+
     def transform_final(self, trace: Trace, context: PassContext) -> Trace:
         if self.auto and (_is_differentiated(trace) or not any(map(_is_on_gpu, trace.bound_symbols))):
             return trace
@@ -95,9 +98,10 @@ class CUDAGraphTransform(Transform):
                         out.bound_symbols += stretch.operations
                         continue
                     name = f"CUDAGraph{count}"
+                    program = _program(name, inner)
                     run = CapturedRegion(
                         name,
-                        _program(name, inner),
+                        program.python_callable(),
                         self._memory,
                         written=_written(inner),
                         lent=[k for k, p in enumerate(inner.outputs) if p.name not in kept],
@@ -107,6 +111,7 @@ class CUDAGraphTransform(Transform):
                         needs=_most_bytes(inner),
                         **_watched(inner.inputs, fixed),
                     )
+                    run.trace = program
                     out.bound_symbols += [*before, _operation(run, inner), *after]
                     count += 1
                 else:
@@ -385,13 +390,13 @@ def _most_bytes(region: Region) -> int:
     return most
 
 
-def _program(name: str, region: Region) -> Any:
-    """Return the region as a function of its inputs."""
+def _program(name: str, region: Region) -> Trace:
+    """Return the region as a program of its own."""
     inner = Trace(name, args=region.inputs)
     inner.names.update(n for op in region.operations for n in (*op.arg_names, *op.out_names))
     inner.bound_symbols += region.operations
     inner.bound_symbols.append(BoundSymbol(prims.python_return, (region.outputs,), {}, None))
-    return delete_last_used(inner).python_callable()
+    return delete_last_used(inner)
 
 
 def _operation(run: Any, region: Region) -> BoundSymbol:

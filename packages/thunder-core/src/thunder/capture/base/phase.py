@@ -35,6 +35,7 @@ class Reader(Protocol):
     output: Any  # the recorder of the program's output
     assigned: set[tuple[int, str]]
     assigned_elsewhere: set[tuple[int, str]]  # by other threads
+    raising: dict[int, frozenset[int]]  # positions in code, by its id; errors that it raises there are reported
 
     def holds(self, obj: Any) -> bool:
         """Check whether a read has found `obj`, so that it may contain handles and symbols."""
@@ -65,6 +66,12 @@ class Reader(Protocol):
 
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Record that a code object runs for the first time."""
+
+    def code_raised(self, code: CodeType) -> None:
+        """Record that code has raised an error at a position in `raising`."""
+
+    def order_of_set_read(self) -> None:
+        """Record that the program may depend on the order of a set."""
 
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> bool:
         """Record that a function written in C is about to be called; `owner` is what a method is bound to.

@@ -29,6 +29,7 @@ __all__ = [
     "DictKeys",
     "DictValues",
     "Global",
+    "IsSubclass",
     "Item",
     "Length",
     "ModuleVariable",
@@ -534,6 +535,24 @@ class Size(Source):
     def code(self, start: str, *operands: str) -> str:
         """Return `start.shape[dim]`."""
         return f"{start}.shape[{self.dim}]"
+
+
+class IsSubclass(Source):
+    """Whether a class is a subclass of another one, perhaps of an abstract base class."""
+
+    __slots__ = ("operands",)
+
+    def __init__(self, parent: Source, base: Source):
+        super().__init__(parent)
+        self.operands = (base,)
+
+    def read(self, start: Any, *operands: Any) -> Any:
+        """Return the answer."""
+        return issubclass(start, operands[0])
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `issubclass(start, base)`."""
+        return f"issubclass({start}, {operands[0]})"
 
 
 class Query(Source):

@@ -8,6 +8,7 @@ incoming gradients, and becomes the gradient rule of this operation.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +29,12 @@ from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import state
 from thunder.core.symbol import BoundSymbol, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
+from thunder.core.trace import Trace
 from thunder.core.tracebacks import release_frames
 from thunder.passes.checkpoint import copy_operations
 from thunder.torch.elementwise_base import sum_to
 
-__all__ = ["apply_traced"]
+__all__ = ["CustomPrograms", "apply_traced", "loaded_function"]
 
 
 # The code of a backward that `once_differentiable` has wrapped: torch treats the gradients it returns as constants.
@@ -315,6 +317,92 @@ def _symbol(
 
     if whole:
         rule.backward = differentiate  # type: ignore[attr-defined]  # for callers that have already run the operation
+    sym.grad(rule)
+    sym.programs = CustomPrograms(  # type: ignore[attr-defined]
+        cls.__name__, inputs, output, results, forward, backward, whole, once
+    )
+    return sym
+
+
+class CustomPrograms(NamedTuple):
+    """The programs of the operation of a custom function, from which `loaded_function` makes it again."""
+
+    name: str
+    inputs: Any
+    output: Any
+    results: Any
+    forward: list[BoundSymbol]
+    backward: _Backward
+    whole: bool
+    once: bool
+
+    @property
+    def arguments(self) -> dict[str, Proxy]:
+        """The values that the forward reads, each once."""
+        return {p.name: p for p in proxies_in(self.inputs)}
+
+    def traces(self) -> tuple[Trace, Trace]:
+        """Return the forward, and the backward as a program of the forward's inputs, its results, and gradients."""
+        if self.backward.error is not None:
+            raise self.backward.error
+        given = self.arguments | {p.name: p for p in proxies_in(self.results)}
+        arriving = [p for p in self.backward.cotangents if p is not None]
+        gradients = tuple([g if isinstance(g, TensorProxy) else None for g in self.backward.gradients])
+        return (
+            _program("forward", [*self.arguments.values()], self.forward, self.results),
+            _program("backward", [*given.values(), *arriving], self.backward.operations, gradients),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return what `loaded_function` needs besides the programs, as data of JSON's types."""
+        inputs, results = ([p.name for p in proxies_in(x)] for x in (self.inputs, self.results))
+        outs = self.output if isinstance(self.output, tuple) else (self.output,)
+        return {
+            "name": self.name,
+            "given": [inputs.index(name) for name in self.arguments],
+            "arriving": [results.index(p.name) for p, g in zip(outs, self.backward.cotangents) if g is not None],
+            "whole": self.whole,
+            "once": self.once,
+        }
+
+
+def _program(name: str, args: Sequence[Proxy], operations: Sequence[BoundSymbol], output: Any) -> Trace:
+    trace = Trace(name, args=list(args))
+    trace.names.update(p.name for p in args)
+    trace.names.update(n for op in operations for n in (*op.arg_names, *op.out_names))
+    trace.bound_symbols += [*operations, BoundSymbol(prims.python_return, (output,), {}, None)]
+    return trace
+
+
+def loaded_function(forward: Callable[..., Any], backward: Callable[..., Any], settings: Mapping[str, Any]) -> Symbol:
+    """Return the operation of a custom function from its saved programs and settings (`CustomPrograms`)."""
+    name, given, arriving = settings["name"], settings["given"], settings["arriving"]
+
+    def values(args: Any) -> list[Proxy]:
+        read = proxies_in(args)
+        return [read[i] for i in given]
+
+    def meta(*args: Any) -> Any:
+        return forward(*values(args))
+
+    sym = Symbol(name, meta, id=("autograd.Function", name), executor=None)
+
+    def differentiate(found: Any, *args: Any) -> None:
+        results = {p.name: p for p in proxies_in(found)}
+        cotangents = [get_grad(proxies_in(found)[i]) for i in arriving]  # type: ignore[arg-type]
+        gradients = backward(*values(args), *results.values(), *cotangents)
+        for a, g in zip(args, gradients):
+            if isinstance(a, TensorProxy) and isinstance(g, TensorProxy) and is_inexact_dtype(a.dtype):
+                gradient = _of_the_input(g, a)
+                put_grad(a, prims.detach(gradient) if settings["once"] is True else gradient)
+
+    def rule(*args: Any) -> Any:
+        found = meta(*args)
+        differentiate(found, *args)
+        return found
+
+    if settings["whole"] is True:
+        rule.backward = differentiate  # type: ignore[attr-defined]
     sym.grad(rule)
     return sym
 

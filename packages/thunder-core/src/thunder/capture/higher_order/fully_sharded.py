@@ -212,6 +212,7 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
     if any(name in values for name in tracer.communication.reduced):
         fall_back("the program calls backward() twice through a forward of a sharded module (fully_shard)")
     for known in list(tracer.communication.units):
+        _refuse_writes(known)
         show_shards(tracer, known.unit)
         reached = [name for name in known.trained if name in values]
         if not reached:
@@ -225,9 +226,16 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
         tracer.communication.reduced.update(reached)
 
 
+def _refuse_writes(known: Unit) -> None:
+    """Fall back if the program writes to a whole parameter: torch forgets the write when it reshards."""
+    if any(handle._storage.written for handle in known.whole):
+        fall_back("the program writes to a parameter of a sharded module (fully_shard) in its forward")
+
+
 def refuse_held(tracer: Tracer) -> None:
     """Fall back if gradients that a caller's `backward()` computes are not just reduced."""
     for known in tracer.communication.units:
+        _refuse_writes(known)
         waiting = tracer.communication.waiting[id(known.unit)].now
         if known.trained and (not _reduces(tracer, known.unit) or any(g is not None for g in waiting)):
             fall_back(
@@ -333,7 +341,7 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
         return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
     source = _unit_source(tracer, module, at[1])
-    functions = Root(shards, "thunder.runtime.shards")
+    functions = Root(shards, title="thunder.runtime.shards")
     recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
     read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
     found = private.without_overrides(shards.local_shards, module, at[1])

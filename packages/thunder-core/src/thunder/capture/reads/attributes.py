@@ -44,6 +44,7 @@ class AttributeReads:
         self._unguardables = unguardables
         self.seen: dict[tuple[int, str], None] = {}  # the attributes read, by the ids of the objects
         self.plain: set[tuple[type, str]] = set()  # attributes without a user descriptor, by the class of the object
+        self.raising = recorder.code.sets.raising
         self.assigned = recorder.assigned
         self.assigned_elsewhere = recorder.assigned_elsewhere
         self.output: Output  # set by the recorder
@@ -84,6 +85,14 @@ class AttributeReads:
         if reads_whole and not isinstance(owner, type) and (id(owner), "__dict__") not in self.seen:
             self._read(owner, "__dict__")
         return self._recorder.code.c_function_called(fn, owner, frame) and not reads_whole
+
+    def code_raised(self, code: types.CodeType) -> None:
+        """Record that code has raised an error whose message contains a set."""
+        self._recorder.code.sets.matters = True
+
+    def order_of_set_read(self) -> None:
+        """Record that the program may depend on the order of a set."""
+        self._recorder.code.sets.matters = True
 
     def identified(self, obj: Any) -> Any:
         """Record a read of an object's `id`; return the object whose `id` the program reads in eager mode."""

@@ -301,32 +301,21 @@ def compares_identity(code: CodeType) -> bool:
     return found or not {"id", "is_", "is_set_to"}.isdisjoint(code.co_names)
 
 
-_MAKES_SETS = {dis.opmap[n] for n in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if n in dis.opmap}
-_LOAD_CONST = {dis.opmap[n] for n in ("LOAD_CONST", "LOAD_CONST_IMMORTAL") if n in dis.opmap}
-_OF_HASHES = frozenset({"hash", "__hash__", "set", "frozenset"})
+_OF_HASHES = frozenset({"hash", "__hash__", "WeakSet"})
 # Positions in sources. Programs are saved for code that moves in its file.
 _OF_POSITIONS = frozenset({"co_firstlineno", "co_filename", "co_lines", "co_positions", "co_linetable", "co_lnotab",
                            "f_lineno", "tb_lineno", "lineno"})  # fmt: skip
+_OF_FRAMES = frozenset({"f_locals", "gi_frame", "cr_frame"})  # whose variables may hold sets
 
 
 @functools.lru_cache(maxsize=4096)
 def varies_among_processes(code: CodeType) -> bool:
-    """Check whether code may depend on what differs between processes.
+    """Check whether code may depend on what differs between processes: hashes, and positions in sources.
 
-    These are hashes (the code calls `hash` or makes sets), and positions in sources. A test `x in {"a", "b"}` depends
-    on no order.
+    `order_of_sets` checks for the order of sets.
     """
-    names, positions = {*code.co_names}, _OF_POSITIONS.intersection((*code.co_names, *code.co_consts))
-    if not {("set",), ("builtins", "set")}.intersection(global_loads(code)):
-        names.discard("set")  # the name of a method, e.g. of a context variable
-    if positions or not _OF_HASHES.isdisjoint(names):
-        return True
-    constant = False  # whether the previous instruction loads a set
-    for op, argument in _instructions(code):
-        if op in _MAKES_SETS or (constant and op != _CONTAINS):
-            return True
-        constant = op in _LOAD_CONST and isinstance(code.co_consts[argument], frozenset)
-    return False
+    read = (_OF_POSITIONS | _OF_FRAMES).intersection((*code.co_names, *code.co_consts))
+    return bool(read) or not _OF_HASHES.isdisjoint(code.co_names)
 
 
 def compared_objects(code: CodeType) -> frozenset[tuple[str, ...]]:

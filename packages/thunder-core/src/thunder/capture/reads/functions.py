@@ -25,7 +25,7 @@ from thunder.capture.base.fallback import ModuleFallback, fall_back
 from thunder.capture.base.modes import is_state
 from thunder.capture.base.predicates import module_of
 from thunder.capture.base.snapshots import CellSnapshot, GlobalsSnapshot, cell_value
-from thunder.capture.base.sources import Cell, CellContents, Global, Root, Scope, Source
+from thunder.capture.base.sources import Cell, CellContents, Global, IsSubclass, Root, Scope, Source
 from thunder.capture.numbers.overrides import ANSWERS, override_of
 from thunder.capture.numbers.symbolic import Inputs
 from thunder.capture.reads import bytecode
@@ -42,7 +42,9 @@ from thunder.capture.reads.kinds.leaves import Identity, Plain, is_plain
 from thunder.capture.reads.kinds.references import ClassKind
 from thunder.capture.reads.libraries import is_imported_freely, is_library, is_library_class, is_library_scope
 from thunder.capture.reads.modules import ModuleReads
+from thunder.capture.reads.order_of_sets import OrderOfSets, sorted_sets
 from thunder.capture.reads.output import replacement_of
+from thunder.capture.reads.set_uses import set_uses
 from thunder.capture.reads.streams import is_stream
 from thunder.capture.reads.value_hooks import is_watched
 from thunder.capture.reads.value_uses import value_uses
@@ -90,6 +92,7 @@ class CodeReads:
         self._cells: set[int] = set()
         self._checks_of_abcs: dict[tuple[type, type], None] = {}  # classes, each with an abstract base class
         self.attributes = FunctionAttributes(recorder)
+        self.sets = OrderOfSets()
         self.asked: set[str] = set()  # attributes that objects such as `operator.attrgetter("k")` read
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
         self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
@@ -221,10 +224,16 @@ class CodeReads:
             self._recorder.deny(reason, always=communicates(fn))
         checks_class = fn.__name__ in _CHECKS_OF_ABCS and getattr(fn, "__module__", None) == "_abc"
         if checks_class:
-            found = frame.f_locals
-            checked = found["subclass"] if "subclass" in found else type(found.get("instance"))
-            if isinstance(found.get("cls"), type) and isinstance(checked, type):
-                self._checks_of_abcs[checked, found["cls"]] = None
+            checked, base = _checked_class(frame)
+            outer = frame.f_back
+            # The check of a class asks the subclasses of the abstract class, too, whose answers are part of its own.
+            is_part = outer is not None and outer.f_code.co_filename == frame.f_code.co_filename
+            if (
+                isinstance(base, type)
+                and isinstance(checked, type)
+                and not (is_part and outer is not None and _checked_class(outer)[0] is checked)
+            ):
+                self._checks_of_abcs[checked, base] = None
         if fn not in self._settings and (setting := setting_read_by(fn)) is not None:
             self._settings.add(fn)
             try:
@@ -238,7 +247,7 @@ class CodeReads:
         """At the end of the run, search for the functions of code that ran although no read had found it."""
         for cls, base in self._checks_of_abcs:
             if not (is_library_class(cls) and is_library_class(base)) and not issubclass(cls, torch.Tensor):
-                check = _BUILTINS.attr("issubclass").call((self._classes.know(cls), self._classes.know(base)))
+                check = self._classes.know(cls).to(IsSubclass, self._classes.know(base))
                 self._recorder.value(check, issubclass(cls, base))
         for code, module in self.modules.missing_imports():
             for used in bytecode.attribute_names(code):
@@ -269,6 +278,7 @@ class CodeReads:
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
         self.attributes.code_runs(code)
         self._read_globals(code, scope)
+        self.sets.code_runs(code, scope, self._scope(scope).before)
         for source, module in self.modules.imports(code, scope):
             for used in bytecode.attribute_names(code):
                 if not is_watched(module):
@@ -329,6 +339,8 @@ class CodeReads:
                 if override is None and self.symbolic:
                     override = self.symbolic.stands_for(name)
                 override = override or BUILTIN_READERS.get(name)
+                if name == "sorted" and set_uses(code).sorts:
+                    override = override or sorted_sets
                 if override is not None:
                     self._replace(scope, name, ABSENT, override)
         self._find_replaced_values(code, scope)
@@ -427,6 +439,12 @@ class CodeReads:
             with contextlib.suppress(Exception):  # the program's own call raises, too
                 recorder.value(inner.call(), found())
         return inner, found
+
+
+def _checked_class(frame: FrameType) -> tuple[Any, Any]:
+    """Return the class that a function of the module `abc` checks, and the abstract class."""
+    found = frame.f_locals
+    return found["subclass"] if "subclass" in found else type(found.get("instance")), found.get("cls")
 
 
 def _is_constant(chain: tuple[str, ...], scope: dict[str, Any]) -> bool:

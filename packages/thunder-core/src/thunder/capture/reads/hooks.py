@@ -242,7 +242,8 @@ class CodeWatch:
             events = monitoring.events
             monitoring.register_callback(tool, events.PY_START, self._on_start)
             monitoring.register_callback(tool, events.CALL, self._on_call)
-            monitoring.set_events(tool, events.PY_START | events.CALL)
+            monitoring.register_callback(tool, events.PY_UNWIND, self._on_unwind)
+            monitoring.set_events(tool, events.PY_START | events.CALL | events.PY_UNWIND)
             monitoring.restart_events()
             self._tool = tool
             return True
@@ -273,6 +274,10 @@ class CodeWatch:
             self._c_function_called(fn, owner, sys._getframe(1))
         return None
 
+    def _on_unwind(self, code: CodeType, offset: int, error: BaseException | None) -> None:
+        if offset in self._reader.raising.get(id(code), ()) and threading.get_ident() == self._thread:
+            self._reader.code_raised(code)
+
     def _on_profile(self, frame: FrameType, event: str, arg: Any) -> None:
         try:
             if event == "c_call":
@@ -295,6 +300,8 @@ class CodeWatch:
                     # variables) back after this callback. The reader may have changed the variables, so refresh the
                     # copy here.
                     frame.f_locals  # noqa: B018
+            elif event == "return" and arg is None and id(frame.f_code) in self._reader.raising:
+                self._on_unwind(frame.f_code, frame.f_lasti, None)
         except BaseException:
             if not raises_at_lines():  # otherwise the trace function restores the callback
                 _profile_after_exception(frame, self._on_profile)
@@ -384,6 +391,7 @@ def _depth() -> int:
 def _stop_monitoring(tool: int, name: str) -> None:
     if _monitoring.get_tool(tool) == name:
         _monitoring.set_events(tool, 0)
-        for event in (_monitoring.events.PY_START, _monitoring.events.CALL):
+        events = _monitoring.events
+        for event in (events.PY_START, events.CALL, events.PY_UNWIND):
             _monitoring.register_callback(tool, event, None)
         _monitoring.free_tool_id(tool)

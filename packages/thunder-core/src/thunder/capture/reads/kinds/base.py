@@ -15,6 +15,7 @@ from thunder.capture.base.snapshots import Snapshot
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.reads.guard_kinds import Guard
+from thunder.capture.reads.order_of_sets import OrderOfSets
 from thunder.capture.tensors.arrays import ArrayHandle
 
 __all__ = ["ClassRecorder", "CodeRecorder", "Holder", "Kind", "Reached", "Rebuilder", "Recorder"]
@@ -60,6 +61,7 @@ class CodeRecorder(Protocol):
     """What kinds use of the recorder of functions and code."""
 
     reads_streams: bool
+    sets: OrderOfSets
 
     @property
     def modules(self) -> ModuleRecorder: ...

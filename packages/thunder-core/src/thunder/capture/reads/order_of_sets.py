@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether one run of a program may have depended on the order of a set, which differs between processes.
+
+Sets that the program reads are guarded, so their sources are known; `set_uses` follows the sets that its code makes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+from thunder.capture.base.phase import TracerPhase, active
+from thunder.capture.base.sources import Global, Source
+from thunder.capture.reads import bytecode
+from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, IsSame
+from thunder.capture.reads.set_uses import set_uses
+
+__all__ = ["OrderOfSets", "sorted_sets"]
+
+_WITHOUT_ORDER = {bytecode.MEMBERSHIP, bytecode.LENGTH, "add", "discard"}
+
+
+class OrderOfSets:
+    """What a run reveals about the sets that the program's code makes."""
+
+    def __init__(self) -> None:
+        self.matters = False  # whether the run may have depended on the order of a set
+        # Where code raises errors that contain a set, by the ids of code.
+        self.raising: dict[int, frozenset[int]] = {}
+
+    def code_runs(self, code: CodeType, scope: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """Record that code has run; `before` are its globals, as they were before thunder replaced some of them."""
+        uses = set_uses(code)
+        shadowed = any(name in before for name in uses.builtins)
+        unchecked = uses.sorts and scope.get("sorted") is not sorted_sets
+        self.matters = self.matters or uses.ordered or shadowed or unchecked
+        if uses.raises:
+            self.raising[id(code)] = uses.raises
+
+    def is_used(self, guards: Sequence[Guard], ran: Sequence[CodeType]) -> bool:
+        """Check whether the program may depend on the order of a set that it makes, or of one that it reads."""
+        if self.matters:
+            return True
+        read = [g for g in guards if isinstance(g, (HasMembers, HasContents)) and type(g.operand) is frozenset]
+        aliases = {g.operand for g in guards if isinstance(g, IsSame)} if read else set()
+        return any(g.source in aliases or not _only_tested(g.source, ran) for g in read)
+
+
+def _only_tested(source: Source, ran: Sequence[CodeType]) -> bool:
+    """Check whether all code that may read a global variable only tests what it contains."""
+    if not isinstance(source, Global):
+        return False
+    uses = [bytecode.uses(code, bytecode.VARIABLE, source.name) for code in ran]
+    return any(uses) and all(found <= _WITHOUT_ORDER for found in uses)
+
+
+# -- sorting ----------------------------------------------------------------------------------------------------------
+_get_ident = threading.get_ident
+
+
+@functools.wraps(builtins.sorted)
+def sorted_sets(x: Any, /, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    """Sort as Python does, for code that sorts sets. Report a set if its order may be seen in the result."""
+    known = key is None and isinstance(x, (set, frozenset)) and all(map(_is_ordered_totally, x))
+    try:
+        found = builtins.sorted(x, key=key, reverse=reverse)
+    except TypeError:  # the message names the first elements that cannot be compared
+        known = False
+        raise
+    finally:
+        if not known and isinstance(x, (set, frozenset)) and active.thread == _get_ident():
+            reader: Any = active.reader
+            with TracerPhase():
+                reader.order_of_set_read()
+    return found
+
+
+def _is_ordered_totally(x: Any) -> bool:
+    """Check whether a value is smaller or greater than each other value of these types that differs from it."""
+    if type(x) is tuple:
+        return all(map(_is_ordered_totally, x))
+    return type(x) in (str, bytes, int, bool) or (type(x) is float and x == x)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import saved_versions as versions
+from thunder.frontend import saved_programs
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of this process in place of another one."""
     for name in ("THUNDER_VERIFY", "THUNDER_CACHE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(saved_programs, "registrants", set())  # of other tests
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     monkeypatch.setattr(versions, "run", lambda _, folder, exporting=False: versions.child(folder, exporting))
 

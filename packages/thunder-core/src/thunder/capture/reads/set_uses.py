@@ -214,7 +214,7 @@ class _Frame:
         handler = getattr(self, f"_{op.lower()}", None)
         if handler is not None:
             handler(argument)
-        elif op in ("POP_TOP", "END_SEND") or op.startswith("POP_JUMP"):
+        elif op in ("POP_TOP", "POP_ITER", "END_SEND") or op.startswith("POP_JUMP"):
             self.take(1)
         elif op in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"):
             self.take(0 if jump else 1)
@@ -325,7 +325,7 @@ class _Frame:
             return
         for kind, name in zip(kinds, names):
             if known[kind]:
-                self.push(self._variables.get(name, _MAYBE if name in self._walk.cells else _OTHER))
+                self.push(self._variables.get(name, _OTHER))  # since Python 3.13 also cells, which are followed
             else:
                 self._variables[name] = self.take(1)[0]
 

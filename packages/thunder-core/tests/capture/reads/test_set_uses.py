@@ -123,6 +123,7 @@ HARMLESS_BODIES = [
     "seen=set()\nreturn [i for i in a if not (i in seen or seen.add(i))]",
 ]
 ORDERED_BODIES = [
+    "s=0\ntry:\n  s=set(a)\n  g()\nexcept KeyError:\n  x.append(s)\n  raise",
     "s=set(a)\nreturn s",
     "s=set(a)\nfor i in s: x=x*i\nreturn x",
     "s=set(a)\nx.y=s",

@@ -112,6 +112,8 @@ _NULL_COMES_LAST = sys.version_info >= (3, 13)  # after the function that is cal
 _ENDS = frozenset({"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "RETURN_VALUE",
                    "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})  # fmt: skip
 _JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
+# Python 3.10 has no table of handlers, which could be reached from each instruction that they protect.
+_SET_UP_HANDLERS = frozenset({"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH"})
 
 
 class _State(NamedTuple):
@@ -148,6 +150,8 @@ class _Walk:
 
     def run(self) -> None:
         """Follow all ways through the code. Raise `_UsesOrder` if one of them may depend on the order of a set."""
+        if not _SET_UP_HANDLERS.isdisjoint(x.opname for x in self._instructions):
+            raise _UsesOrder
         self._arrive(0, _State((), ()))
         while self._waiting:
             i = self._waiting.pop()
@@ -542,7 +546,7 @@ class _Frame:
 
 def _handlers(code: CodeType) -> Iterator[tuple[int, int, int, int, int]]:
     """Iterate over the handlers of errors: start, end and target of the protected code, the height of the stack, and
-    whether the position of the error is put on it. Before Python 3.11 instructions set them up.
+    whether the position of the error is put on it. Python 3.10 has no such table.
     """
     for entry in getattr(dis.Bytecode(code), "exception_entries", ()):
         yield entry.start, entry.end, entry.target, entry.depth, int(entry.lasti)

@@ -359,6 +359,7 @@ def replace_torch_functions(substitutions: Substitutions, *, numbers: bool = Fal
     With `numbers`, functions of Python that accept data-dependent numbers are replaced, too. The replacements do not
     reference a tracer, because modules imported meanwhile may keep them.
     """
+    torch.overrides.get_overridable_functions()  # torch computes it once, and would remember the replacements
     flag = torch.compiler._is_compiling_flag
     owners: list[tuple[Any, str, Any]] = [
         (torch.compiler, "_is_compiling_flag", _CompilingHere(threading.get_ident(), flag)),

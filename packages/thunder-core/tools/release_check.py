@@ -5,7 +5,7 @@ Version, tag and changelog must name one release. The metadata must have address
 classifiers for all Pythons that are tested, and, for a plugin, a range of thunder-core (`nox -s compat` finds it out).
 The conformance tables of a package (`docs/conformance/NAME-*.md`, where NAME is its plugin, or torch and python for
 thunder-core) must have been made from its sources as they are now, must be complete, and must have no failed rows.
-What waits for an owner or for a machine with a GPU is told from what is wrong in the sources.
+What waits for an owner or for a machine with a GPU is reported apart from what is wrong in the sources.
 
 A check is a function `(root, package) -> problems`. Add further checks to `CHECKS`.
 """

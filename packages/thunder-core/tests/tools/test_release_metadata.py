@@ -160,7 +160,7 @@ def test_no_addresses(root: Path, address: str, capsys: pytest.CaptureFixture[st
 
 
 def test_verdicts() -> None:
-    """What nobody can mend in the sources is told from what is wrong there."""
+    """What nobody can mend in the sources is reported apart from what is wrong there."""
     address, table = "the repository has no address yet: who", "docs/conformance/acme-cuda.md:3: old"
     assert verdict([]) == "can be released"
     assert verdict(["__version__ is wrong", table]) == "cannot be released"

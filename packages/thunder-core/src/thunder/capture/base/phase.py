@@ -67,9 +67,6 @@ class Reader(Protocol):
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
         """Record that a code object runs for the first time."""
 
-    def code_raised(self, code: CodeType) -> None:
-        """Record that code has raised an error at a position in `raising`."""
-
     def order_of_set_read(self) -> None:
         """Record that the program may depend on the order of a set."""
 

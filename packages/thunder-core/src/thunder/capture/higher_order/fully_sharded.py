@@ -62,9 +62,7 @@ class Plan(NamedTuple):
     """How a unit communicates."""
 
     group: Group  # that gathers the shards
-    halves: (
-        tuple[Group, Group] | None
-    )  # gather in two steps, if backward repeats only the gather among part of the ranks
+    halves: tuple[Group, Group] | None  # gather in two steps, if backward repeats only the second of them
     reducing: Group  # of the same ranks, that reduces gradients
     replicas: Group | None  # of the copies of a shard, with a two-dimensional mesh
     gathers_again: bool  # whether backward gathers the parameters again

@@ -86,10 +86,6 @@ class AttributeReads:
             self._read(owner, "__dict__")
         return self._recorder.code.c_function_called(fn, owner, frame) and not reads_whole
 
-    def code_raised(self, code: types.CodeType) -> None:
-        """Record that code has raised an error whose message contains a set."""
-        self._recorder.code.sets.matters = True
-
     def order_of_set_read(self) -> None:
         """Record that the program may depend on the order of a set."""
         self._recorder.code.sets.matters = True

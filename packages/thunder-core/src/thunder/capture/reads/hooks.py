@@ -276,7 +276,7 @@ class CodeWatch:
 
     def _on_unwind(self, code: CodeType, offset: int, error: BaseException | None) -> None:
         if offset in self._reader.raising.get(id(code), ()) and threading.get_ident() == self._thread:
-            self._reader.code_raised(code)
+            self._reader.order_of_set_read()
 
     def _on_profile(self, frame: FrameType, event: str, arg: Any) -> None:
         try:

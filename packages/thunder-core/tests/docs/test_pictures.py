@@ -34,7 +34,7 @@ def test_the_pictures_are_up_to_date(drawing: ModuleType) -> None:
 
 @pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.stem)
 def test_a_page_has_the_measured_numbers(path: Path) -> None:
-    """Each row of a file in docs/measurements stands on a page of docs/performance, below the command that measured it."""
+    """Each row of a file in docs/measurements stands on a page of docs/performance, below its command."""
     measured = json.loads(path.read_text("utf-8"))
     pages = [page.read_text("utf-8") for page in sorted((DOCS / "performance").glob("*.md"))]
     rows = [line for page in pages for line in page.partition(measured["command"])[2].splitlines()]

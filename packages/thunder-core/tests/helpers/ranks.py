@@ -501,4 +501,4 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(all_cases)
+    main(all_cases, on_device=True)

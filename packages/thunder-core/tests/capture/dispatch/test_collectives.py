@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from processes import reports
+from processes import BACKEND, reports
 
 import thunder
 
@@ -62,6 +62,9 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "batched": ("all_gather",),
     "module": ("all_reduce",),
 }
+if BACKEND == "nccl":  # it concatenates nothing, and `dist.nn` uses other collectives
+    COMPILED["coalesced"] = ("all_reduce", "all_reduce", "all_gather", "all_gather", "all_reduce", "all_reduce")
+    COMPILED["nn_all_gather"] = ("all_gather", "reduce_scatter")
 EAGER = {
     "read_in_flight": "before it waits for it",
     "not_waited_for": "does not wait for it",
@@ -88,7 +91,8 @@ def test_each_case_is_expected(found: list[dict[str, Any]]) -> None:
 def test_collectives_are_as_eager_on_each_rank(found: list[dict[str, Any]], name: str) -> None:
     for report in found:
         assert report[name]["jitted"] == report[name]["eager"]
-        assert not any(isinstance(x, str) for x in report[name]["eager"])
+        fails = BACKEND == "nccl" and name == "one_column"  # NCCL rejects tensors that are not contiguous
+        assert all(isinstance(x, str) == fails for x in report[name]["eager"])
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -91,7 +91,7 @@ def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
     """Return the local tensor of a DTensor that must have a layout's placements."""
     local, found = local_and_layout(tracer, x)
     if found.placements != layout.placements or found.mesh != layout.mesh:
-        fall_back("the program calls backward(), and the .grad of a DTensor has other placements")
+        fall_back("the program adds to the gradient of a DTensor that has other placements")
     return local
 
 

@@ -161,8 +161,9 @@ def _accumulate(
 def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
     """Yield the leaves of autograd's graph, with the values from which gradients flow to them."""
     sharded = {id(shard.local): shard.parameter for shard in tracer.communication.shards.values()}
+    receivers = [x for handles in tracer.communication.receivers.values() for x in handles]
     for lifted in list(tracer.inputs):
-        if lifted.handle._needs_grad:
+        if lifted.handle._needs_grad and not any(lifted.handle is x for x in receivers):
             parameter = sharded.get(id(lifted.handle))
             yield lifted.handle if parameter is None else tracer.handle_of(parameter), lifted.proxy
     yield from tracer.leaves.alive()
@@ -170,7 +171,8 @@ def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
 
 def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], path: GradientPath) -> None:
     """Fall back if eager mode would run hooks, go on outside of the program, or find a leaf changed."""
-    shards = [shard.local for shard in tracer.communication.shards.values()]
+    receivers = [x for handles in tracer.communication.receivers.values() for x in handles]
+    shards = [*[shard.local for shard in tracer.communication.shards.values()], *receivers]
     for lifted in tracer.inputs:
         if any(lifted.handle is shard for shard in shards):
             continue

@@ -94,7 +94,15 @@ RANDOM = tuple([f"random{seed}" for seed in range(6)])
 @pytest.mark.parametrize("size", [2, 4])
 def test_over_tensor_parallelism(tmp_path: Path, size: int) -> None:
     """One program with collectives of both mesh dimensions. Gradients whose summands torch adds first may round."""
-    names: tuple[str, ...] = ("mlp_kept", "mlp_bfloat16", "mlp_frozen", "mlp_accumulating", "tensor", "sequence", *RANDOM)
+    names: tuple[str, ...] = (
+        "mlp_kept",
+        "mlp_bfloat16",
+        "mlp_frozen",
+        "mlp_accumulating",
+        "tensor",
+        "sequence",
+        *RANDOM,
+    )
     if size == 4:
         names = ("mlp", "checkpoints", *RANDOM[:2])
     for report in reports("ranks_2d.py", size, tmp_path, *names):

@@ -176,10 +176,15 @@ def _plan_of(p: Any) -> tuple[Any, ...]:
 
 def layout_of_whole(p: Any) -> Layout | None:
     """Return the layout that tensor parallelism gives to a parameter; None for one that a trace does not support."""
-    layout = dtensors.layout_of_spec(p._unsharded_dtensor_spec)
+    layout = dtensors.layout_of_spec(_spec_of_whole(p))
     if layout is None or layout.local_shape != tuple(p._orig_size):
         return None
     return None if any(isinstance(x, Partial) for x in layout.placements) else layout
+
+
+def _spec_of_whole(p: Any) -> Any:
+    """Return the spec that tensor parallelism gives to a parameter."""
+    return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # torch 2.11
 
 
 def _kind_of(p: Any) -> Any:
@@ -191,7 +196,7 @@ def _kind_of(p: Any) -> Any:
         return "plain"
     if getattr(p.mesh_info, "is_spmd_mesh", False):
         return "same mesh"
-    spec = p._unsharded_dtensor_spec
+    spec = _spec_of_whole(p)
     return *dtensors.spec_key(spec), tuple(spec.shape)
 
 

@@ -111,7 +111,7 @@ def test_over_tensor_parallelism(tmp_path: Path, size: int) -> None:
             assert (found["reason"], found["misses"]) == (None, 1 + (name == "mlp_accumulating")), name
             assert found["equal"] if name.startswith("mlp") else found["difference"] < 1e-12, name
             forward, backward = found["collectives"]
-            if name in RANDOM:
+            if name in (*RANDOM, "mlp_accumulating"):  # the last gradients of the latter are not reduced
                 continue
             assert any(x.startswith("tp ") for x in forward) and backward.count("reduce_scatter") >= 3
             if name == "tensor":  # one sum of each kind of layer in forward, and one in backward

@@ -29,7 +29,10 @@ TESTS = (
     "tests/capture/dispatch/test_collectives.py", "tests/frontend/test_check_ranks.py",
     "tests/frontend/test_rank_agreement.py", "tests/examine/test_measured_collectives.py",
 )  # fmt: skip
-BENCHMARKS = ("benchmarks/distributed.py", "benchmarks/simulation.py")
+BENCHMARKS: dict[str, list[str]] = {
+    "benchmarks/distributed.py": [],
+    "benchmarks/simulation.py": ["--layers", "4"],
+}  # with their options
 SHOWN = 60  # lines of a part's output on the screen
 
 
@@ -44,7 +47,8 @@ class Part:
     def command(self) -> list[str]:
         if self.name in TESTS:
             return [sys.executable, "-m", "pytest", "-q", "--tb=short", "--import-mode=importlib", self.name]
-        return [sys.executable, self.name, "--ranks", str(self.args.ranks), "--backend", self.args.backend]
+        options = ["--ranks", str(self.args.ranks), "--backend", self.args.backend, *BENCHMARKS[self.name]]
+        return [sys.executable, self.name, *options]
 
     def run(self) -> None:
         """Run the command in the package's folder, show what matters, and add the whole output to the log."""

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import collections.abc
+import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -86,3 +87,63 @@ def test_checks_of_abstract_classes(base: type, tmp_path: Path) -> None:
         return x + 1 if isinstance(OBJECTS[0], collections.abc.Iterator) else x
 
     assert is_saved(f, tmp_path)
+
+
+class Settings:
+    """An object whose attributes are read whole, because its class has a `__getattribute__`."""
+
+    kinds: set[str] = set("k")
+    RENAMED: ClassVar = {"other": "names"}
+
+    def __init__(self) -> None:
+        self.names, self.scale = set("a"), 2.0
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(Settings.RENAMED.get(name, name))
+
+
+class Growing(Settings):
+    """Settings whose hook adds to a set before it returns another value."""
+
+    def __getattribute__(self, name: str) -> Any:
+        names = super().__getattribute__("names")
+        return len([*names.union(NAMES)][0]) if name == "length" else super().__getattribute__(name)
+
+
+SETTINGS, GROWING, MORE = Settings(), Growing(), set("b")
+NAMES_OF_SETTINGS = ["NAMES", "KINDS"]
+
+
+def test_a_set_that_nobody_asks_for(tmp_path: Path) -> None:
+    assert is_saved(lambda x: x * SETTINGS.scale, tmp_path)
+
+
+GROWN: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x * len([*SETTINGS.names.union(NAMES)][0]),
+    lambda x: x * len([*(SETTINGS.other | SETTINGS.names)][0]),  # type: ignore[attr-defined]
+    lambda x: x * SETTINGS.scale * len([*getattr(SETTINGS, NAMES_OF_SETTINGS[0].lower()).union(NAMES)][0]),
+    lambda x: x * SETTINGS.scale * len([*vars(SETTINGS)[NAMES_OF_SETTINGS[0].lower()].union(NAMES)][0]),
+    lambda x: x * SETTINGS.scale * len([*type(SETTINGS).kinds.union(NAMES)][0]),
+    lambda x: x * SETTINGS.scale * len([*getattr(type(SETTINGS), NAMES_OF_SETTINGS[1].lower()).union(NAMES)][0]),
+    lambda x: x * SETTINGS.scale * len([*type(SETTINGS).__dict__[NAMES_OF_SETTINGS[1].lower()].union(NAMES)][0]),
+    lambda x: x * SETTINGS.scale * len([*operator.attrgetter(NAMES_OF_SETTINGS[0].lower())(SETTINGS).union(NAMES)][0]),
+    lambda x: x * GROWING.length,  # type: ignore[attr-defined]
+]
+
+
+@pytest.mark.parametrize("f", GROWN, ids=range(len(GROWN)))
+def test_a_set_that_the_program_adds_to(f: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    assert not is_saved(f, tmp_path)
+
+
+def test_an_empty_set_that_is_filled_for_the_run(tmp_path: Path) -> None:
+    seen: set[str] = set()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        seen.update(NAMES)
+        for name in seen:
+            x = x * len(name)
+        seen.clear()
+        return x
+
+    assert not is_saved(f, tmp_path)

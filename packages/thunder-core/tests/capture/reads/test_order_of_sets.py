@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections.abc
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,10 +89,15 @@ def test_checks_of_abstract_classes(base: type, tmp_path: Path) -> None:
     assert is_saved(f, tmp_path)
 
 
+def first(names: Iterable[str]) -> str:
+    """Return the name that an iteration finds first."""
+    return next(iter(names))
+
+
 class Settings:
     """An object whose attributes are read whole, because its class has a `__getattribute__`."""
 
-    kinds: set[str] = set("k")
+    kinds: ClassVar = set("k")
     RENAMED: ClassVar = {"other": "names"}
 
     def __init__(self) -> None:
@@ -107,7 +112,7 @@ class Growing(Settings):
 
     def __getattribute__(self, name: str) -> Any:
         names = super().__getattribute__("names")
-        return len([*names.union(NAMES)][0]) if name == "length" else super().__getattribute__(name)
+        return len(first(names.union(NAMES))) if name == "length" else super().__getattribute__(name)
 
 
 SETTINGS, GROWING, MORE = Settings(), Growing(), set("b")
@@ -119,14 +124,14 @@ def test_a_set_that_nobody_asks_for(tmp_path: Path) -> None:
 
 
 GROWN: list[Callable[[torch.Tensor], torch.Tensor]] = [
-    lambda x: x * len([*SETTINGS.names.union(NAMES)][0]),
-    lambda x: x * len([*(SETTINGS.other | SETTINGS.names)][0]),  # type: ignore[attr-defined]
-    lambda x: x * SETTINGS.scale * len([*getattr(SETTINGS, NAMES_OF_SETTINGS[0].lower()).union(NAMES)][0]),
-    lambda x: x * SETTINGS.scale * len([*vars(SETTINGS)[NAMES_OF_SETTINGS[0].lower()].union(NAMES)][0]),
-    lambda x: x * SETTINGS.scale * len([*type(SETTINGS).kinds.union(NAMES)][0]),
-    lambda x: x * SETTINGS.scale * len([*getattr(type(SETTINGS), NAMES_OF_SETTINGS[1].lower()).union(NAMES)][0]),
-    lambda x: x * SETTINGS.scale * len([*type(SETTINGS).__dict__[NAMES_OF_SETTINGS[1].lower()].union(NAMES)][0]),
-    lambda x: x * SETTINGS.scale * len([*operator.attrgetter(NAMES_OF_SETTINGS[0].lower())(SETTINGS).union(NAMES)][0]),
+    lambda x: x * len(first(SETTINGS.names.union(NAMES))),
+    lambda x: x * len(first(SETTINGS.other | SETTINGS.names)),  # type: ignore[attr-defined]
+    lambda x: x * SETTINGS.scale * len(first(getattr(SETTINGS, NAMES_OF_SETTINGS[0].lower()).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(vars(SETTINGS)[NAMES_OF_SETTINGS[0].lower()].union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(type(SETTINGS).kinds.union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(getattr(type(SETTINGS), NAMES_OF_SETTINGS[1].lower()).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(type(SETTINGS).__dict__[NAMES_OF_SETTINGS[1].lower()].union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(operator.attrgetter(NAMES_OF_SETTINGS[0].lower())(SETTINGS).union(NAMES))),
     lambda x: x * GROWING.length,  # type: ignore[attr-defined]
 ]
 

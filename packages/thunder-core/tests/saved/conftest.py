@@ -5,9 +5,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from thunder.frontend import saved_programs
+
+
+@pytest.fixture(autouse=True)
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's key, which is another one in each test."""
+    monkeypatch.setattr(platformdirs, "user_data_dir", lambda *_, **__: str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # of child processes
+    return tmp_path / "data" / "key"
 
 
 @pytest.fixture

@@ -51,7 +51,8 @@ from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
 from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
-from thunder.saved.verify import Refused
+from thunder.saved.store import Store
+from thunder.saved.verify import CALL_MEMOIZED, Refused
 from thunder.transforms.captured_region import CapturedRegion
 
 __all__ = ["MIN_SECONDS", "Saving", "describe_program", "rebuilt"]
@@ -120,7 +121,7 @@ class Saving:
         if foreign is not None:
             raise Refused(foreign)
         self._check_fusions(specialization.traces[-1])
-        writer = _Writer(self._fn, specialization)
+        writer = _Writer(self._fn, specialization, store)
         name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)
         self._saved.note(f"saved: {name[:12]}", name=name)
@@ -133,8 +134,10 @@ class Saving:
 
     def _check_fusions(self, trace: Trace) -> None:
         """Refuse to save fusions unless the user asks for it: their kernels are loaded by undocumented functions."""
-        if not self._saved.always and _has_fusions(trace):
-            raise Refused("it has fusions; save=True saves such programs, too")
+        if _has_fusions(trace):
+            if not self._saved.always:
+                raise Refused("it has fusions; save=True saves such programs, too")
+            self._saved.store.check_key("kernels")
 
     def _backward_saver(self, name: str, writer: _Writer) -> Callable[[Any, Sequence[Trace]], None]:
         """Return the function that saves a backward program of the entry called `name`."""
@@ -180,8 +183,9 @@ def _has_fusions(trace: Trace) -> bool:
 class _Writer:
     """Describes a specialization and its backward programs as JSON."""
 
-    def __init__(self, fn: Any, specialization: Specialization):
+    def __init__(self, fn: Any, specialization: Specialization, store: Store):
         self._fn = fn
+        self._store = store
         self._specialization = specialization
         guarded: Any = specialization.guarded
         self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()), _saved_region)
@@ -225,16 +229,19 @@ class _Writer:
 
     def _prologue(self, trace: Trace) -> dict[str, Any]:
         try:
-            return self.program(trace, "prologue")
+            program = self.program(trace, "prologue")
         except Refused:
             guarded: Any = self._specialization.guarded
             for guard in () if guarded is None else guarded.guards.values():
                 source = guard.source
-                while source is not None and not isinstance(source, sources.Call):
+                while source is not None and not isinstance(source, sources.CallMemoized):
                     source = source.parent
-                if source is not None:  # no saved program calls functions of the user
-                    raise Unsavable(f"{source}, a memoized function that its prologue calls") from None
+                if source is not None:
+                    raise Unsavable(f"{source}, a call of a memoized function that no module has by name") from None
             raise
+        if CALL_MEMOIZED in program["text"]:
+            self._store.check_key("calls of memoized functions")
+        return program
 
     def _path(self, path: Any) -> dict[str, Any]:
         encode = self._encode
@@ -311,7 +318,7 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
         if HELPERS.get(name) is not x
     }
     program = {"name": trace.name, "text": text, "constants": constants}
-    SavedText(program).check(kind)
+    SavedText(program).check(kind, lambda: True)
     return program
 
 

@@ -37,6 +37,7 @@ HELPERS: dict[str, Any] = {
     for fn in (
         guards.GuardFailed,
         guards.TensorsDiffer,
+        guards.call_memoized,
         guards.check_different,
         guards.check_distinct,
         guards.flatten_call,

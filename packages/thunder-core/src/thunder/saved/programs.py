@@ -21,7 +21,7 @@ from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
 from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
-from thunder.saved.verify import ERRORS, Names, Refused, verify
+from thunder.saved.verify import CALL_MEMOIZED, ERRORS, Names, Refused, verify
 
 __all__ = ["ProgramDecoder", "SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
 
@@ -53,9 +53,10 @@ def key_text(key: tuple[tuple[bool, ...], tuple[bool, ...]]) -> str:
 
 
 class SavedText:
-    """The text of one program with its constants as JSON."""
+    """The text of one program with its constants as JSON, and a check of the signature of its file."""
 
-    def __init__(self, content: Mapping[str, Any]):
+    def __init__(self, content: Mapping[str, Any], signed: Callable[[], bool] = lambda: False):
+        self.signed = signed
         self.name: str = content["name"]
         self.text: str = content["text"]
         self.constants: dict[str, Any] = content["constants"]
@@ -70,8 +71,11 @@ class SavedText:
         """Return the text, like `Trace.python`."""
         return self.text
 
-    def check(self, kind: str) -> None:
-        """Raise `Refused` unless the text is one that the printer writes."""
+    def check(self, kind: str, signed: Callable[[], bool] = lambda: False) -> None:
+        """Raise `Refused` unless the text is one that the printer writes.
+
+        The prologue of an entry that is `signed` may call memoized functions of the user.
+        """
         constants = self.constants
         if not _RESERVED.isdisjoint(constants):
             raise Refused("a constant with the name of a module or a function")
@@ -84,12 +88,13 @@ class SavedText:
             {name for name, x in constants.items() if _is(x, "weak", 2)},
             {name: x[1] for name, x in constants.items() if _is(x, "ref", 4) and x[2] == []},
             constants.keys(),
+            _memoized(constants) if CALL_MEMOIZED in self.text and signed() else (),
         )
         verify(self.text, names, kind)
 
     def function(self, decode: Decoder, *, kind: str = "program") -> Callable[..., Any]:
         """Check and compile the text, and return the function that it defines."""
-        self.check(kind)
+        self.check(kind, lambda: decode.signed)
         namespace: dict[str, Any] = {name: decode(constant) for name, constant in self.constants.items()}
         namespace.update(HELPERS)
         namespace.update(
@@ -125,8 +130,8 @@ class ProgramDecoder(Decoder):
     `shared` is what all entries of one callable share: the memory of graphs.
     """
 
-    def __init__(self, root: Any, shared: dict[str, Any]):
-        super().__init__(root)
+    def __init__(self, root: Any, shared: dict[str, Any], signed: Callable[[], bool] = lambda: False):
+        super().__init__(root, signed=signed)
         self._shared = shared
 
     def with_programs(self, tag: str, *parts: Any) -> Any:
@@ -165,6 +170,16 @@ _MODULES = {"graph": "thunder.transforms.captured_region", "checkpoint": "thunde
 _WITH_PROGRAMS = [[tag] for tag in WITH_PROGRAMS]
 _OF_SOURCES = (["checkpoint"], ["custom"])
 _FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")
+
+
+def _memoized(constants: Mapping[str, Any]) -> list[str]:
+    """Return the names of weak references to functions under `functools.lru_cache` that a module has by name."""
+    return [name for name, x in constants.items() if _is(x, "weak", 2) and _is_memoized(x[1])]
+
+
+def _is_memoized(x: Any) -> bool:
+    named = _is(x, "ref", 4) and type(x[1]) is str and all(step[:1] == ["member"] for step in x[2])
+    return named and str(x[3]).startswith("memoized function ")
 
 
 def _is_foreign_function(constant: Any) -> bool:

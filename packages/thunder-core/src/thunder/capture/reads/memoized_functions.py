@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +93,8 @@ def _record(
 
         recorder.at_end(check)
     if not isinstance(result, torch.Tensor) or not is_handle(result):
-        recorder.value(source.call(given, named, getattr(memoized, "__name__", "memoized")), result)
+        label = getattr(memoized, "__name__", "memoized")
+        recorder.value(source.call_memoized(weakref.ref(memoized), given, named, label), result)
 
 
 def _argument(recorder: Recorder, x: Any, new: list[Any]) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 import thunder
 from thunder.saved import constants, references, store
 from thunder.saved.constants import Decoder
+from thunder.saved.programs import SavedText
 from thunder.saved.references import Stale
 from thunder.saved.store import Store
 from thunder.saved.verify import Names, Refused, verify
@@ -335,3 +337,54 @@ def test_texts_that_are_programs() -> None:
     lines = ["set_item(x, 'same_value = x', torch.sin(y))", "set_item(x, 0, y)", "(a, _) = torch.sort(x)", "return a"]
     text = "\n  ".join(["def computation(x, y):", *lines])
     verify(text, Names(calls=("set_item", "same_value")))
+
+
+CALLS = {
+    "a key of sorted": "x = sorted(('1',), key=_f_0)",
+    "a key of max": "x = max(('1',), ('2',), key=_f_0)",
+    "a helper that calls a function": "x = repeat_view(_f_0, '1', (), {})",
+    "a helper that constructs": "x = new_mask(_f_0, 1, 2, 3)",
+    "a helper that assigns": "set_item(x, 0, _f_0)",
+    "a method of a module": "x = v1.get('http://example.com')",
+    "a method of a constant": "x = _f_0.get('http://example.com')",
+    "a helper that prints": "write_text(x, _f_0)",
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_prologues_call_nothing_that_calls_its_arguments(what: str) -> None:
+    """A prologue may mention functions of the user, which it compares, so what it calls must not call them."""
+    text = f"def prologue(x):\n  {CALLS[what]}\n  return x"
+    for constant in ([*CANARY[:3], references.fingerprint(canary, {})], ["ref", __name__, [["member", "Canary"]], "x"]):
+        program = {"name": "prologue", "text": text, "constants": {"_f_0": constant}}
+        with pytest.raises(Refused):
+            SavedText(program).check("prologue", lambda: True)
+
+
+class Canary:
+    """A class that runs the canary."""
+
+    def __init__(self, *args: Any) -> None:
+        canary()
+
+
+CONSTRUCTIONS = [
+    "repeat_view(_c_0, x, (), {})",
+    "new_mask(_c_0, x, 1, 2)",
+    "new_slice(_c_0, 1, 2, 3)",
+    "new_tuple(_c_0, x)",
+    "new_object(_c_0)",
+    "new_container(_c_0)",
+]
+
+
+@pytest.mark.parametrize("call", CONSTRUCTIONS)
+def test_classes_are_not_called(call: str) -> None:
+    """An epilogue that mentions a class cannot run its `__init__`."""
+    ran.clear()
+    constant = ["ref", __name__, [["member", "Canary"]], references.fingerprint(Canary, {})]
+    text = f"def epilogue(x):\n  y = {call}\n  return y"
+    function = SavedText({"name": "epilogue", "text": text, "constants": {"_c_0": constant}}).function(Decoder(f))
+    with contextlib.suppress(TypeError):
+        function(torch.ones(2))
+    assert ran == []

@@ -188,7 +188,7 @@ class _Writer:
         self._store = store
         self._specialization = specialization
         guarded: Any = specialization.guarded
-        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()), _saved_region)
+        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards), _saved_region)
 
     def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
@@ -232,7 +232,7 @@ class _Writer:
             program = self.program(trace, "prologue")
         except Refused:
             guarded: Any = self._specialization.guarded
-            for guard in () if guarded is None else guarded.guards.values():
+            for guard in () if guarded is None else guarded.guards:
                 source = guard.source
                 while source is not None and not isinstance(source, sources.CallMemoized):
                     source = source.parent

@@ -16,7 +16,7 @@ from typing import Any
 
 from thunder.core.tracebacks import PROGRAM_PREFIX
 from thunder.runtime.autograd.layout import NodeLayout
-from thunder.runtime.names import HELPERS, Kernels
+from thunder.runtime.names import GUARD_HELPERS, HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
 from thunder.saved.keys import plugin_packages
@@ -27,7 +27,7 @@ __all__ = ["ProgramDecoder", "SavedText", "backward_folder", "describe_layout", 
 
 _counter = itertools.count()
 _BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
-             "hasattr", "issubclass", "sorted")  # fmt: skip
+             "hasattr", "issubclass", "sorted", "max", "min")  # fmt: skip
 _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
                        "torch._C._linalg", "torch._C"})  # fmt: skip
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
@@ -84,7 +84,10 @@ class SavedText:
         if kind == "program" and any(map(_is_foreign_function, constants.values())):
             raise Refused("a function that is no operator of torch")
         names = Names(
-            {*HELPERS, *(name for name, x in constants.items() if _may_be_called(x))},
+            {
+                *(GUARD_HELPERS if kind == "prologue" else HELPERS),
+                *(name for name, x in constants.items() if _may_be_called(x)),
+            },
             {name for name, x in constants.items() if _is(x, "weak", 2)},
             {name: x[1] for name, x in constants.items() if _is(x, "ref", 4) and x[2] == []},
             constants.keys(),

@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 _BUILTINS = frozenset({"len", "type", "tuple", "float", "complex", "slice", "bool", "int", "str", "set", "hasattr",
-                       "issubclass", "sorted", "GuardFailed", "TensorsDiffer"})  # fmt: skip
+                       "issubclass", "sorted", "max", "min", "GuardFailed", "TensorsDiffer"})  # fmt: skip
 #: The errors that programs raise if a number is not as an operation requires.
 ERRORS = frozenset({"RuntimeError", "IndexError", "ValueError", "TypeError", "AssertionError", "ZeroDivisionError"})
 # Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
@@ -287,16 +287,23 @@ def _expression(x: ast.expr, kind: str, calls: set[str]) -> None:
             _expression(child, kind, calls)
 
 
+_NONE = ast.dump(ast.Constant(None))
+
+
 def _call(x: ast.Call, kind: str, calls: set[str]) -> None:
     for argument in (*x.args, *(k.value for k in x.keywords)):
         _expression(argument, kind, calls)
     if isinstance(x.func, ast.Name):
+        if x.keywords and x.func.id in _BUILTINS:
+            raise Refused(f"an option of {x.func.id}")  # e.g. `key`, which `sorted` calls
         calls.add(x.func.id)
         return
     name = _dotted(x.func)
     if name is not None and (name in OPERATORS or name in _STATE or (kind == "source" and name in SYMBOLS)):
         return
     if isinstance(x.func, ast.Attribute) and x.func.attr in _CALLED and not x.keywords:
+        if x.func.attr == "get" and [ast.dump(a) for a in x.args] != [_NONE]:  # of a context variable
+            raise Refused("a method get with other arguments")
         _expression(x.func.value, kind, calls)
         return
     raise Refused(f"a call of {name or 'an expression'}")

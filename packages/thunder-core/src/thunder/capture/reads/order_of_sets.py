@@ -14,7 +14,7 @@ from types import CodeType
 from typing import Any
 
 from thunder.capture.base.phase import TracerPhase, active
-from thunder.capture.base.sources import Global, Source
+from thunder.capture.base.sources import CellContents, Global, Source
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, HasType, IsSame
 from thunder.capture.reads.set_uses import set_uses
@@ -100,9 +100,15 @@ def _contains(constants: tuple[Any, ...], name: str) -> bool:
     return any(x == name if type(x) is str else type(x) is tuple and _contains(x, name) for x in constants)
 
 
+_OF_CLOSURES = frozenset({"__closure__", "cell_contents", "getclosurevars"})
+
+
 def _only_tested(source: Source, ran: Sequence[CodeType]) -> bool:
-    """Check whether all code that may read a global variable only tests what it contains."""
-    if not isinstance(source, Global):
+    """Check whether all code that may read a variable of a module or of a closure only tests what it contains."""
+    if isinstance(source, CellContents):
+        if any(not _OF_CLOSURES.isdisjoint(code.co_names) for code in ran):
+            return False
+    elif not isinstance(source, Global):
         return False
     uses = [bytecode.uses(code, bytecode.VARIABLE, source.name) for code in ran]
     return any(uses) and all(found <= _WITHOUT_ORDER for found in uses)

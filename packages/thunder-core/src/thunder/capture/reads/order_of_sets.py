@@ -80,6 +80,7 @@ def _is_of_set(guard: Guard) -> bool:
     return isinstance(guard, (HasMembers, HasContents)) and type(guard.operand) is frozenset
 
 
+_HOOKS = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 _GROW = frozenset({"add", "update", "union", "symmetric_difference", "symmetric_difference_update"})
 
 
@@ -88,7 +89,7 @@ def _fetches_otherwise(code: CodeType) -> bool:
     if "__getattribute__" not in code.co_names:
         return False
     grows = not _GROW.isdisjoint(code.co_names) or bytecode.combines(code)
-    return grows or code.co_name != "__getattribute__"
+    return grows or code.co_name not in _HOOKS
 
 
 def _reads_classes(code: CodeType, name: str) -> bool:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import pytest
 
 from thunder.frontend import saved_programs
+from thunder.saved.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +30,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("THUNDER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(saved_programs, "registrants", set())  # of other tests
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def rewrite() -> Callable[..., Path]:
+    """A function that replaces the file of an entry as somebody does who knows the format, but not the user's key.
+
+    With a key, the file is signed with it.
+    """
+
+    def replace(file: Path, content: Any, key: bytes | None = None) -> Path:
+        file.unlink()
+        written = file.with_name(Store(str(file.parent.parent), secret=key or b"-").write(file.parent.name, content))
+        if key is None:
+            head, _, body = written.read_bytes().partition(b"\n")
+            written.write_bytes(b" ".join([*head.split(b" ")[:-1], b"-"]) + b"\n" + body)
+        return written
+
+    return replace

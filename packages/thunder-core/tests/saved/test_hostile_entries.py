@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
+import marshal
 import os
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import pytest
 import torch
 
 import thunder
-from thunder.saved import constants, references, store
+from thunder.saved import constants, programs, references, store
 from thunder.saved.constants import Decoder
 from thunder.saved.programs import SavedText
 from thunder.saved.references import Stale
@@ -50,13 +53,6 @@ def entry(cache: Path) -> tuple[Path, dict[str, Any]]:
     run()
     (file,) = (x for x in cache.rglob("*") if x.is_file())
     return file, json.loads(file.read_bytes().partition(b"\n")[2])
-
-
-def rewrite(file: Path, content: Any, name: str | None = None) -> None:
-    """Replace an entry, as somebody does who knows the format."""
-    key = file.parent.name
-    file.unlink()
-    Store(str(file.parent.parent)).write(key, content)
 
 
 def assert_refused(reason: str = "") -> None:
@@ -203,7 +199,7 @@ CANARY = ["ref", __name__, [["member", "canary"]], "function canary"]
 
 
 @pytest.mark.parametrize("what", TEXT_OF)
-def test_texts_are_not_run(entry: Any, what: str) -> None:
+def test_texts_are_not_run(entry: Any, rewrite: Any, what: str) -> None:
     """A hostile text in a well-formed entry is not compiled."""
     file, content = entry
     mark = references.fingerprint(canary, {})
@@ -233,7 +229,7 @@ CONSTANTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", CONSTANTS)
-def test_constants_are_not_read(entry: Any, what: str) -> None:
+def test_constants_are_not_read(entry: Any, rewrite: Any, what: str) -> None:
     """A constant that thunder does not write is stale or refused."""
     constant: Any = CONSTANTS[what]
     if what == "deep":
@@ -295,7 +291,7 @@ def test_bit_flips(entry: Any) -> None:
 
 @pytest.mark.parametrize("field", ["kind", "call", "symbolic", "programs", "layout", "flags", "path", "leaves"])
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}])
-def test_fields_of_other_types(entry: Any, field: str, value: Any) -> None:
+def test_fields_of_other_types(entry: Any, rewrite: Any, field: str, value: Any) -> None:
     """An entry with a field that is missing or has another type is a miss, or it is still right."""
     file, content = entry
     content[field] = value
@@ -388,3 +384,41 @@ def test_classes_are_not_called(call: str) -> None:
     with contextlib.suppress(TypeError):
         function(torch.ones(2))
     assert ran == []
+
+
+def hostile_code() -> dict[str, Any]:
+    """Return bytecode that runs the canary, as an entry contains it."""
+    text = f"def computation(x):\n  return __import__({__name__!r}).canary()"
+    code = next(x for x in compile(text, "", "exec").co_consts if isinstance(x, types.CodeType))
+    return {"bytes": base64.b64encode(marshal.dumps(code)).decode(), "comments": []}
+
+
+@pytest.mark.parametrize("key", [None, b"another key"])
+def test_bytecode_that_the_user_has_not_signed(
+    entry: Any, rewrite: Any, key: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of such a file is checked and compiled, and its bytecode is not even read."""
+    file, content = entry
+    assert "bytes" in content["programs"]["computation"]["code"]
+    content["programs"]["computation"]["code"] = hostile_code()
+    content["programs"]["prologue"]["code"] = {"bytes": "no bytecode", "comments": 7}
+    rewrite(file, content, key)
+    monkeypatch.setattr(programs, "load_code", None)
+    out, notes = run()
+    assert torch.equal(out, torch.sin(torch.ones(3)) + 1) and notes[0].startswith("hit") and ran == []
+
+
+def test_bytecode_with_a_shared_key(entry: Any, rewrite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others who know the key cannot have their bytecode run."""
+    file, content = entry
+    content["programs"]["computation"]["code"] = hostile_code()
+    rewrite(file, content, b"secret")
+    monkeypatch.setenv("THUNDER_CACHE_KEY", "secret")
+    out, notes = run()
+    assert torch.equal(out, torch.sin(torch.ones(3)) + 1) and notes[0].startswith("hit") and ran == []
+
+
+def test_bytecode_that_the_user_has_signed(entry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used, and no text is compiled."""
+    monkeypatch.setattr(SavedText, "check", None)
+    assert run()[1][0].startswith("hit")

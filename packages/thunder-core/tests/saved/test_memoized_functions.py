@@ -18,7 +18,6 @@ from thunder.saved import signing
 from thunder.saved.constants import Decoder
 from thunder.saved.programs import SavedText
 from thunder.saved.references import Stale, fingerprint
-from thunder.saved.store import Store
 from thunder.saved.verify import Names, Refused, verify
 
 calls: list[Any] = []
@@ -78,19 +77,6 @@ def test_other_results(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(out, torch.ones(3) * 2 + torch.arange(3)) and note.startswith("miss")
 
 
-def rewrite(cache: Path, change: Callable[[Any], Any], key: bytes | None) -> None:
-    """Replace the entry with one that is changed and signed with a key, or not signed."""
-    (file,) = (x for x in cache.rglob("*") if x.is_file())
-    content = json.loads(file.read_bytes().partition(b"\n")[2])
-    change(content["programs"]["prologue"])
-    file.unlink()
-    name = Store(str(cache / "programs"), secret=key or b"nobody's").write(file.parent.name, content)
-    if key is None:
-        written = file.with_name(name)
-        head, _, body = written.read_bytes().partition(b"\n")
-        written.write_bytes(b" ".join([*head.split(b" ")[:-1], b"-"]) + b"\n" + body)
-
-
 def call_hostile(prologue: Any) -> None:
     """Call another memoized function with other arguments."""
     for constant in prologue["constants"].values():
@@ -101,10 +87,15 @@ def call_hostile(prologue: Any) -> None:
 
 @pytest.mark.parametrize("signature", [None, b"another key"])
 @pytest.mark.parametrize("change", [lambda prologue: None, call_hostile])
-def test_files_that_the_user_has_not_signed(cache: Path, signature: bytes | None, change: Callable[[Any], Any]) -> None:
+def test_files_that_the_user_has_not_signed(
+    cache: Path, rewrite: Any, signature: bytes | None, change: Callable[[Any], Any]
+) -> None:
     """An entry calls nothing, neither what it should nor something else, unless it is signed."""
     run()
-    rewrite(cache, change, signature)
+    (file,) = (x for x in cache.rglob("*") if x.is_file())
+    content = json.loads(file.read_bytes().partition(b"\n")[2])
+    change(content["programs"]["prologue"])
+    rewrite(file, content, signature)
     out, note = run()
     assert torch.equal(out, EXPECTED) and note.startswith("miss") and "not signed" in note
     assert calls == [("abc", 2)]  # by tracing

@@ -8,7 +8,6 @@ it, and `prune` removes those that were not used for the longest time, or all.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import sys
 import time
@@ -107,7 +106,7 @@ def _verify(store: Any, args: argparse.Namespace) -> int:
             if isinstance(content, Exception):
                 raise content
             for kind, program in content.get("programs", {}).items():
-                signed = functools.partial(store.is_signed, file.key, file.name)
+                _, signed = store.read_signed(file.key, file.name)
                 SavedText(program).check("prologue" if kind == "prologue" else "program", signed)
             if content.get("source"):
                 SavedText(content["source"]["program"]).check("source")

@@ -9,7 +9,6 @@ it imports loads a language, the tracer or an executor.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import os
 import time
@@ -160,7 +159,7 @@ class SavedPrograms:
         """Return the program of an entry and its inputs, or why it is not for this call."""
         assert self.store is not None
         try:
-            content = self.store.read(key, name)
+            content, signed = self.store.read_signed(key, name)
             if content["kind"] != "program":
                 raise Refused("no program")
             if content["call"] != call and not content["symbolic"]:
@@ -170,7 +169,7 @@ class SavedPrograms:
             for module, found in content["modules"].items():
                 if is_importable(module) != found:
                     return f"whether the module {module} can be imported has changed"
-            decode = ProgramDecoder(self._fn, self._shared, functools.partial(self.store.is_signed, key, name))
+            decode = ProgramDecoder(self._fn, self._shared, signed, runs_code=self.store.is_of_user)
             prologue = SavedText(content["programs"]["prologue"]).function(decode, kind="prologue")
             try:
                 inputs = prologue(*args, **kwargs)
@@ -202,7 +201,7 @@ class SavedPrograms:
         with contextlib.suppress(Refused, OSError):
             for other in store.names(folder):
                 with contextlib.suppress(Refused, OSError):
-                    yield store.read(folder, other), functools.partial(store.is_signed, folder, other)
+                    yield store.read_signed(folder, other)
 
 
 class _Parts:

@@ -47,6 +47,7 @@ from thunder.passes.split import Split
 from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
 from thunder.runtime.torch_private import at_end_of_backward
+from thunder.saved.bytecode import dump_code
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
 from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
@@ -318,6 +319,9 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
         if HELPERS.get(name) is not x
     }
     program = {"name": trace.name, "text": text, "constants": constants}
+    code = None if kind == "source" else dump_code(trace.function, printed[0])
+    if code is not None:
+        program["code"] = code
     SavedText(program).check(kind, lambda: True)
     return program
 

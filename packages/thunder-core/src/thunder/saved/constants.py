@@ -259,6 +259,7 @@ class Decoder:
         signed: Callable[[], bool] = lambda: False,
     ):
         self._root = root
+        self.runs_code = False  # whether the bytecode of a signed entry may run
         self._signed = signed  # asked only if the entry contains what no list of operations can check
         self._tensors = tensors or {}
         self._prints: dict[int, str] = {}

@@ -18,6 +18,7 @@ from thunder.core.tracebacks import PROGRAM_PREFIX
 from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.names import GUARD_HELPERS, HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
+from thunder.saved.bytecode import load_code
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
 from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
@@ -60,6 +61,7 @@ class SavedText:
         self.name: str = content["name"]
         self.text: str = content["text"]
         self.constants: dict[str, Any] = content["constants"]
+        self.code: dict[str, Any] | None = content.get("code")
         if type(self.name) is not str or type(self.text) is not str or type(self.constants) is not dict:
             raise Refused("damaged")
         self.bound_symbols: tuple[Any, ...] = ()  # like a trace, for reports
@@ -96,8 +98,13 @@ class SavedText:
         verify(self.text, names, kind)
 
     def function(self, decode: Decoder, *, kind: str = "program") -> Callable[..., Any]:
-        """Check and compile the text, and return the function that it defines."""
-        self.check(kind, lambda: decode.signed)
+        """Check and compile the text, and return the function that it defines.
+
+        If the entry is signed with the user's own key, the bytecode of the process that saved it is taken instead.
+        """
+        code = self.code if kind != "source" and decode.runs_code and decode.signed else None
+        if code is None:
+            self.check(kind, lambda: decode.signed)
         namespace: dict[str, Any] = {name: decode(constant) for name, constant in self.constants.items()}
         namespace.update(HELPERS)
         namespace.update(
@@ -119,11 +126,15 @@ class SavedText:
                     # Imported by name at run time, and only for programs that use it: most belong to higher layers.
                     namespace[name] = importlib.import_module(module)
         filename = f"{PROGRAM_PREFIX}saved.{self.name} {next(_counter)}>"
+        if code is not None:
+            found, lines = load_code(code, self.text, filename)
+            linecache.cache[filename] = (len(self.text), None, lines, filename)
+            return types.FunctionType(found, namespace)
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
         exec(compile(self.text, filename, "exec", dont_inherit=True), namespace)
         function = namespace[self.name]
         if not isinstance(function, types.FunctionType):
             raise Refused(f"the text defines no {self.name}")
-        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
         return function
 
 
@@ -133,9 +144,17 @@ class ProgramDecoder(Decoder):
     `shared` is what all entries of one callable share: the memory of graphs.
     """
 
-    def __init__(self, root: Any, shared: dict[str, Any], signed: Callable[[], bool] = lambda: False):
+    def __init__(
+        self,
+        root: Any,
+        shared: dict[str, Any],
+        signed: Callable[[], bool] = lambda: False,
+        *,
+        runs_code: bool = False,
+    ):
         super().__init__(root, signed=signed)
         self._shared = shared
+        self.runs_code = runs_code
 
     def with_programs(self, tag: str, *parts: Any) -> Any:
         """Return the stretch of a program, or the operation of a source, that programs define."""

@@ -18,7 +18,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -129,25 +129,34 @@ class Store:
 
     def read(self, key: str, name: str) -> Any:
         """Return the content of a file, or raise `Refused`."""
-        body = self._body(key, name)[1]
+        return self.read_signed(key, name)[0]
+
+    def read_signed(self, key: str, name: str) -> tuple[Any, Callable[[], bool]]:
+        """Return the content of a file, and a function that checks its signature; or raise `Refused`.
+
+        It is a signature with the shared key, or else with the user's key.
+        """
+        signature, body = self._body(key, name)
         try:
-            return json.loads(body)
+            content = json.loads(body)
         except (ValueError, RecursionError):
             raise Refused(f"{name} is damaged: it is no JSON") from None
+
+        def is_signed() -> bool:
+            secret = self._secret or key_of_user()
+            return secret is not None and hmac.compare_digest(signature, _signature(secret, key, body))
+
+        return content, is_signed
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether signatures are made with the user's own key, not with one that users share."""
+        return self._secret is None
 
     def check_key(self, what: str) -> None:
         """Raise `Refused` if there is no key with which files are signed."""
         if (self._secret or key_of_user(make=True)) is None:
             raise Refused(f"{what} are read from signed files only, and no key can be stored here: set {KEY_VARIABLE}")
-
-    def is_signed(self, key: str, name: str) -> bool:
-        """Check whether a file carries a signature with the shared key, or else with the user's key."""
-        try:
-            signature, body = self._body(key, name)
-        except Refused:
-            return False
-        secret = self._secret or key_of_user()
-        return secret is not None and hmac.compare_digest(signature, _signature(secret, key, body))
 
     def _body(self, key: str, name: str) -> tuple[bytes, bytes]:
         """Return the signature of a file and its content as bytes, or raise `Refused`."""

@@ -138,6 +138,7 @@ class Saving:
         if _has_fusions(trace):
             if not self._saved.always:
                 raise Refused("it has fusions; save=True saves such programs, too")
+            assert self._saved.store is not None
             self._saved.store.check_key("kernels")
 
     def _backward_saver(self, name: str, writer: _Writer) -> Callable[[Any, Sequence[Trace]], None]:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from environments import (
 from packaging.requirements import Requirement
 
 PASSED = "passed"
+HERE = "this commit"
 # What pytest does with the warnings of `thunder/core/deprecations.py`: a plugin that causes none works with the next
 # minor version of thunder-core, too.
 DEPRECATIONS = "filterwarnings=error:.*is deprecated since thunder-core:DeprecationWarning"
@@ -153,43 +156,60 @@ def check_import(session: nox.Session, names: list[str], torch: str | None = Non
 
 @nox.session
 def compat(session: nox.Session) -> None:
-    """Run the tests of plugins with built wheels of two versions of thunder-core: this one, and an older one.
+    """Run the tests of plugins with wheels of several versions of thunder-core: of older commits, and of this one.
 
-    The older one is the commit `-- --core REVISION`, by default the newest tag `thunder-core-*`, and without a tag the
-    commit before. The range that a plugin declares may only contain versions that pass. It may also contain the next
-    minor version, as deprecations are errors in these tests. `-- PACKAGE` selects plugins.
+    `-- PACKAGE...` selects plugins. The older commit is the newest tag `thunder-core-*`, and without a tag the commit
+    before; `-- --core REVISION` names others. Versions can be simulated, as commits between releases have the same
+    one: `-- --core REVISION=0.1.0 --this 0.2.0`. The range that a plugin declares may only contain versions that pass.
+    It may also contain the next minor version, as deprecations are errors in these tests.
     """
-    arguments = list(session.posargs)
-    revision = arguments.pop(arguments.index("--core") + 1) if "--core" in arguments else previous_core(session)
-    chosen = [each for each in arguments if each != "--core"] or [name for name in PACKAGES if name != CORE]
+    parser = argparse.ArgumentParser(prog="nox -s compat --")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE")
+    parser.add_argument("--core", action="append", metavar="REVISION[=VERSION]", help="an older commit, or several")
+    parser.add_argument("--this", metavar="VERSION", help="the version that this commit's core gets")
+    options = parser.parse_args(session.posargs)
+    plugins = [name for name in PACKAGES if name != CORE]
+    if unknown := sorted(set(options.packages) - set(plugins)):
+        session.error(f"there is no plugin {', '.join(unknown)}; the plugins are {', '.join(plugins)}")
+    chosen = options.packages or plugins
     install_builders(session)
-    scratch = Path(session.create_tmp()).resolve()
-    older = scratch / "older"
-    shutil.rmtree(older, ignore_errors=True)
-    session.run("git", "worktree", "prune", external=True)
-    session.run("git", "worktree", "add", "--detach", str(older), revision, external=True)
-    try:
-        cores = [build_package(session, CORE, scratch / "new")]
-        command = ["python", "-m", "build", "--no-isolation", "--wheel", "--outdir", str(scratch / "old")]
-        shutil.rmtree(scratch / "old", ignore_errors=True)
-        session.run(*command, str(older / "packages" / CORE), silent=True)
-        cores += (scratch / "old").glob("*.whl")
-    finally:
-        session.run("git", "worktree", "remove", "--force", str(older), external=True)
-    options = provide_torch(session)
-    session.install(*options, *requirements_of(CORE, ["tests"]), *(t for name in chosen for t in requirements_of(name)))
+    older = [each.partition("=")[::2] for each in options.core or [previous_core(session)]]
+    cores = [(what, core_of(session, what, version)) for what, version in [*older, (HERE, options.this)]]
+    restrictions = provide_torch(session)
+    needed = (text for name in chosen for text in requirements_of(name))
+    session.install(*restrictions, *requirements_of(CORE, ["tests"]), *dict.fromkeys(needed))
     rows: dict[str, dict[str, str]] = {name: {} for name in chosen}
-    for core, what in zip(cores, ("this commit", revision)):
-        version = core.name.split("-")[1]
+    for what, core in cores:
         session.install("--no-deps", "--force-reinstall", str(core))
         for name in chosen:
-            wheel = build_package(session, name, scratch / name)
+            wheel = build_package(session, name, Path(session.create_tmp()).resolve() / name)
             session.install("--no-deps", "--force-reinstall", str(wheel))
-            rows[name][f"{version} ({what})"] = try_plugin(session, name)
+            rows[name][f"{core.name.split('-')[1]} ({what})"] = try_plugin(session, name)
             session.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", name)
     problems = [problem for name in chosen for problem in compare_range(session, name, rows[name])]
     if problems:
         session.error("\n".join(problems))
+
+
+def core_of(session: nox.Session, revision: str, version: str | None) -> Path:
+    """Build the wheel of thunder-core as it is here or in a commit, under another version if one is given."""
+    scratch = Path(session.create_tmp()).resolve() / re.sub(r"\W+", "-", f"core of {revision} {version or ''}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    sources = scratch / "packages" / CORE
+    if revision == HERE:
+        shutil.copytree(PACKAGES[CORE], sources, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        scratch.mkdir()
+        archive = str(scratch / "core.tar")
+        session.run("git", "archive", f"--output={archive}", revision, f"packages/{CORE}", external=True)
+        shutil.unpack_archive(archive, scratch)
+    files = {"version": sources / "pyproject.toml", "__version__": sources / "src" / "thunder" / "__init__.py"}
+    for name, path in files.items() if version else ():
+        text = re.sub(rf'(?m)^{name} = ".*"$', f'{name} = "{version}"', path.read_text("utf-8"), count=1)
+        path.write_text(text, encoding="utf-8")
+    session.run("python", "-m", "build", "--no-isolation", "--wheel", f"--outdir={scratch}", str(sources), silent=True)
+    (wheel,) = scratch.glob("*.whl")
+    return wheel
 
 
 def compare_range(session: nox.Session, name: str, outcomes: dict[str, str]) -> list[str]:
@@ -201,11 +221,13 @@ def compare_range(session: nox.Session, name: str, outcomes: dict[str, str]) -> 
     for version, outcome in outcomes.items():
         session.log(f"    {version}: {outcome}")
         number = version.split()[0]
-        if outcome.startswith(PASSED) != (number in allowed):
+        if outcome.startswith(PASSED) != allowed.contains(number, prereleases=True):
             wrong = f"does not contain {version}, with which it passes" if outcome.startswith(PASSED) else ""
             problems.append(f"{name}: its range {allowed} {wrong or f'contains {version}, but {outcome}'}")
-    if len({version.split()[0] for version in outcomes}) == 1:
-        session.log(f"    both have the version {number}, so a range cannot tell them apart")
+    if len({version.split()[0] for version in outcomes}) < len(outcomes):
+        session.log(
+            "    some have the same version, so a range cannot tell them apart: name others by REVISION=VERSION"
+        )
     return problems
 
 

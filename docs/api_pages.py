@@ -57,9 +57,11 @@ def names_page() -> str:
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         page = module_name.split(".")[1] if "." in module_name else "thunder"
-        text += f"\n## [`{module_name}`](../reference/{page}.md)\n\n| name | | |\n|---|---|---|\n"
+        text += f"\n## [`{module_name}`](../reference/{page}.md)\n\n| name | what it is |\n|---|---|\n"
         for name, kind, summary in public_names(module):
-            text += f"| `{name}` | {kind} | {summary} |\n"
+            shown = f"{name}()" if kind == "function" else name
+            says = ". ".join(filter(None, ("" if kind == "function" else f"*{kind.capitalize()}*", summary)))
+            text += f"| {{py:obj}}`{shown} <{module_name}.{name}>` | {says} |\n"
     return text
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import api_pages
+import docstrings
 import operator_page
 from docutils import nodes
 
@@ -49,33 +49,35 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 
 
-def _code_spans(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Our docstrings have Markdown's `code` and indented programs, which reStructuredText writes in other ways."""
-    text = re.sub(r"(?m)^((?! |\.\. ).*[^:\s]:?)\n\n(?=    \S)", r"\1\n\n.. code-block:: python\n\n", "\n".join(lines))
-    lines[:] = re.sub(r"(?<![`:\w])`([^`\n]+)`(?![`_])", r"``\1``", text).split("\n")
-
-
-def _own_docstrings_only(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """A class without a docstring of its own shows none, and not the one of `object` or `Enum`; nor do named fields."""
-    inherited = inspect.isclass(obj) and obj.__dict__.get("__doc__") is None
-    if inherited or (lines and lines[0].startswith("Alias for field number")):
-        lines.clear()
+# Kinds of cells by the least length of their text.
+CELLS = {"prose": 46, "phrase": 12}
+UNITS = "ms|µs|s|kB|KiB|MB|MiB|GB|GiB|TB|TB/s|MB/s|TFLOP/s|FLOPs|x|%"
 
 
 def _mark_cells(app: object, doctree: nodes.document, name: str) -> None:
-    """Give long code and prose in tables classes: site.css lets the one break, and keeps columns of the other wide."""
+    """Give long code, phrases and prose in tables classes: site.css says where they break, and how wide they are."""
     for entry in doctree.findall(nodes.entry):
-        if len(entry.astext()) > 45:
-            entry["classes"].append("prose")
+        length = len(entry.astext())
+        entry["classes"] += [kind for kind, least in CELLS.items() if length >= least][:1]
         for literal in entry.findall(nodes.literal):
             if len(literal.astext()) > 30:
                 literal["classes"].append("long")
+
+
+def _keep_units(app: object, doctree: nodes.document, name: str) -> None:
+    """Keep a number and its unit on one line."""
+    for text in list(doctree.findall(nodes.Text)):
+        kept = re.sub(rf"(\d) (?=(?:{UNITS})(?![\w/]))", "\\1\N{NO-BREAK SPACE}", text)
+        if kept != text and not isinstance(text.parent, (nodes.literal, nodes.literal_block)):
+            text.parent.replace(text, nodes.Text(kept))
 
 
 def setup(app) -> None:
     """Sphinx calls this."""
     operator_page.write(Path(app.srcdir) / "generated")
     api_pages.write(Path(app.srcdir) / "generated")
-    app.connect("autodoc-process-docstring", _own_docstrings_only)
-    app.connect("autodoc-process-docstring", _code_spans)
+    docstrings.hide_overloads()
+    app.connect("autodoc-process-docstring", docstrings.rst)
+    app.connect("autodoc-process-signature", docstrings.signature)
     app.connect("doctree-resolved", _mark_cells)
+    app.connect("doctree-resolved", _keep_units)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the committed pictures of the documentation: `python docs/draw_pictures.py` writes docs/pictures/*.svg.
 
-The charts (chart_pictures.py) show the numbers of docs/measurements/*.json, which stand in docs/performance.md, too.
-Each picture is a card with a background of its own, which follows the colors that the reader prefers: it is readable on
-any page.
+The charts (chart_pictures.py) show the numbers of docs/measurements/*.json, which stand on the pages of
+docs/performance, too. Each picture is a card with a background of its own, which follows the colors that the reader
+prefers: it is readable on any page.
 """
 
 from __future__ import annotations

@@ -168,6 +168,8 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
             continue
         candidates[name] = candidate
         rows[name] = {"first": first, "loss": losses[-1]}
+        if rank == 0:
+            print(f"{name}: first step {first:.1f} s", file=sys.stderr)  # what is known if the run is cut off
     for _ in range(args.steps):
         for candidate in candidates.values():
             gc.collect()

@@ -147,7 +147,7 @@ class Report:
     def markdown(self) -> str:
         """Return the table."""
         barred = any(row.bars for row in self.rows)
-        head = ["what", *self.columns, *(["ratio and bar"] if barred else [])]
+        head = ["what", *self.columns, *(["ratio and target"] if barred else [])]
         lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
         for row in self.rows:
             cells = [row.cells.get(name, "") for name in self.columns]

@@ -83,7 +83,9 @@ def measured(how: str, args: argparse.Namespace, folder: str, **variables: str) 
     done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
-    return json.loads(done.stdout.rpartition("FOUND")[2])  # type: ignore[no-any-return]
+    found: dict[str, Any] = json.loads(done.stdout.rpartition("FOUND")[2])
+    print(f"{how}: {found}", file=sys.stderr)  # what is known if the run is cut off
+    return found
 
 
 def verify_speed(folder: str) -> tuple[float, int]:

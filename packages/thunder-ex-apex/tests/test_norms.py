@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.toolkit.testing import repeats
+from thunder_ex_apex import samples
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 SHAPES = (((3, 4), (4,)), ((2, 3, 4), (3, 4)), ((7,), (7,)), ((5, 33), (33,)), ((3, 1030), (1030,)))
@@ -93,3 +94,18 @@ def test_deterministic_algorithms(norm: Any, device: str) -> None:
     f = thunder.jit(lambda x, w: norm(x, w.shape, w, *extra), executors=["apex_norm"])
     assert repeats(f, x, w)
     assert "apex_" in str(thunder.last_traces(f)[-1])
+
+
+def test_gradients_of_the_operators(device: str) -> None:
+    """Also those of statistics and of gradients, with the references of the conformance suite."""
+    for info in samples.norm_opinfos():
+        for sample in info.sample_inputs(device, torch.float32, requires_grad=True):
+            found = thunder.jit(info.symbol, executors=["apex_norm"])(*sample.args, **sample.kwargs)
+            expected = info.torch_reference(*sample.args, **sample.kwargs)
+            pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b is not None]
+            assert [a.requires_grad for a, _ in pairs] == [b.requires_grad for _, b in pairs], info.name
+            leaves = [x for x in sample.args if isinstance(x, torch.Tensor) and x.requires_grad]
+            sums = [sum(x.square().sum() for x in xs) for xs in zip(*pairs)]
+            gradients = [torch.autograd.grad(x, leaves, materialize_grads=True) for x in sums]
+            for mine, right in (*pairs, *zip(*gradients)):
+                torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-4, msg=info.name)

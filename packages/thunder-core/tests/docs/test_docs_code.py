@@ -105,7 +105,8 @@ def test_run_page(old: str, new: str, complaint: str, tmp_path: Path) -> None:
 # -- what else a page tells its reader to type ------------------------------------------------------------------------
 PAGES = [
     ROOT / "README.md",
-    *(page for folder in ("", "howto/", "tutorials/") for page in sorted(ROOT.glob(f"docs/{folder}*.md"))),
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/[!_]*/*.md")),
 ]
 
 

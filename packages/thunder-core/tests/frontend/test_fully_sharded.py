@@ -15,10 +15,14 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 COMPILED = (
     "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
     "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed", "second_dimension",
-    "factor",
+    "factor", "accumulating", "accumulating_later", "accumulating_bfloat16", "accumulating_all_bfloat16",
+    "flag_set_before_backward",
 )  # fmt: skip
+# Without gradients, and with gradients that are reduced, that are not, and that are reduced with those before.
+PROGRAMS = {
+    "accumulating": 3, "accumulating_later": 4, "accumulating_bfloat16": 3, "accumulating_all_bfloat16": 3
+}  # fmt: skip
 PARTLY_EAGER = {
-    "accumulating": "set_requires_gradient_sync", "accumulating_later": "set_requires_gradient_sync",
     "unsharded_by_hand": "not sharded at the moment", "unused": "2 parameters of a sharded module",
     "offloaded": "offload policy", "grouped": "shards together",
 }  # fmt: skip
@@ -41,7 +45,12 @@ def test_training_is_equal_to_the_bit(found: list[dict[str, Any]], name: str) ->
 def test_the_module_is_one_program(found: list[dict[str, Any]], name: str) -> None:
     for report in found:
         assert report[name]["reason"] is None
-        assert report[name]["misses"] == 2  # with and without gradients
+        assert report[name]["misses"] == PROGRAMS.get(name, 2)  # with and without gradients
+
+
+def test_gradients_that_wait_since_the_forward_are_not_forgotten(found: list[dict[str, Any]]) -> None:
+    for report in found:
+        assert report["two_forwards_first"].startswith("gradients that wait for their reduction")
 
 
 def test_a_rank_that_compiles_alone(found: list[dict[str, Any]]) -> None:
@@ -71,7 +80,7 @@ def test_what_is_not_supported_runs_eagerly_and_says_so(found: list[dict[str, An
 
 def test_four_ranks(tmp_path: Path) -> None:
     """The order in which gloo adds the values of four ranks is eager mode's, also with replicas of shards."""
-    names = ("resharded", "bfloat16", "hybrid", "halves")
+    names = ("resharded", "accumulating_bfloat16", "hybrid", "flag_set_before_backward", "halves")
     for report in reports("ranks_sharded.py", 4, tmp_path, *names):
         assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
         assert all(report[name]["reason"] is None for name in names)
@@ -85,16 +94,24 @@ RANDOM = tuple([f"random{seed}" for seed in range(6)])
 @pytest.mark.parametrize("size", [2, 4])
 def test_over_tensor_parallelism(tmp_path: Path, size: int) -> None:
     """One program with collectives of both mesh dimensions. Gradients whose summands torch adds first may round."""
-    names: tuple[str, ...] = ("mlp_kept", "mlp_bfloat16", "mlp_frozen", "tensor", "sequence", *RANDOM)
+    names: tuple[str, ...] = (
+        "mlp_kept",
+        "mlp_bfloat16",
+        "mlp_frozen",
+        "mlp_accumulating",
+        "tensor",
+        "sequence",
+        *RANDOM,
+    )
     if size == 4:
         names = ("mlp", "checkpoints", *RANDOM[:2])
     for report in reports("ranks_2d.py", size, tmp_path, *names):
         assert max(report.pop("checkpoints", {"": 0.0}).values()) < 1e-12
         for name, found in report.items():
-            assert (found["reason"], found["misses"]) == (None, 1), name
+            assert (found["reason"], found["misses"]) == (None, 1 + (name == "mlp_accumulating")), name
             assert found["equal"] if name.startswith("mlp") else found["difference"] < 1e-12, name
             forward, backward = found["collectives"]
-            if name in RANDOM:
+            if name in (*RANDOM, "mlp_accumulating"):  # the last gradients of the latter are not reduced
                 continue
             assert any(x.startswith("tp ") for x in forward) and backward.count("reduce_scatter") >= 3
             if name == "tensor":  # one sum of each kind of layer in forward, and one in backward

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from processes import reports
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
+# Earlier versions of torch form a first bucket of 1 MiB also with a smaller `bucket_cap_mb`.
+BUCKETS = 2 if hasattr(torch.nn.parallel.distributed, "_BucketCapacityConfig") else 1
 CASES = {
     "hand_written": (["all_reduce"] * 8, ["all_reduce"]),
-    "data_parallel": (["all_reduce"] * 2, ["all_reduce"] * 2),  # its buckets stay as they are
+    "data_parallel": (["all_reduce"] * BUCKETS, ["all_reduce"] * BUCKETS),  # its buckets stay as they are
     "sharded": (["all_gather"] * 3 + ["reduce_scatter"] * 3, ["all_gather"] + ["reduce_scatter"]),
     "scattered": (["reduce_scatter"] * 3 + ["all_reduce"] * 2, ["reduce_scatter", "all_reduce"]),
 }
@@ -41,7 +45,9 @@ def test_ranks_that_merge_otherwise_are_an_error(found: list[dict[str, Any]]) ->
 
 
 def test_a_rank_that_runs_eagerly_after_another_one_merged_is_an_error(found: list[dict[str, Any]]) -> None:
-    assert "Timed out" in found[0]["eager_second"]  # it waits for rank 1, until the timeout of the group
+    assert re.search(
+        "Timed out|timeout", found[0]["eager_second"]
+    )  # it waits for rank 1, until the timeout of the group
     assert "runs eagerly in this call, and its collectives are merged on rank 0" in found[1]["eager_second"]
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as differentiable
-from processes import main
+from processes import DEVICE, main
 
 import thunder
 from thunder.core.symbol import OpTags
@@ -450,7 +450,7 @@ class Block(torch.nn.Module):
         return self.two(h)
 
 
-CASES["module"] = Block()
+CASES["module"] = Block().to(DEVICE)
 
 
 def run(fn: Callable[..., Any], name: str, rank: int) -> list[Any]:
@@ -501,4 +501,4 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(all_cases)
+    main(all_cases, on_device=True)

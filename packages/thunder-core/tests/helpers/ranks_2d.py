@@ -109,6 +109,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mlp_kept": {"make": mlp, "reshard_after_forward": False},
     "mlp_bfloat16": {"make": mlp, "mp_policy": HALF},
     "mlp_frozen": {"make": mlp, "frozen": "0.up.weight"},
+    "mlp_accumulating": {"make": mlp, "mp_policy": HALF, "accumulating": True},
     "tensor": {"make": language_model, "dtype": torch.float64},
     "sequence": {"make": lambda mesh: language_model(mesh, sequence=True), "dtype": torch.float64},
 }
@@ -131,11 +132,14 @@ def local(x: Any) -> Any:
     return None if x is None else x.to_local().detach().clone()
 
 
-def train(module: Any, run: Any, optimizer: Any, mesh: Any, steps: int, seed: int = 0) -> list[list[Any]]:
+def train(
+    module: Any, run: Any, optimizer: Any, mesh: Any, steps: int, seed: int = 0, accumulating: bool = False
+) -> list[list[Any]]:
     """Train for some steps, and return losses, gradients and parameters after each of them."""
     generator = torch.Generator().manual_seed(seed + mesh["dp"].get_local_rank())  # ranks of "tp" have the same data
     states = []
-    for _ in range(steps):
+    for i in range(steps):
+        module.set_requires_gradient_sync(not accumulating or i % 2 == 1)
         first = next(module.parameters())
         if isinstance(module, Model):
             out = run(torch.randint(0, 8, (2, 4), generator=generator).to(DEVICE))
@@ -144,8 +148,9 @@ def train(module: Any, run: Any, optimizer: Any, mesh: Any, steps: int, seed: in
         loss = out.square().mean()
         loss.backward()
         states.append([loss.detach().clone(), *[local(p.grad) for p in module.parameters()]])
-        optimizer.step()
-        optimizer.zero_grad()
+        if not accumulating or i % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
         states[-1] += [local(p) for p in module.parameters()]
     return states
 
@@ -161,11 +166,12 @@ def differences(one: Any, two: Any) -> float:
 
 
 def case(options: dict[str, Any], mesh: Any) -> dict[str, Any]:
-    runs = []
+    runs, options = [], dict(options)
+    accumulating = options.pop("accumulating", False)
     for jit in (lambda f: f, thunder.jit):
         module: Any = sharded(mesh, **options)
         run = jit(module)
-        runs.append(train(module, run, optimizer_of(module), mesh, STEPS))
+        runs.append(train(module, run, optimizer_of(module), mesh, STEPS, accumulating=accumulating))
     stats = thunder.compile_stats(run)
     traces = [] if stats.partly_eager else [thunder.last_traces(run)[-1], thunder.last_backward_traces(run)[-1]]
     collectives = [[op for op in t.bound_symbols if OpTags.COLLECTIVE in op.sym.tags] for t in traces]

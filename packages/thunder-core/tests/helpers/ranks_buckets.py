@@ -8,14 +8,13 @@ the program as written and of the program with buckets, and the errors of ranks 
 from __future__ import annotations
 
 import copy
-import datetime
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from processes import main
-from ranks_differ import error_of
+from ranks_differ import error_of, groups_of_one_second
 from torch.distributed import distributed_c10d
 
 import thunder
@@ -133,7 +132,7 @@ def run(rank: int, size: int) -> Any:
 def differences(rank: int) -> dict[str, Any]:
     """Ranks that merge otherwise, and a rank that runs a function eagerly after or before the other merges."""
     x, found = torch.ones(3) * (rank + 1), {}
-    groups = [dist.new_group(timeout=datetime.timedelta(seconds=1)) for _ in range(2)]
+    groups = groups_of_one_second(2)
     store = distributed_c10d._get_default_store()
     for fn, group, second in zip((needs_it_on_one, eager_second, eager_first), [*groups, dist.group.WORLD], (1, 1, 0)):
         jitted = thunder.jit(fn, bucketing="exact", check_ranks=False)
@@ -144,4 +143,4 @@ def differences(rank: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(run)
+    main(run, on_device=True, blocking=True)

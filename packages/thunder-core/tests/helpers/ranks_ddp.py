@@ -249,4 +249,4 @@ def around_a_module(rank: int, inside: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(all_cases)
+    main(all_cases, on_device=True)

@@ -81,12 +81,19 @@ def error_of(fn: Any, *args: Any) -> str:
     return ""
 
 
+def groups_of_one_second(count: int) -> list[Any]:
+    """Create groups of all ranks with a short timeout, and connect them: NCCL would wait for the connection forever."""
+    groups = [dist.new_group(timeout=datetime.timedelta(seconds=1)) for _ in range(count)]
+    for group in groups:
+        dist.all_reduce(torch.ones(1), group=group)
+    return groups
+
+
 def later_calls(rank: int) -> dict[str, Any]:
     """Differences that come up after the first call."""
     found: dict[str, Any] = {}
     x = torch.arange(1.0, 4.0)
-    briefly = datetime.timedelta(seconds=1)
-    groups = [dist.new_group(timeout=briefly) for _ in range(3)]
+    groups = groups_of_one_second(3)
     jitted = thunder.jit(decided, check_ranks=True)
     found["decided_alike"] = error_of(jitted, x, groups[0])
     found["decided"] = error_of(jitted, x * (1 if rank == 0 else -1), groups[0])
@@ -118,4 +125,4 @@ def run(rank: int, size: int) -> Any:
 
 
 if __name__ == "__main__":
-    main(run)
+    main(run, on_device=True, blocking=True)

@@ -35,4 +35,4 @@ def run(rank: int, size: int) -> Any:
 
 
 if __name__ == "__main__":
-    main(run)
+    main(run, on_device=True)

@@ -132,6 +132,9 @@ CASES: dict[str, dict[str, Any]] = {
     "called_without_gradients_first": {"looks_ahead": True},
     "accumulating": {},
     "accumulating_later": {},
+    "accumulating_bfloat16": {"mp_policy": HALF, "frozen": True, "tied": True, "units_checkpointed": True},
+    "accumulating_all_bfloat16": {"mp_policy": ALL_HALF, "reshard_after_forward": False},
+    "flag_set_before_backward": {"mp_policy": HALF},
     "unsharded_by_hand": {},
     "units_checkpointed": {"units_checkpointed": True},
     "all_checkpointed": {"all_checkpointed": True},
@@ -157,11 +160,12 @@ def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], A
     for step in range(STEPS):
         if name == "unsharded_by_hand" and step == 1:
             module.unshard()
-        reduces = not name.startswith("accumulating") or step % 2 == (name == "accumulating")
-        module.set_requires_gradient_sync(reduces)
+        reduces = step % 2 == (name != "accumulating_later") or not name.startswith(("accumulating", "flag"))
+        module.set_requires_gradient_sync(reduces and not name.startswith("flag"))
         rows = 3 + step * (name == "retraces_alone") * dist.get_rank()  # the last rank has other shapes in each step
         x = torch.randn(rows, 6, generator=generator).to(DEVICE, CASES[name].get("dtype", torch.float32))
         loss = run(x).square().mean()
+        module.set_requires_gradient_sync(reduces)
         loss.backward()
         state = [loss.detach().clone()]
         if reduces:
@@ -186,7 +190,25 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
                 "reason": stats.partly_eager,
                 "backward": backward,
             }  # fmt: skip
+    if not wanted:
+        found["two_forwards_first"] = two_forwards_first()
     return found
+
+
+def two_forwards_first() -> str:
+    """Leave gradients to the next backward that its forward does not know. Return the error."""
+    module: Any = sharded()
+    run, losses, x = thunder.jit(module), [], torch.ones(3, 6).to(DEVICE)
+    for reduces in (False, True):
+        module.set_requires_gradient_sync(reduces)
+        losses.append(run(x).sum())
+    try:
+        for reduces, loss in zip((False, True), losses):
+            module.set_requires_gradient_sync(reduces)
+            loss.backward()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def _backward(jitted: Any) -> list[str]:

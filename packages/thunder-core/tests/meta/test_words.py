@@ -121,7 +121,7 @@ def texts() -> Iterator[tuple[str, str]]:
         for path in ROOT.glob(pattern):
             if path.name not in KEPT:
                 yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-    for pattern in ("README.md", "docs/*.md", "docs/tutorials/*.md", "packages/*/README.md"):
+    for pattern in ("README.md", "docs/*.md", "docs/[a-z]*/*.md", "packages/*/README.md"):
         for path in ROOT.glob(pattern):
             yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 

@@ -154,6 +154,26 @@ def test_auto(measured: dict[str, Any], times: dict[str, Any], reason: str) -> N
     assert reason in thunder.explain(fast)
 
 
+def test_auto_decides_again(measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After more and more calls: what the first calls measure may not be typical."""
+    monkeypatch.setattr("thunder.transforms.captured_region._AGAIN", (5, 10))
+    measured.update(host=2.0, idle=False)
+
+    def graphs(calls: int, fast: Any) -> int:
+        """Return how often the stretch was captured after some calls more."""
+        for _ in range(calls):
+            torch.testing.assert_close(fast(x := torch.randn(4, 4), w), chain(x, w))
+        (region,) = [op.sym.fn for op in thunder.last_traces(fast)[-1].bound_symbols if "CUDAGraph" in op.sym.name]
+        return int(region.captures)
+
+    fast, never, w = thunder.jit(chain, executors=["torch"]), thunder.jit(chain, executors=["torch"]), torch.ones(4, 4)
+    assert graphs(6, fast) == graphs(60, never) == 0
+    measured["host"] = 5.0
+    assert graphs(3, fast) == 0
+    assert graphs(20, fast) == 1
+    assert graphs(60, never) == 0  # it was decided as often as it may be
+
+
 def test_auto_waits_for_the_stretches_before(measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs that move, and would be copied, have constant addresses as soon as a graph computes them."""
     monkeypatch.setattr("thunder.transforms.captured_region._MOST_COPIED", 8)

@@ -9,18 +9,22 @@ module contains all uses of Triton's private interfaces.
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 import triton
+from triton.runtime import build
 
 from thunder.toolkit.launch import current_cuda_device, current_stream, increment_versions, new_tensor, no_device
 from thunder_ex_triton.environment import interpreting
 
 __all__ = [
     "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks",
-    "increment_versions", "is_watched", "kernel", "new_tensor", "power_of_two",
+    "increment_versions", "is_watched", "kernel", "load_apart", "new_tensor", "power_of_two",
 ]  # fmt: skip
 
 INTERPRETED = interpreting()  # Triton reads this when a kernel is declared, not when the kernel is launched
@@ -104,6 +108,27 @@ class Kernel:
             return
         launch, fixed = found
         launch(*grid, 1, current_stream(device), *fixed, *addresses, *numbers)
+
+
+def load_apart(load: Callable[[str, str], ModuleType]) -> Callable[[str, str], ModuleType]:
+    """Wrap Triton's function that loads launchers, so that threads do not exchange them.
+
+    In Triton 3.6, launchers of all signatures are C extensions with one name. If a file is loaded again, CPython does
+    not make a module, but writes the file's function to the module in `sys.modules`. Triton then reads the function
+    from there, where another thread may have written its own.
+    """
+    lock = threading.Lock()
+
+    def load_alone(name: str, path: str) -> ModuleType:
+        with lock:
+            sys.modules.pop(name, None)
+            return load(name, path)
+
+    return load_alone
+
+
+if triton.__version__.startswith("3.6."):
+    build._load_module_from_path = load_apart(build._load_module_from_path)
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:

@@ -26,7 +26,7 @@ from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
 from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
-from thunder.capture.higher_order.fully_sharded import refuse_held, writes_to_units
+from thunder.capture.higher_order.fully_sharded import leave_backward_to_caller, writes_to_units
 from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
 from thunder.capture.reads.torch_functions import guard_functions_of_torch
@@ -232,7 +232,7 @@ class CaptureSession:
             recorder.end_watch()  # exiting the contexts must not be recorded
             finish_collectives(self.tracer)
             finish_dtensors(self.tracer)
-            refuse_held(self.tracer)
+            leave_backward_to_caller(self.tracer)
         recorder.finish()
         return result
 

@@ -68,7 +68,8 @@ def _here(ours: Callable[..., Any], original: Callable[..., Any]) -> Any:
 class _CompilingHere:
     """Replaces `torch.compiler`'s flag: true on the tracing thread.
 
-    For optimizers it is false: their code for compilers computes with other roundings than eager mode.
+    For optimizers it is false: their code for compilers computes with other roundings than eager mode. Sharded modules
+    (`fully_shard`) refuse to initialize themselves where it is true.
     """
 
     def __init__(self, thread: int, before: Any):
@@ -79,7 +80,7 @@ class _CompilingHere:
         if threading.get_ident() != self.thread:
             return bool(self.before)
         asked_by = sys._getframe(2).f_globals.get("__name__", "")  # the frame between is `is_compiling`
-        return not asked_by.startswith("torch.optim.")
+        return not asked_by.startswith(("torch.optim.", "torch.distributed.fsdp."))
 
 
 def _is_compiling() -> bool:

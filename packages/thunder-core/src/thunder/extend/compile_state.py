@@ -18,12 +18,12 @@ __all__ = ["Compilation", "compilation", "compiling", "put"]
 
 @dataclass(frozen=True)
 class Compilation:
-    """options: the user's compile options, of all plugins.
+    """What executors and passes can read while a function is compiled.
 
+    options: the user's compile options, of all plugins.
     state: the state that the jitted function stores in addition to its programs. It consists of dicts of tensors, by
       the name of their owner. The state is copied and pickled with the jitted function, but is not part of any
       `state_dict()`.
-
     measurements: the choices that measurements decide (`thunder.extend.measuring.Measurements`, which imports this
       module); None without the option `measured`.
     """

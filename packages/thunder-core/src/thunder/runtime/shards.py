@@ -6,15 +6,24 @@ A *unit* is what torch calls a parameter group: the parameters that one call of 
 
 from __future__ import annotations
 
+import functools
+import math
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch.nn import functional as F
 
 from thunder.core.layouts import Layout, Partial
 from thunder.runtime.kernels import dtensors
 
-__all__ = ["layout_of_whole", "local_shards", "plan_of_unit", "sharded_parameters", "units_of"]
+__all__ = [
+    "Shape", "factors_of_unit", "flat_gradients", "gradient_receivers", "gradients_of_shards", "groups_of_unit",
+    "layout_of_whole", "local_shards", "padded", "plan_of_unit", "shape_of", "sharded_parameters", "units_of", "waits",
+    "whole_of",
+]  # fmt: skip
 
 # Settings of a unit that decide how it communicates. Not all versions of torch have all of them.
 _SETTINGS = (
@@ -40,8 +49,92 @@ def local_shards(module: Any, i: int) -> list[torch.Tensor]:
 
     Like parameters, they require grad also where gradients are disabled.
     """
+    unit = units_of(module)[i]
     with torch.enable_grad():
-        return [p.sharded_param.to_local() for p in units_of(module)[i].fsdp_params]
+        found = [p.sharded_param.to_local() for p in unit.fsdp_params]
+    for p, local in zip(unit.fsdp_params, found):
+        if local.requires_grad:
+            local.register_hook(functools.partial(_reduced, p, p.unsharded_accumulated_grad))
+    return found
+
+
+def _reduced(p: Any, waiting: torch.Tensor | None, gradient: torch.Tensor) -> None:
+    """Note that a caller's `backward()` has reduced a gradient, with those that waited for it in the forward."""
+    if p.unsharded_accumulated_grad is not waiting:
+        raise RuntimeError(
+            "gradients that wait for their reduction (set_requires_gradient_sync) changed between the forward and the "
+            "backward() of a jitted module that is sharded by fully_shard. Call backward() before the forward that "
+            "reduces them, or jit the whole step"
+        )
+    p.unsharded_accumulated_grad = None
+
+
+def gradient_receivers(unit: Any) -> list[torch.Tensor]:
+    """Return stand-ins for the whole parameters of a unit that are trained.
+
+    The gradients that a caller's `backward()` gives them wait in the unit until others are reduced.
+    """
+    with torch.enable_grad():
+        return list(_Receivers.apply(torch.zeros((), requires_grad=True), unit))
+
+
+class _Receivers(torch.autograd.Function):
+    """Tensors of one element in memory, with the shapes of whole parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, unit: Any) -> tuple[torch.Tensor, ...]:
+        ctx.unit, ctx.trained = unit, [p for p in unit.fsdp_params if p.sharded_param.requires_grad]
+        ctx.set_materialize_grads(False)
+        zeros = [torch.zeros((), dtype=_reduce_dtype(p), device=unit.device) for p in ctx.trained]
+        return tuple([x.expand(p._orig_size) for x, p in zip(zeros, ctx.trained)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, None]:  # type: ignore[override]
+        for p, gradient in zip(ctx.trained, gradients):
+            if gradient is not None:
+                _keep(p, gradient)
+        if ctx.unit.reduce_grads:  # set_requires_gradient_sync was called between forward and backward
+            _reduce_waiting(ctx.unit)
+        return None, None
+
+
+def _keep(p: Any, gradient: torch.Tensor) -> None:
+    """Add the gradient of a whole parameter to those that are not reduced yet."""
+    found = gradient.detach()
+    layout = layout_of_whole(p) if p.is_dtensor else None
+    if layout is not None:
+        found = dtensors.dtensor_of(found, layout)
+    waiting = p.unsharded_accumulated_grad  # not written in place: other tensors may share the memory of a gradient
+    p.unsharded_accumulated_grad = found if waiting is None else waiting + found
+
+
+def _reduce_waiting(unit: Any) -> None:
+    """Reduce the gradients that wait, and add them to those of the shards, as torch does."""
+    parameters = [p for p in unit.fsdp_params if p.unsharded_accumulated_grad is not None]
+    gradients = [getattr(g, "_local_tensor", g) for g in (p.unsharded_accumulated_grad for p in parameters)]
+    shapes, (_, group, replicas) = [shape_of(p) for p in parameters], groups_of_unit(unit)
+    before, after, scatter, reduce = factors_of_unit(unit)
+    with torch.no_grad():
+        flat = flat_gradients(gradients, shapes, group.size(), _reduce_dtype(parameters[0]), before)
+        total = flat.new_empty(flat.numel() // group.size())
+        dist.reduce_scatter_tensor(total, flat, getattr(dist.ReduceOp, scatter.upper()), group)
+        if replicas is not None:
+            dist.all_reduce(total, getattr(dist.ReduceOp, reduce.upper()), replicas)
+        for p, gradient in zip(parameters, gradients_of_shards(total, shapes, after)):
+            p.unsharded_accumulated_grad = None
+            found, present = p.to_sharded_dtensor(gradient), p.sharded_param.grad
+            p.sharded_param.grad = found if present is None else present + found
+
+
+def _reduce_dtype(p: Any) -> torch.dtype:
+    """Return the dtype in which the gradients of a parameter are reduced, and in which they wait for it."""
+    found: torch.dtype = p.reduce_dtype or p.param_dtype or p.orig_dtype
+    return found
+
+
+def waits(unit: Any) -> tuple[bool, ...]:
+    """Check which parameters of a unit have gradients that are not reduced yet."""
+    return tuple([p.unsharded_accumulated_grad is not None for p in unit.fsdp_params])
 
 
 def sharded_parameters(module: Any, i: int) -> list[torch.Tensor]:
@@ -73,21 +166,25 @@ def _plan_of(p: Any) -> tuple[Any, ...]:
     local, whole = p.sharded_param._local_tensor, getattr(p, "_unsharded_param", None)
     # torch gathers the padded data, which is other memory if the parameter was replaced.
     same = local.untyped_storage().data_ptr() == p._sharded_param_data.untyped_storage().data_ptr()
-    accumulated = getattr(p, "unsharded_accumulated_grad", None) is not None
     waiting = whole is not None and whole.grad is not None
     types = tuple([str(x) for x in (p.orig_dtype, p.param_dtype, p.reduce_dtype)])
     shapes = tuple(p._orig_size), tuple(p.sharded_size), tuple(p.padded_sharded_param_size)
     hooked = bool(p.sharded_param._post_accumulate_grad_hooks or p.sharded_param._backward_hooks)
     kind, placement = _kind_of(p), p.fsdp_placement.dim
-    return p.sharded_param.requires_grad, types, shapes, placement, kind, hooked, same, accumulated, waiting
+    return p.sharded_param.requires_grad, types, shapes, placement, kind, hooked, same, waiting
 
 
 def layout_of_whole(p: Any) -> Layout | None:
     """Return the layout that tensor parallelism gives to a parameter; None for one that a trace does not support."""
-    layout = dtensors.layout_of_spec(p._unsharded_dtensor_spec)
+    layout = dtensors.layout_of_spec(_spec_of_whole(p))
     if layout is None or layout.local_shape != tuple(p._orig_size):
         return None
     return None if any(isinstance(x, Partial) for x in layout.placements) else layout
+
+
+def _spec_of_whole(p: Any) -> Any:
+    """Return the spec that tensor parallelism gives to a parameter."""
+    return p._unsharded_dtensor_spec if hasattr(p, "_unsharded_dtensor_spec") else p._tp_spec  # torch 2.11
 
 
 def _kind_of(p: Any) -> Any:
@@ -99,5 +196,78 @@ def _kind_of(p: Any) -> Any:
         return "plain"
     if getattr(p.mesh_info, "is_spmd_mesh", False):
         return "same mesh"
-    spec = p._unsharded_dtensor_spec
+    spec = _spec_of_whole(p)
     return *dtensors.spec_key(spec), tuple(spec.shape)
+
+
+# -- parameters and their parts ---------------------------------------------------------------------------------------
+class Shape(NamedTuple):
+    """The shapes of a parameter."""
+
+    whole: tuple[int, ...]
+    shard: tuple[int, ...]  # on this rank
+    numel: int  # of the whole parameter
+    padded: int  # elements of a shard on all ranks
+    dim: int  # that is sharded
+    trained: bool
+    dtype: torch.dtype
+
+
+def shape_of(p: Any) -> Shape:
+    """Return the shapes of a parameter."""
+    whole, shard, trained = tuple(p._orig_size), tuple(p.sharded_size), p.sharded_param.requires_grad
+    padded, dim = p.padded_sharded_param_size.numel(), p.fsdp_placement.dim
+    return Shape(whole, shard, p._orig_size.numel(), padded, dim, trained, p.orig_dtype)
+
+
+def groups_of_unit(unit: Any) -> tuple[Any, Any, Any]:
+    """Return the process groups that gather shards, that reduce gradients, and of the replicas of a shard or None."""
+    mesh = unit.mesh_info
+    replicas = getattr(mesh, "replicate_process_group", None)
+    return mesh.shard_process_group, unit._reduce_scatter_process_group, replicas
+
+
+def factors_of_unit(unit: Any) -> tuple[Any, Any, str, str]:
+    """Return by what gradients are divided before and after they are reduced, and the two reductions."""
+    module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_collectives"]
+    sums = getattr(unit, "force_sum_reduction_for_comms", False)
+    dtype, factor = _reduce_dtype(unit.fsdp_params[0]), unit.gradient_divide_factor
+    found = module._get_gradient_divide_factors(*groups_of_unit(unit)[1:], dtype, unit.device.type, factor, sums)
+    scatter, reduce = (str(getattr(op, "op", op)).rpartition(".")[2].lower() for op in found[2:])
+    return found[0], found[1], scatter, reduce
+
+
+def whole_of(rows: torch.Tensor, p: Shape) -> torch.Tensor:
+    """Return a parameter, given the shards of all ranks."""
+    if p.dim == 0:
+        return rows.reshape(-1)[: p.numel].view(p.whole)
+    return torch.cat([row.reshape(p.shard) for row in rows.unbind(0)], p.dim)  # shards of the same shape
+
+
+def _rows_of(whole: torch.Tensor, p: Shape, size: int) -> torch.Tensor:
+    """Return the shards of all ranks, given a parameter or its gradient."""
+    if p.dim != 0:
+        whole = torch.cat(whole.chunk(size, p.dim), 0)
+    return padded(whole.reshape(-1), size * p.padded).view(size, -1)
+
+
+def flat_gradients(
+    gradients: Sequence[torch.Tensor], shapes: Sequence[Shape], size: int, dtype: torch.dtype, divisor: float | None
+) -> torch.Tensor:
+    """Return gradients of whole parameters as they are reduced: in one tensor with a part for each of `size` ranks."""
+    rows = [_rows_of(g, p, size).to(dtype) for g, p in zip(gradients, shapes)]
+    flat = torch.cat(rows, dim=1).reshape(-1)
+    return flat if divisor in (None, 1) else flat / divisor
+
+
+def gradients_of_shards(total: torch.Tensor, shapes: Sequence[Shape], divisor: float | None) -> list[torch.Tensor]:
+    """Return the gradients of this rank's shards from its part of the reduced gradients."""
+    if divisor not in (None, 1):
+        total = total / divisor
+    parts = total.split([p.padded for p in shapes])
+    return [part[: math.prod(p.shard)].view(p.shard).to(p.dtype) for part, p in zip(parts, shapes)]
+
+
+def padded(flat: torch.Tensor, numel: int) -> torch.Tensor:
+    """Return elements with zeros after them."""
+    return F.pad(flat, (0, numel - flat.shape[0])) if flat.shape[0] < numel else flat

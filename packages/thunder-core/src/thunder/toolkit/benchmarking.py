@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmarks of executors on a GPU: three timers, interleaved measurements, CUDA graphs, tables, and a script's frame.
 
-if __name__ == "__main__":
-    options = parser(__doc__).parse_args()
-    report(table(head, rows), options)
+A script ends with
+
+    if __name__ == "__main__":
+        options = parser(__doc__).parse_args()
+        report(table(head, rows), options)
 """
 
 from __future__ import annotations

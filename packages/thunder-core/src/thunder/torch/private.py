@@ -341,13 +341,6 @@ def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:
     return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
 
 
-def groups_of_unit(unit: Any) -> tuple[Any, Any, Any]:
-    """Return the process groups that gather shards, that reduce gradients, and of the replicas of a shard or None."""
-    mesh = unit.mesh_info
-    replicas = getattr(mesh, "replicate_process_group", None)
-    return mesh.shard_process_group, unit._reduce_scatter_process_group, replicas
-
-
 def halves_of_gather(unit: Any) -> tuple[Any, Any] | None:
     """Return the groups that gather shards in two steps, if a unit keeps its parameters on a part of the ranks.
 
@@ -357,16 +350,6 @@ def halves_of_gather(unit: Any) -> tuple[Any, Any] | None:
     if after is None or after is unit.mesh_info or after.mesh == unit.mesh_info.mesh:
         return None
     return after.replicate_process_group, after.shard_process_group
-
-
-def gradient_factors(unit: Any, groups: tuple[Any, Any], dtype: torch.dtype) -> tuple[Any, Any, str, str]:
-    """Return by what gradients are divided before and after they are reduced, and the two reductions."""
-    module: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_collectives"]
-    sums = getattr(unit, "force_sum_reduction_for_comms", False)
-    factor = unit.gradient_divide_factor
-    found = module._get_gradient_divide_factors(*groups, dtype, unit.device.type, factor, sums)
-    scatter, reduce = (str(getattr(op, "op", op)).rpartition(".")[2].lower() for op in found[2:])
-    return found[0], found[1], scatter, reduce
 
 
 def without_overrides(fn: Any, *args: Any) -> Any:

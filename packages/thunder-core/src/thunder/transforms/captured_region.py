@@ -6,7 +6,8 @@ captured for inputs of these sizes at these addresses, and nobody may read the r
 
 With `auto`, the first warm calls are measured. The stretch is captured if the GPU may wait for the host: the launches
 take at least half as long as the kernels, or the GPU has finished all earlier work when the stretch begins. The graph
-is kept if it is not slower.
+is kept if it is not slower. A decision against it is made again a few times, because first calls are not typical:
+other programs compile, and data loaders start.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ _SLOWER = 1.1
 _MOST_COPIED = 1 << 24
 # The number of calls in which inputs may still come to constant addresses, e.g. when other stretches are captured.
 _PATIENCE = 32
+# After how many calls to decide again whether to capture a stretch, after each decision against it.
+_AGAIN = (50, 500, 5000)
 # The bytes of a graph's memory from which on torch's cached memory is released before the capture.
 _RELEASED = 1 << 26
 
@@ -125,10 +128,10 @@ def by_kind(tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 class _Sized:
     """The state of a stretch for one combination of input sizes."""
 
-    __slots__ = ("conflicts", "fixed", "idle", "launch", "moves", "moving", "refused", "seen", "uncaptured", "waited",
-                 "watches")  # fmt: skip
+    __slots__ = ("conflicts", "fixed", "idle", "launch", "left", "moves", "moving", "refusals", "refused", "seen",
+                 "uncaptured", "waited", "watches")  # fmt: skip
 
-    def __init__(self, moving: Sequence[int]) -> None:
+    def __init__(self, moving: Sequence[int], refusals: int = 0) -> None:
         self.launch: Launch | None = None
         self.seen: list[Any] | None = None  # the addresses of the inputs at the capture, or before it in the last call
         self.moving = set(moving)  # indices of inputs whose addresses change
@@ -136,6 +139,8 @@ class _Sized:
         self.moves = 0
         self.conflicts = 0  # the number of calls in which the graph would have overwritten results of later graphs
         self.refused: str | None = None  # the reason not to capture
+        self.refusals = refusals  # the number of decisions not to capture before
+        self.left = _AGAIN[refusals] if refusals < len(_AGAIN) else -1  # refused calls until the next decision
         self.watches: list[Stopwatch] = []
         self.uncaptured: tuple[float, float] | None = None  # milliseconds of the host and the GPU
         self.waited = 0  # the number of calls that were not captured because inputs move
@@ -234,6 +239,10 @@ class CapturedRegion:
             self._full = len(self._sizes) >= GRAPHS
             if not self._full:
                 found = self._sizes[key] = _Sized(self.moving)
+        elif found.refused is not None:
+            found.left -= 1
+            if found.left == 0:
+                found = self._sizes[key] = _Sized(self.moving, found.refusals + 1)
         return found
 
     def _launch(self, found: _Sized, inputs: Sequence[Any], places: list[Any]) -> Launch | None:

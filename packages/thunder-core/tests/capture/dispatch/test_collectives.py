@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from processes import reports
+from processes import BACKEND, reports
 
 import thunder
 
@@ -72,6 +72,14 @@ EAGER = {
     "gathered_objects": "Pickler",
     "decided": "data-dependent",
 }
+FAILING: tuple[str, ...] = ()
+if BACKEND == "nccl":
+    # It concatenates nothing, `dist.nn` uses other collectives, and P2P operations are grouped.
+    COMPILED["coalesced"] = ("all_reduce", "all_reduce", "all_gather", "all_gather", "all_reduce", "all_reduce")
+    COMPILED["nn_all_gather"] = ("all_gather", "reduce_scatter")
+    del COMPILED["exchanged_pairwise"], EAGER["one_column"]
+    EAGER["exchanged_pairwise"] = "_start_coalescing"
+    FAILING = ("one_column",)  # NCCL rejects tensors that are not contiguous
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +89,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_each_case_is_expected(found: list[dict[str, Any]]) -> None:
-    assert list(found[0]) == list(found[1]) and set(found[0]) == {*COMPILED, *EAGER}
+    assert list(found[0]) == list(found[1]) and set(found[0]) == {*COMPILED, *EAGER, *FAILING}
 
 
-@pytest.mark.parametrize("name", [*COMPILED, *EAGER])
+@pytest.mark.parametrize("name", [*COMPILED, *EAGER, *FAILING])
 def test_collectives_are_as_eager_on_each_rank(found: list[dict[str, Any]], name: str) -> None:
     for report in found:
         assert report[name]["jitted"] == report[name]["eager"]
-        assert not any(isinstance(x, str) for x in report[name]["eager"])
+        assert all(isinstance(x, str) == (name in FAILING) for x in report[name]["eager"])
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -199,6 +199,8 @@ def replaced_collectives() -> list[tuple[Any, str, Any]]:
     module: Any = sys.modules.get("torch.distributed._functional_collectives")
     if hasattr(module, "_maybe_wrap_tensor"):
         found.append((module, "_maybe_wrap_tensor", torch.ops._c10d_functional.wait_tensor))
+    if hasattr(module, "_FromTorchTensor"):  # in torch 2.11, the function that wraps it with a gradient
+        found.append((module._FromTorchTensor, "apply", torch.ops._c10d_functional.wait_tensor))
     module = sys.modules.get("torch.distributed.nn.functional")
     if hasattr(module, "_not_supported_under_compile"):  # it raises an error if `torch.compiler.is_compiling()`
         found.append((module, "_not_supported_under_compile", _supported))

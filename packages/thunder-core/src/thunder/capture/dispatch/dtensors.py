@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Lifted
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
-from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
+from thunder.capture.tensors.tracer import Tracer, needs_grad
 from thunder.core import prims
 from thunder.core.events import current_log
 from thunder.core.layouts import NORM, Layout, Partial, Placement, Replicated, Sharded
@@ -54,10 +54,29 @@ __all__ = [
 _BORDER = (prims.local_of, prims.dtensor_of, prims.python_return, prims.python_del, prims.unpack_trivial)
 
 
+# The usual types of arguments.
+_NO_DTENSORS = {Handle, torch.Tensor, torch.nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device}
+
+
 def has_dtensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Check whether a call has DTensors among its arguments."""
     cls = _class()
-    return cls is not None and any(isinstance(x, cls) for x in tensors_in(args, kwargs))
+    return cls is not None and _holds(cls, (*args, *kwargs.values()), set())
+
+
+def _holds(cls: type, values: Collection[Any], seen: set[int]) -> bool:
+    """Look for a DTensor, which is asked for at each call: first by the types of all values at once."""
+    kinds = set(map(type, values))
+    if Handle in kinds and any(type(x) is Handle and x._class is cls for x in values):
+        return True
+    kinds -= _NO_DTENSORS
+    if not kinds:
+        return False
+    if any(issubclass(kind, cls) for kind in kinds):
+        return True
+    inner = [x for x in values if isinstance(x, (list, tuple, dict)) and id(x) not in seen]
+    seen.update(map(id, inner))  # a list or dict may contain itself
+    return any(_holds(cls, x.values() if isinstance(x, dict) else x, seen) for x in inner)
 
 
 def _class() -> Any:
@@ -91,7 +110,7 @@ def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
     """Return the local tensor of a DTensor that must have a layout's placements."""
     local, found = local_and_layout(tracer, x)
     if found.placements != layout.placements or found.mesh != layout.mesh:
-        fall_back("the program calls backward(), and the .grad of a DTensor has other placements")
+        fall_back("the program adds to the gradient of a DTensor that has other placements")
     return local
 
 

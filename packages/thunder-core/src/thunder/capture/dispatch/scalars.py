@@ -167,10 +167,9 @@ def once(tracer: Tracer, name: str, value: TensorProxy, make: Callable[[], Any])
 
 def _meaning(tracer: Tracer, value: TensorProxy) -> Any:
     """Return a key for how a value is computed. Two masks with equal keys have the same true elements."""
-    made = {name: bsym for scope in tracer.trace.scopes for bsym in scope for name in bsym.out_names}
 
     def of(p: Any, depth: int) -> Any:
-        bsym = made.get(p.name)
+        bsym = tracer.producer(p)
         if bsym is None or depth == 0 or has_effect(bsym) or len(bsym.out_names) != 1:
             return p.name
         return (bsym.sym.id, *[_written(a, lambda q: of(q, depth - 1)) for a in (bsym.args, bsym.kwargs)])

@@ -16,46 +16,36 @@ A shard is an input of the program: `to_local()` of the parameter, whose gradien
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn import functional as F
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.snapshots import Write
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
-from thunder.capture.dispatch.dtensors import dtensor
+from thunder.capture.dispatch.dtensors import dtensor, local_tensor
 from thunder.capture.higher_order.custom_function import apply_traced
 from thunder.capture.tensors.communication import Shard, Unit, Waiting
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
 from thunder.core.groups import Group
+from thunder.core.layouts import Layout
 from thunder.core.state import state
 from thunder.runtime import shards
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
 __all__ = [
-    "accumulate_whole", "finish_backward", "forward_ends", "gather_parameters", "held_units", "refuse_held",
-    "root_forward_begins", "set_gradient_sync", "writes_to_units",
+    "accumulate_whole", "finish_backward", "forward_ends", "gather_parameters", "held_units",
+    "leave_backward_to_caller", "root_forward_begins", "set_gradient_sync", "writes_to_units",
 ]  # fmt: skip
 
 
-class Shape(NamedTuple):
-    """The shapes of a parameter."""
-
-    whole: tuple[int, ...]
-    shard: tuple[int, ...]  # on this rank
-    numel: int  # of the whole parameter
-    padded: int  # elements of a shard on all ranks
-    dim: int  # that is sharded
-    trained: bool
-    dtype: torch.dtype
+_FUNCTIONS = Root(shards, title="thunder.runtime.shards")  # that prologues call
 
 
 class Plan(NamedTuple):
@@ -66,7 +56,7 @@ class Plan(NamedTuple):
     reducing: Group  # of the same ranks, that reduces gradients
     replicas: Group | None  # of the copies of a shard, with a two-dimensional mesh
     gathers_again: bool  # whether backward gathers the parameters again
-    parameters: list[Shape]
+    parameters: list[shards.Shape]
     gather_dtype: torch.dtype
     reduce_dtype: torch.dtype
     factors: tuple[float | None, float | None]  # by which gradients are divided before and after the reduction
@@ -124,8 +114,8 @@ def _is_current(tracer: Tracer, known: Unit) -> bool:
 
 
 def _versions(tracer: Tracer, unit: Any) -> list[int]:
-    shards = tracer.communication.shards
-    return [shards[id(p.sharded_param)].local._storage.version for p in unit.fsdp_params]
+    known = tracer.communication.shards
+    return [known[id(p.sharded_param)].local._storage.version for p in unit.fsdp_params]
 
 
 def forward_ends(tracer: Tracer, unit: Any, module: Any, inputs: Any, output: Any) -> Any:
@@ -156,8 +146,7 @@ def set_gradient_sync(tracer: Tracer, module: Any, requires_gradient_sync: bool,
 
 
 def _unit_source(tracer: Tracer, module: Any, i: int) -> Source:
-    units = Root(shards, "thunder.runtime.shards").attr("units_of")
-    return units.call((tracer.recorder.reached[id(module)].source,)).item(i)
+    return _FUNCTIONS.attr("units_of").call((tracer.recorder.reached[id(module)].source,)).item(i)
 
 
 def _reduces(tracer: Tracer, unit: Any) -> bool:
@@ -182,8 +171,11 @@ def writes_to_units(tracer: Tracer) -> list[Write]:
 def held_units(tracer: Tracer, values: Container[str]) -> list[Unit]:
     """Return the units that a `backward()` through `values` reaches, and that do not just reduce its gradients."""
     units = [x for x in tracer.communication.units if any(name in values for name in x.trained)]
-    waiting = tracer.communication.waiting
-    return [x for x in units if not _reduces(tracer, x.unit) or any(g is not None for g in waiting[id(x.unit)].now)]
+    return [x for x in units if not _reduces(tracer, x.unit) or _has_waiting(tracer, x.unit)]
+
+
+def _has_waiting(tracer: Tracer, unit: Any) -> bool:
+    return any(g is not None for g in _waiting(tracer, unit).now)
 
 
 def accumulate_whole(tracer: Tracer, known: Unit, gradients: Sequence[Handle]) -> list[tuple[Any, Handle]]:
@@ -192,15 +184,18 @@ def accumulate_whole(tracer: Tracer, known: Unit, gradients: Sequence[Handle]) -
     If the unit reduces gradients now, return the sharded parameters with the reduced gradients of their shards.
     """
     plan: Plan = known.plan
-    waiting = tracer.communication.waiting[id(known.unit)]
+    waiting = _waiting(tracer, known.unit)
     trained = [i for i, p in enumerate(plan.parameters) if p.trained]
     with TracingMode(), torch.no_grad():
+        before = _locals_of_waiting(tracer, known.unit)
         for i, g in zip(trained, gradients):
-            old = waiting.now[i]
-            waiting.now[i] = tracer.handle_of(g.to(plan.reduce_dtype) if old is None else old + g)
+            old, p = before[i], known.unit.fsdp_params[i]
+            new = tracer.handle_of(g.to(plan.reduce_dtype) if old is None else old + g)
+            waiting.now[i] = _as_parallelized(tracer, p, new)
         if not _reduces(tracer, known.unit):
             return []
-        reduced = _reduced(tracer, plan, [waiting.now[i] for i in trained])
+        now = _locals_of_waiting(tracer, known.unit)
+        reduced = _reduced(tracer, plan, [now[i] for i in trained])
     waiting.now = [None] * len(waiting.now)
     return [(known.unit.fsdp_params[i].sharded_param, tracer.handle_of(g)) for i, g in zip(trained, reduced)]
 
@@ -230,15 +225,20 @@ def _refuse_writes(known: Unit) -> None:
         fall_back("the program writes to a parameter of a sharded module (fully_shard) in its forward")
 
 
-def refuse_held(tracer: Tracer) -> None:
-    """Fall back if gradients that a caller's `backward()` computes are not just reduced."""
+def leave_backward_to_caller(tracer: Tracer) -> None:
+    """Fall back if a caller's `backward()` would not do with gradients what the forward has prepared."""
     for known in tracer.communication.units:
         _refuse_writes(known)
-        waiting = tracer.communication.waiting[id(known.unit)].now
-        if known.trained and (not _reduces(tracer, known.unit) or any(g is not None for g in waiting)):
+        if known.trained and known.reduces is not _reduces(tracer, known.unit):
             fall_back(
-                "the program calls a sharded module (fully_shard) that does not reduce its gradients "
-                "(set_requires_gradient_sync), and leaves backward() to its caller"
+                "the program calls set_requires_gradient_sync after the forward of a sharded module (fully_shard), and "
+                "leaves backward() to its caller"
+            )
+        waiting = tracer.communication.waiting.get(id(known.unit))
+        if known.trained and waiting is not None and any(x is not y for x, y in zip(waiting.before, waiting.now)):
+            fall_back(
+                "the program calls backward() for a sharded module (fully_shard) that does not reduce its gradients "
+                "yet, and leaves another backward() to its caller"
             )
 
 
@@ -250,22 +250,30 @@ def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
             fall_back(f"the program calls a sharded module (fully_shard) {reason}")
         plan = _plan(unit)
         locals_ = _read_shards(tracer, unit, module)
+        reduces = _reduces(tracer, unit)
+        waiting = _locals_of_waiting(tracer, unit) if grad and reduces else []
+        receivers = [] if not grad or reduces else _read_receivers(tracer, unit)
     with tracer.scope_of_part() as operations:  # in a checkpointed region, backward gathers as it does outside of it
-        handles = apply_traced(tracer, _Gathered, (plan, _first_half(tracer, plan, locals_), *locals_), {})
+        half = _first_half(tracer, plan, locals_)
+        handles = apply_traced(tracer, _Gathered, (plan, half, waiting, *locals_, *receivers), {})
         shown = [_as_parallelized(tracer, p, handle) for p, handle in zip(unit.fsdp_params, handles)]
     tracer.trace.scopes[0].extend(operations)
     for handle in shown:
         handle.__dict__["_is_param"] = True
     with tracer.recording():
         trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
-        return Unit(unit, plan, list(handles), shown, _versions(tracer, unit), trained, grad)
+        return Unit(unit, plan, list(handles), shown, _versions(tracer, unit), trained, grad, reduces)
 
 
 def _as_parallelized(tracer: Tracer, p: Any, handle: Handle) -> Handle:
     """Return the whole parameter as modules see it: a DTensor if tensor parallelism shards it."""
-    with tracer.recording():
-        layout = shards.layout_of_whole(p) if p.is_dtensor else None
+    layout = _layout_of_whole(tracer, p)
     return handle if layout is None else dtensor(tracer, handle, layout)
+
+
+def _layout_of_whole(tracer: Tracer, p: Any) -> Layout | None:
+    with tracer.recording():
+        return shards.layout_of_whole(p) if p.is_dtensor else None
 
 
 def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
@@ -282,15 +290,18 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         ("in a transform", bool(tracer.parts)),
         ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
-        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[8] for p in parameters)),
+        ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),
         ("that does not reduce its gradients among replicas", known["all_reduce_grads"] is not known["reduce_grads"]),
         ("with hooks on its all-reduce", known["_all_reduce_hook"] is not None),
         ("with an offload policy", classes[0] != "OffloadPolicy"),
         ("with its own collectives", not all(name.startswith("Default") for name in classes[1:3])),
-        ("with a factor for its gradients that the backend applies", sharded and "premul_sum" in _factors(unit)[2:]),
+        (
+            "with a factor for its gradients that the backend applies",
+            sharded and "premul_sum" in shards.factors_of_unit(unit)[2:],
+        ),
         (
             "with replicas of shards, that reshards its parameters to a part of the ranks",
-            sharded and meshes[1] not in (None, meshes[0]) and private.groups_of_unit(unit)[2] is not None,
+            sharded and meshes[1] not in (None, meshes[0]) and shards.groups_of_unit(unit)[2] is not None,
         ),
         ("whose parameters are of a subclass of torch.Tensor", any(p[4] == "subclass" for p in parameters)),
         ("whose parameters are DTensors on the mesh of the shards", any(p[4] == "same mesh" for p in parameters)),
@@ -305,31 +316,19 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
 
 
 def _plan(unit: Any) -> Plan:
-    groups = private.groups_of_unit(unit)
+    groups = shards.groups_of_unit(unit)
     first = unit.fsdp_params[0]
     gather_dtype = first.param_dtype or first.orig_dtype
     reduce_dtype = first.reduce_dtype or gather_dtype
-    before, after, scatter, reduce = _factors(unit)
+    before, after, scatter, reduce = shards.factors_of_unit(unit)
     gathering, reducing = group_named(groups[0]), group_named(groups[1])
     replicas = None if groups[2] is None else group_named(groups[2])
     again = unit.post_forward_mesh_info is not None
     halves = private.halves_of_gather(unit)
     halves = None if halves is None else (group_named(halves[0]), group_named(halves[1]))
-    shapes = [_shape(p) for p in unit.fsdp_params]
+    shapes = [shards.shape_of(p) for p in unit.fsdp_params]
     factors, reductions = (before, after), (scatter, reduce)
     return Plan(gathering, halves, reducing, replicas, again, shapes, gather_dtype, reduce_dtype, factors, reductions)
-
-
-def _factors(unit: Any) -> tuple[Any, Any, str, str]:
-    first = unit.fsdp_params[0]
-    dtype = first.reduce_dtype or first.param_dtype or first.orig_dtype
-    return private.gradient_factors(unit, private.groups_of_unit(unit)[1:], dtype)
-
-
-def _shape(p: Any) -> Shape:
-    whole, shard, trained = tuple(p._orig_size), tuple(p.sharded_size), p.sharded_param.requires_grad
-    padded, dim = p.padded_sharded_param_size.numel(), p.fsdp_placement.dim
-    return Shape(whole, shard, p._orig_size.numel(), padded, dim, trained, p.orig_dtype)
 
 
 def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
@@ -338,10 +337,9 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     if all(id(p.sharded_param) in known for p in unit.fsdp_params):
         return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
-    source = _unit_source(tracer, module, at[1])
-    functions = Root(shards, title="thunder.runtime.shards")
-    recorder.value(functions.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
-    read, sharded = functions.attr("local_shards").call(at), functions.attr("sharded_parameters").call(at)
+    tracer.communication.sources[id(unit)] = _unit_source(tracer, module, at[1])
+    recorder.value(_FUNCTIONS.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))
+    read, sharded = _FUNCTIONS.attr("local_shards").call(at), _FUNCTIONS.attr("sharded_parameters").call(at)
     found = private.without_overrides(shards.local_shards, module, at[1])
     for i, (p, local) in enumerate(zip(unit.fsdp_params, found)):
         recorder.value(sharded.item(i), p.sharded_param)
@@ -349,99 +347,112 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
         known[id(p.sharded_param)] = Shard(p.sharded_param, tracer.handle_of(local))
         if any(x.tensor is p.sharded_param and x.handle._local is not None for x in tracer.inputs):
             fall_back("the program reads sharded parameters (fully_shard) before it calls their module")
-    waiting: list[Handle | None] = []
-    for j, p in enumerate(unit.fsdp_params):
-        gradient = p.unsharded_accumulated_grad
-        if gradient is not None:
-            recorder.value(source.attr("fsdp_params").item(j).attr("unsharded_accumulated_grad"), gradient)
-        waiting.append(None if gradient is None else tracer.handle_of(gradient))
-    tracer.communication.waiting[id(unit)] = Waiting(unit, source, waiting)
     return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
 
 
-def _first_half(tracer: Tracer, plan: Plan, shards: Sequence[Any]) -> Any:
+def _read_receivers(tracer: Tracer, unit: Any) -> list[Handle]:
+    """Make stand-ins for the trained parameters inputs of the program: they get the gradients that are not reduced."""
+    known = tracer.communication.receivers.get(id(unit))
+    if known is not None:
+        return known
+    source = _FUNCTIONS.attr("gradient_receivers").call((tracer.communication.sources[id(unit)],))
+    found = private.without_overrides(shards.gradient_receivers, unit)
+    for j, x in enumerate(found):
+        tracer.recorder.tensor_found(source.item(j), x)
+    tracer.communication.receivers[id(unit)] = [tracer.handle_of(x) for x in found]
+    return tracer.communication.receivers[id(unit)]
+
+
+def _waiting(tracer: Tracer, unit: Any) -> Waiting:
+    """Return the gradients of a unit that are not reduced yet, which are inputs of the program."""
+    known = tracer.communication.waiting.get(id(unit))
+    if known is not None:
+        return known
+    source, found = tracer.communication.sources[id(unit)], []
+    with tracer.recording():
+        tracer.recorder.value(_FUNCTIONS.attr("waits").call((source,)), shards.waits(unit))
+        for j, p in enumerate(unit.fsdp_params):
+            gradient = p.unsharded_accumulated_grad
+            if gradient is not None:
+                at = source.attr("fsdp_params").item(j).attr("unsharded_accumulated_grad")
+                tracer.recorder.value(at, gradient)
+            found.append(None if gradient is None else tracer.handle_of(gradient))
+    tracer.communication.waiting[id(unit)] = known = Waiting(unit, source, found)
+    return known
+
+
+def _locals_of_waiting(tracer: Tracer, unit: Any) -> list[Any]:
+    """Return the gradients of a unit that are not reduced yet; the local tensors of those that are DTensors."""
+    found: list[Any] = []
+    for p, x in zip(unit.fsdp_params, _waiting(tracer, unit).now):
+        layout = _layout_of_whole(tracer, p)
+        found.append(x if x is None or layout is None else local_tensor(tracer, x, layout))
+    return found
+
+
+def _first_half(tracer: Tracer, plan: Plan, locals_: Sequence[Any]) -> Any:
     """Gather what each part of the ranks keeps until backward; return None if there are no parts."""
     if plan.halves is None:
         return None
     with TracingMode(), torch.no_grad():
-        return _exchanged(tracer, prims.all_gather, _flat(plan, shards), plan.halves[0])
+        return _exchanged(tracer, prims.all_gather, _flat(plan, locals_), plan.halves[0])
 
 
 class _Gathered(torch.autograd.Function):
-    """The whole parameters of a unit, whose gradient reduces the gradients of all ranks."""
+    """The whole parameters of a unit, whose gradient reduces the gradients of all ranks.
+
+    `waiting` contains gradients that are reduced with them. If stand-ins for the parameters follow the shards, these
+    get the gradients instead, which are not reduced.
+    """
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, half: Any, *shards: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.plan = plan
-        rows = _rows_of_ranks(state.frontend, plan, half, shards)
+    def forward(ctx: Any, plan: Plan, half: Any, waiting: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.plan, ctx.waiting, ctx.keeps = plan, waiting, len(inputs) > len(plan.parameters)
+        rows = _rows_of_ranks(state.frontend, plan, half, inputs[: len(plan.parameters)])
         parts = rows.split([p.padded for p in plan.parameters], dim=1)
-        return tuple([_whole(part, p) for part, p in zip(parts, plan.parameters)])
+        return tuple([shards.whole_of(part, p) for part, p in zip(parts, plan.parameters)])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         plan: Plan = ctx.plan
         tracer: Any = state.frontend
-        reduced = iter(_reduced(tracer, plan, [g for g, p in zip(grads, plan.parameters) if p.trained]))
-        return None, None, *[next(reduced) if p.trained else None for p in plan.parameters]
+        trained = [i for i, p in enumerate(plan.parameters) if p.trained]
+        if ctx.keeps:
+            return *[None] * (3 + len(grads)), *[grads[i].to(plan.reduce_dtype) for i in trained]
+        waiting = ctx.waiting or [None] * len(grads)
+        whole = [grads[i] if waiting[i] is None else waiting[i] + grads[i] for i in trained]
+        reduced = dict(zip(trained, _reduced(tracer, plan, whole)))
+        return None, None, None, *[reduced.get(i) for i in range(len(grads))]
 
 
 def _exchanged(tracer: Any, gather: Any, flat: Any, group: Group) -> Any:
     return wait(tracer, start(tracer, "fully_shard", gather, flat, group))
 
 
-def _flat(plan: Plan, shards: Sequence[torch.Tensor]) -> torch.Tensor:
+def _flat(plan: Plan, locals_: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the concatenated shards of this process."""
-    return torch.cat([_padded(x.reshape(-1), p.padded).to(plan.gather_dtype) for x, p in zip(shards, plan.parameters)])
+    parts = [shards.padded(x.reshape(-1), p.padded) for x, p in zip(locals_, plan.parameters)]
+    return torch.cat([part.to(plan.gather_dtype) for part in parts])
 
 
-def _rows_of_ranks(tracer: Any, plan: Plan, half: Any, shards: Sequence[torch.Tensor]) -> Any:
+def _rows_of_ranks(tracer: Any, plan: Plan, half: Any, locals_: Sequence[torch.Tensor]) -> Any:
     """Return the concatenated shards of all ranks, one row for each rank."""
     again = prims.gather_shards if plan.gathers_again else prims.all_gather
     if plan.halves is None:
-        return _exchanged(tracer, again, _flat(plan, shards), plan.group).view(plan.group.size, -1)
+        return _exchanged(tracer, again, _flat(plan, locals_), plan.group).view(plan.group.size, -1)
     outer, inner = plan.halves
     rows = _exchanged(tracer, again, half, inner).view(inner.size, outer.size, -1)
     return rows.transpose(0, 1).reshape(plan.group.size, -1)
-
-
-def _whole(rows: torch.Tensor, p: Shape) -> torch.Tensor:
-    """Return a parameter, given the shards of all ranks."""
-    if p.dim == 0:
-        return rows.reshape(-1)[: p.numel].view(p.whole)
-    return torch.cat([row.reshape(p.shard) for row in rows.unbind(0)], p.dim)  # shards of the same shape
-
-
-def _rows(whole: torch.Tensor, p: Shape, size: int) -> torch.Tensor:
-    """Return the shards of all ranks, given a parameter or its gradient."""
-    if p.dim != 0:
-        whole = torch.cat(whole.chunk(size, p.dim), 0)
-    return _padded(whole.reshape(-1), size * p.padded).view(size, -1)
 
 
 def _reduced(tracer: Tracer, plan: Plan, grads: Sequence[Any]) -> list[torch.Tensor]:
     """Return the gradients of this process's shards, from those of the whole parameters that are trained."""
     size, (before, after) = plan.group.size, plan.factors
     trained = [p for p in plan.parameters if p.trained]
-    rows = [_rows(g, p, size).to(plan.reduce_dtype) for g, p in zip(grads, trained)]
-    flat: Any = torch.cat(rows, dim=1).reshape(-1)
-    if before not in (None, 1):
-        flat = flat / before
+    flat: Any = shards.flat_gradients(grads, trained, size, plan.reduce_dtype, before)
     total: Any = wait(
         tracer, start(tracer, "fully_shard", prims.reduce_scatter, flat, plan.reductions[0], plan.reducing)
     )
     if plan.replicas is not None:
         total = wait(tracer, start(tracer, "fully_shard", prims.all_reduce, total, plan.reductions[1], plan.replicas))
-    if after not in (None, 1):
-        total = total / after
-    parts = total.split([p.padded for p in trained])
-    return [_gradient(part, p) for part, p in zip(parts, trained)]
-
-
-def _padded(flat: torch.Tensor, numel: int) -> torch.Tensor:
-    """Return elements with zeros after them."""
-    return F.pad(flat, (0, numel - flat.shape[0])) if flat.shape[0] < numel else flat
-
-
-def _gradient(part: torch.Tensor, p: Shape) -> torch.Tensor:
-    """Return the gradient of this rank's shard."""
-    return part[: math.prod(p.shard)].view(p.shard).to(p.dtype)
+    return shards.gradients_of_shards(total, trained, after)

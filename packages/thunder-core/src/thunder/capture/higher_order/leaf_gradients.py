@@ -144,8 +144,9 @@ def _accumulate(
         tracer.freed.update(graph)
     with tracer.recording(), set_langctx("torch"):
         found = [zeros_of(value) if g is None else prims.detach(g) for value, g in zip(values, gradients)]
+        in_use = _memory_in_use(tracer)
         for (handle, value), gradient in zip(leaves, found):
-            _add(tracer, handle, value, maybe_convert_to_dtype(gradient, value.dtype))
+            _add(tracer, handle, value, maybe_convert_to_dtype(gradient, value.dtype), in_use)
     parts = iter(found[len(leaves) :])
     for unit, values in zip(held, whole):
         with tracer.recording():
@@ -153,7 +154,7 @@ def _accumulate(
         for parameter, gradient in accumulate_whole(tracer, unit, handles_):
             with tracer.recording(), set_langctx("torch"):
                 local = tracer.communication.shards[id(parameter)].local._value
-                _add(tracer, tracer.handle_of(parameter), local, aliasing.read(gradient))
+                _add(tracer, tracer.handle_of(parameter), local, aliasing.read(gradient), _memory_in_use(tracer))
     # DDP's own hooks on autograd's nodes, which Python cannot see, do nothing: its forward has not prepared them.
     reduce_gradients(tracer, [handle for handle, _ in leaves], lambda leaf: _grad_of(tracer, leaf))
 
@@ -161,8 +162,9 @@ def _accumulate(
 def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
     """Yield the leaves of autograd's graph, with the values from which gradients flow to them."""
     sharded = {id(shard.local): shard.parameter for shard in tracer.communication.shards.values()}
+    receivers = [x for handles in tracer.communication.receivers.values() for x in handles]
     for lifted in list(tracer.inputs):
-        if lifted.handle._needs_grad:
+        if lifted.handle._needs_grad and not any(lifted.handle is x for x in receivers):
             parameter = sharded.get(id(lifted.handle))
             yield lifted.handle if parameter is None else tracer.handle_of(parameter), lifted.proxy
     yield from tracer.leaves.alive()
@@ -170,7 +172,8 @@ def _leaves(tracer: Tracer) -> Iterator[tuple[Handle, TensorProxy]]:
 
 def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], path: GradientPath) -> None:
     """Fall back if eager mode would run hooks, go on outside of the program, or find a leaf changed."""
-    shards = [shard.local for shard in tracer.communication.shards.values()]
+    receivers = [x for handles in tracer.communication.receivers.values() for x in handles]
+    shards = [*[shard.local for shard in tracer.communication.shards.values()], *receivers]
     for lifted in tracer.inputs:
         if any(lifted.handle is shard for shard in shards):
             continue
@@ -201,7 +204,13 @@ def _refuse_freed(tracer: Tracer, results: set[str]) -> None:
         fall_back("the program calls backward() a second time through a part of the graph")
 
 
-def _add(tracer: Tracer, leaf: Handle, value: TensorProxy, gradient: TensorProxy) -> None:
+def _memory_in_use(tracer: Tracer) -> set[str]:
+    """Return the names of the values whose memory tensors of the program use."""
+    return {*aliasing.storages_by_memory(tracer.handles, tracer.producer)}
+
+
+def _add(tracer: Tracer, leaf: Handle, value: TensorProxy, gradient: TensorProxy, in_use: set[str]) -> None:
+    """Add a gradient to that of a leaf. `in_use` is the memory of other tensors, now with that of the gradient."""
     present = _grad_of(tracer, leaf)
     layout = None if value.dtensor_layout is not None else leaf._value.dtensor_layout
     if present is not None:
@@ -211,7 +220,8 @@ def _add(tracer: Tracer, leaf: Handle, value: TensorProxy, gradient: TensorProxy
         aliasing.write(present, aliasing.read(present) + gradient, "backward")
         return
     memory = aliasing.memory_of(gradient, tracer.producer)
-    shared = tracer.producer(gradient) is None or memory in aliasing.storages_by_memory(tracer.handles, tracer.producer)
+    shared = tracer.producer(gradient) is None or memory in in_use
+    in_use.add(memory)
     new = new_gradient(gradient, value, shared)
     found = tracer.wrap(new)
     leaf.__dict__["grad"] = found if layout is None else dtensor(tracer, found, layout)

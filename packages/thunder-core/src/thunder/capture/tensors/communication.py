@@ -36,6 +36,7 @@ class Unit(NamedTuple):
     versions: list[int]  # of the memory of their shards when they were gathered
     trained: list[str]  # the names of the whole parameters that get a gradient; none without gradients
     differentiable: bool  # whether gradients were enabled in the forward
+    reduces: bool  # whether a caller's backward() reduces gradients
 
 
 class Shard(NamedTuple):
@@ -67,15 +68,17 @@ class Communication:
         self.reduced: set[str] = set()  # the names of whole parameters whose gradients a backward has computed
         self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
         self.syncs: dict[int, tuple[Any, Any, bool]] = {}  # units, sources, and whether they reduce now, by id
-        # Gradients of whole parameters that are not reduced yet, with the sources of the units, by id of the unit.
-        self.waiting: dict[int, Waiting] = {}
+        self.sources: dict[int, Any] = {}  # of units, by id of the unit
+        # Inputs whose gradients are those of a unit's whole parameters, by id of the unit.
+        self.receivers: dict[int, list[Handle]] = {}
+        self.waiting: dict[int, Waiting] = {}  # by id of the unit
         self.read_only: list[tuple[Any, str]] = []  # memory that must not be written, with reasons
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
         self.varying: dict[tuple[str, str, int], TensorProxy] = {}
 
     def release(self) -> None:
         """Release the handles."""
-        self.units, self.shards, self.waiting, self.syncs = [], {}, {}, {}
+        self.units, self.receivers, self.shards, self.waiting, self.syncs = [], {}, {}, {}, {}
 
     def check_reads(self, handles: Iterable[Handle]) -> None:
         """Fall back if the program reads tensors that collectives in flight write."""

@@ -23,6 +23,7 @@ from thunder.capture.higher_order.branching import Branch
 from thunder.capture.higher_order.custom_function import CustomPrograms
 from thunder.capture.higher_order.gradient_hooks import Node
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
+from thunder.capture.reads.memoized_functions import CallMemoized
 from thunder.core import prims
 from thunder.core.devices import to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
@@ -236,7 +237,7 @@ class _Writer:
             guarded: Any = self._specialization.guarded
             for guard in () if guarded is None else guarded.guards:
                 source = guard.source
-                while source is not None and not isinstance(source, sources.CallMemoized):
+                while source is not None and not isinstance(source, CallMemoized):
                     source = source.parent
                 if source is not None:
                     raise Unsavable(f"{source}, a call of a memoized function that no module has by name") from None

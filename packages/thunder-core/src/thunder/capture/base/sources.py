@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from thunder.runtime.arrays import array_tensor
-from thunder.runtime.guards import call_memoized, referent
+from thunder.runtime.guards import referent
 
 __all__ = [
     "Argument",
     "Attr",
     "BaseItem",
     "Call",
-    "CallMemoized",
     "Cell",
     "CellContents",
     "ContextValue",
@@ -122,12 +121,6 @@ class Source:
         made = Call(self, args, tuple((kwargs or {}).items()), label)
         # The key is the text of the call, because 1, 1.0 and True are equal.
         key = Call, made.code("", *[str(id(x)) for x in made.operands])
-        return self._children.setdefault(key, made)  # type: ignore[return-value]
-
-    def call_memoized(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], label: str) -> CallMemoized:
-        """Return the source of the result of calling the value, to which `function` is a weak reference."""
-        made = CallMemoized(self, args, tuple(kwargs.items()), label, Root(function, title=label))
-        key = CallMemoized, Call.code(made, "", *[str(id(x)) for x in made.operands[:-1]])
         return self._children.setdefault(key, made)  # type: ignore[return-value]
 
     # -- the path -----------------------------------------------------------------------------------------------------
@@ -498,32 +491,6 @@ class Call(Source):
         listed = [_write(x, texts) for x in self.args]
         listed += [f"{name}={_write(x, texts)}" for name, x in self.kwargs]
         return f"{start}({', '.join(listed)})"
-
-
-class CallMemoized(Call):
-    """The result of calling a function under `functools.lru_cache`, of which the last operand is a weak reference."""
-
-    __slots__ = ()
-
-    def __init__(
-        self, parent: Source, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], label: str, function: Root
-    ):
-        super().__init__(parent, args, kwargs, label)
-        self.operands = (*self.operands, function)
-
-    def code(self, start: str, *operands: str) -> str:
-        """Return `call_memoized(reference(), arguments)`, so that a text shows which function is called."""
-        called = super().code("", *operands)[1:-1]
-        return f"{call_memoized.__name__}({operands[-1]}(){', ' if called else ''}{called})"
-
-    def describe(self) -> str:
-        """Show a call of the function."""
-        return Call.code(self, str(self.parent), *map(str, self.operands))
-
-    @property
-    def helpers(self) -> dict[str, Any]:
-        """The function that calls the function."""
-        return {call_memoized.__name__: call_memoized}
 
 
 def _sources_in(x: Any) -> Iterator[Source]:

@@ -193,7 +193,8 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
             continue
         candidates[name] = candidate
         if rank == 0:
-            print(f"{name}: first step {rows[name]["first"]:.1f} s", file=sys.stderr)  # what is known if the run is cut off
+            seconds = rows[name]["first"]
+            print(f"{name}: first step {seconds:.1f} s", file=sys.stderr)  # what is known if the run is cut off
     for _ in range(args.steps):
         for candidate in candidates.values():
             gc.collect()

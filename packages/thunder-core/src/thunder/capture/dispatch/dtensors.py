@@ -30,6 +30,7 @@ from thunder.capture.dispatch.sharded_losses import plan_of_loss
 from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
 from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.communication import Shard
 from thunder.capture.tensors.handle import Handle, Lifted
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, needs_grad
@@ -42,7 +43,7 @@ from thunder.core.symbol import OpTags, Symbol
 from thunder.runtime.kernels import dtensors
 from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
-from thunder.torch.private import DisableTorchFunction
+from thunder.torch.private import DisableTorchFunction, without_overrides
 from thunder.torch.sharded_loss import sharded_cross_entropy
 
 __all__ = [
@@ -117,8 +118,8 @@ def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
 def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
     """Return the local tensor of an input.
 
-    It is an input, too, except for tensors whose gradients leave the program: there an operation of the outermost scope
-    takes the local tensor, so that the whole program may read it.
+    It is an input, too, except for tensors that require grad in the program of a module: there an operation of the
+    outermost scope takes the local tensor, so that the whole program may read it.
     """
     shard = tracer.communication.shards.get(id(lifted.tensor))
     if shard is not None:
@@ -128,6 +129,14 @@ def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
         tensor = lifted.tensor._local_tensor  # type: ignore[attr-defined]
         tracer.recorder.tensor_found(source.attr("_local_tensor"), tensor)
         return tracer.handle_of(tensor)
+    if source is not None and not tracer.recorder.of_module:
+        # A step may call backward(), and write to the tensor. Its gradients arrive at the DTensor.
+        tensor = without_overrides(dtensors.local_with_gradient, lifted.tensor)
+        at = Root(dtensors, "thunder.runtime.kernels.dtensors").attr("local_with_gradient").call((source,))
+        tracer.recorder.tensor_found(at, tensor)
+        local = tracer.handle_of(tensor)
+        tracer.communication.shards[id(lifted.tensor)] = Shard(lifted.tensor, local)
+        return local
     with tracer.trace.scope() as operations:
         local = prims.local_of(lifted.proxy, layout)
     tracer.trace.scopes[0].extend(operations)
@@ -444,6 +453,7 @@ class _Operation:
             else:
                 plan = list(given), [tuple(s) for s in shapes], group.size
                 needed, made = placements_for(rule, *plan, even=not self._is_uneven(k))  # type: ignore[arg-type]
+                needed, made = self._in_blocks(given, needed, made)
             for i, p in enumerate(needed):
                 operands[i].append(p)
                 if isinstance(p, Sharded):
@@ -456,6 +466,18 @@ class _Operation:
                 reason = f"{self.sym.name} has no sharding rule: its DTensors are replicated first"
                 current_log().add("replicated", reason, where=state.source)
         return operands, results
+
+    def _in_blocks(
+        self, given: list[Placement], needed: list[Placement], made: list[Placement]
+    ) -> tuple[list[Placement], list[Placement]]:
+        """Return placements as `fully_shard` and tensor parallelism make them together, if operands have such."""
+        blocks = {p for p in given if isinstance(p, Sharded) and p.factor > 1}
+        if not blocks:
+            return needed, made
+        (block,) = blocks if len(blocks) == 1 else (None,)
+        if any(isinstance(p, Sharded) and own != block for p, own in zip(needed, given)):
+            fall_back(f"the program calls {self.sym.name} on DTensors that ranks share in different blocks")
+        return given, [p if block is None or p != Sharded(block.dim) else block for p in made]
 
     def _is_uneven(self, k: int) -> bool:
         """Check whether operands are shared unevenly in a dimension of the mesh, and note the size of theirs."""

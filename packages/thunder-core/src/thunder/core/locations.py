@@ -14,7 +14,7 @@ OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 _STANDARD_FOLDER = os.path.dirname(contextlib.__file__) + os.sep
 _PACKAGES = os.sep + "site-packages" + os.sep
 _WRAPS_FUNCTIONS = _PACKAGES + "typing_extensions.py"  # of torch that are deprecated
-_torch_folder: list[str] = []  # found when torch is imported, which this module must not import
+_user_code: dict[str, bool] = {}  # answers by the names of files, once torch is imported
 
 
 def is_ours(filename: str) -> bool:
@@ -33,10 +33,13 @@ def name_in_module(jitted: Any) -> str | None:
 
 def is_user_code(filename: str) -> bool:
     """Check whether a file belongs neither to thunder, nor to torch, nor to the standard library."""
+    known = _user_code.get(filename)  # tracing asks for each frame of the stack at each operation
+    if known is not None:
+        return known
     if filename.startswith(("<", OWN_FOLDER)) or filename.endswith(_WRAPS_FUNCTIONS):
         return False
-    if not _torch_folder and "torch" in sys.modules:
-        _torch_folder.append(os.path.dirname(sys.modules["torch"].__file__ or "torch") + os.sep)
-    if _torch_folder and filename.startswith(_torch_folder[0]):
-        return False
-    return not filename.startswith(_STANDARD_FOLDER) or _PACKAGES in filename
+    found = not filename.startswith(_STANDARD_FOLDER) or _PACKAGES in filename
+    if "torch" in sys.modules:
+        found = found and not filename.startswith(os.path.dirname(sys.modules["torch"].__file__ or "torch") + os.sep)
+        _user_code[filename] = found
+    return found

@@ -48,7 +48,8 @@ def _is_leaf(tracer: Tracer, x: Any) -> bool:
     handle = tracer.handle_of(x)
     if not handle._needs_grad or handle in tracer.leaves:
         return True
-    return any(lifted.handle is handle and tracer.is_leaf(lifted.tensor) for lifted in tracer.inputs)
+    lifted = tracer.input_with(handle)
+    return lifted is not None and tracer.is_leaf(lifted.tensor)
 
 
 def _leave_hooks_to_python() -> None:

@@ -94,8 +94,7 @@ def _storage_offset(tracer: Tracer, x: Any) -> Any:
 # -- memory -----------------------------------------------------------------------------------------------------------
 def _input(tracer: Tracer, x: Any) -> Lifted | None:
     """Return the input that user code queries, or None for a tensor that the program computed."""
-    handle = tracer.handle_of(x)
-    return next((lifted for lifted in tracer.inputs if lifted.handle is handle), None)
+    return tracer.input_with(tracer.handle_of(x))
 
 
 def _owner(tracer: Tracer, x: Any) -> Lifted | None:

@@ -40,7 +40,7 @@ def _reshape_in_place(name: str) -> Callable[..., Any]:
 
     def handler(tracer: Tracer, target: Any, *args: Any, **kwargs: Any) -> Any:
         handle = tracer.handle_of(target)
-        if any(lifted.handle is handle for lifted in tracer.inputs):
+        if tracer.input_with(handle) is not None:
             fall_back(f"{name} changes the shape of a tensor that exists outside of the program")
         before = aliasing.twin(handle)
         after = tracer.dispatch(view, (before, *args), kwargs)
@@ -91,7 +91,7 @@ def _set_data(tracer: Tracer, x: Any, other: Any) -> None:
             aliasing.read(each)
     if value is handle or _is_detached(value, handle):
         return
-    if handle._needs_grad and not any(lifted.handle is handle for lifted in tracer.inputs):
+    if handle._needs_grad and tracer.input_with(handle) is None:
         fall_back("the program assigns to .data of a tensor that requires grad")
     _set_place(tracer, handle, value, "the program assigns to .data of a tensor that it did not create")
 
@@ -107,7 +107,7 @@ def _is_detached(value: Handle, handle: Handle) -> bool:
 
 def _set_place(tracer: Tracer, handle: Handle, value: Handle, refusal: str) -> None:
     """Make `handle` a detached view of `value`'s memory."""
-    if any(lifted.handle is handle for lifted in tracer.inputs):
+    if tracer.input_with(handle) is not None:
         raise RunsEagerly(refusal)  # maybe only this call does it, to initialize a parameter
     before = aliasing.twin(handle)
     _become(handle, before, tracer.call_symbol(ltorch.detach, (before if value is handle else value,), {}))

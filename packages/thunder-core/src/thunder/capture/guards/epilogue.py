@@ -88,6 +88,7 @@ class Epilogue:
         self.targets: list[tuple[Source, Any]] = []
         self.unguardable: str | None = None
         self._values: list[Proxy] = []
+        self._proxies: dict[int, Proxy] = {}  # the values of tensors, by their ids
         self._target_proxies: dict[int, Proxy] = {}
         self._made: dict[int, Any] = {}
         self._alive: list[Any] = []
@@ -128,6 +129,7 @@ class Epilogue:
         """Release references to the values that were written."""
         self._writes, self._effects, self._reached, self._aliases = (), (), {}, {}
         self.tensors.clear()
+        self._proxies.clear()
         self._alive.clear()
         self._made.clear()
         self.shared.clear()
@@ -218,9 +220,9 @@ class Epilogue:
         return out
 
     def _tensor(self, x: Any) -> Proxy:
-        for tensor, proxy in zip(self.tensors, self._values):
-            if tensor is x:
-                return self._made.get(id(x), proxy)  # type: ignore[no-any-return]
+        known = self._proxies.get(id(x))
+        if known is not None:
+            return self._made.get(id(x), known)  # type: ignore[no-any-return]
         out = AnyProxy(name=self.trace.make_name("t"))
         base = self.shared.get(id(x._storage)) if is_handle(x) else None
         if base is not None and base is not x:
@@ -228,7 +230,8 @@ class Epilogue:
             return out
         self.tensors.append(x)
         self._values.append(out)
-        if is_handle(x) and not any(lifted.handle is x for lifted in x._tracer.inputs):
+        self._proxies[id(x)] = out
+        if is_handle(x) and x._tracer.input_with(x) is None:
             if "_is_param" in x.given_attributes:
                 raise RunsEagerly("the program creates a parameter and stores it")
             if x._tracer.subclasses and not issubclass(x.__class__, torch.nn.Parameter):

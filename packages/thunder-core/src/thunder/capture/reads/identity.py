@@ -30,7 +30,7 @@ def guarded_identity(recorder: Recorder, obj: Any) -> Any:
     source: Source | None = None
     if isinstance(obj, torch.Tensor):
         if is_handle(obj):
-            lifted = next((x for x in obj._tracer.inputs if x.handle is obj), None)
+            lifted = obj._tracer.input_with(obj)
             if lifted is None:
                 return obj
             obj = lifted.tensor

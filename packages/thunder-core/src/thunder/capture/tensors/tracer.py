@@ -128,7 +128,7 @@ class Tracer:
         self.parts: list[WriteObserver] = []  # the subtraces that are being traced, for transforms
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # subtrace inputs: outer value, batch dimension
         self.module_names: dict[int, str] = {}  # the names of modules that have run, by their ids (`user_lines.py`)
-        self._known: dict[int, Lifted] = {}
+        self._known: dict[int, Lifted] = {}  # by the ids of tensors and handles
         self._lift = lift
         self.subclasses: set[type] = set()  # the plain subclasses of torch.Tensor that the program uses
         self.read_class: Callable[[type], None] = lambda cls: None
@@ -183,7 +183,7 @@ class Tracer:
         trace.args.append(proxy)
         lifted = Lifted(tensor, proxy, handle)
         self.inputs.append(lifted)
-        self._known[id(tensor)] = lifted
+        self._known[id(tensor)] = self._known[id(handle)] = lifted
         return handle
 
     def class_used(self, cls: type) -> None:
@@ -224,7 +224,7 @@ class Tracer:
 
     def input_with(self, handle: Handle) -> Lifted | None:
         """Return the input of which a handle is the handle, or None."""
-        return next((x for x in self.inputs if x.handle is handle), None)
+        return self._known.get(id(handle))
 
     def attribute_of(self, handle: Handle, name: str) -> Any:
         """Return an attribute that the user has set on an input, or `ABSENT`."""

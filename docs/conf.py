@@ -26,6 +26,7 @@ extensions = [
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = False
+smartquotes = False  # quotes and dashes on these pages are often code
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -50,12 +51,12 @@ autodoc_default_options = {"members": True, "show-inheritance": True}
 
 
 # Kinds of cells by the least length of their text.
-CELLS = {"prose": 46, "phrase": 12}
+CELLS = {"passage": 121, "prose": 46, "clause": 19, "phrase": 12}
 UNITS = "ms|µs|s|kB|KiB|MB|MiB|GB|GiB|TB|TB/s|MB/s|TFLOP/s|FLOPs|x|%"
 
 
 def _mark_cells(app: object, doctree: nodes.document, name: str) -> None:
-    """Give long code, phrases and prose in tables classes: site.css says where they break, and how wide they are."""
+    """Give cells and code in tables classes by their length: site.css says where they break, and how wide they are."""
     for entry in doctree.findall(nodes.entry):
         length = len(entry.astext())
         entry["classes"] += [kind for kind, least in CELLS.items() if length >= least][:1]

@@ -70,8 +70,9 @@ def write_timeline(timeline: Timeline, path: str | Path) -> None:
         for side in ("left", "right", "top"):
             axis.spines[side].set_visible(False)
         _draw_lane(axis, lane, timeline.microseconds)
-    duration = in_time(timeline.seconds)
-    axes.flat[-1].set_xlabel(f"µs of the recorded call; {duration} without the recorder", fontsize=8, color=FAINT)
+    axes.flat[-1].xaxis.set_major_formatter(lambda found, _: in_time(found * 1e-6) if found else "0")
+    words = f"the recorded call; a call takes {in_time(timeline.seconds)} without the recorder"
+    axes.flat[-1].set_xlabel(words, fontsize=8, color=FAINT)
     write_figure(figure, path)
 
 
@@ -84,7 +85,7 @@ def _draw_lane(axis: Any, lane: Lane, whole: float) -> None:
         for span in spans:
             share = (span.end - span.start) / max(whole, 1e-3)
             if share >= _LABELLED:
-                room = int(share * 260)  # characters of this size
+                room = int(share * 230)  # characters of this size
                 # Ranges of compiled programs: thunder.jit(Net) | layers.2 (Linear) | model.py:12.
                 name = span.name.split(" | ", 1)[-1]
                 name = name if len(name) <= room else f"{name[: room - 1]}…"

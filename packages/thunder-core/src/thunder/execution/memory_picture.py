@@ -66,7 +66,7 @@ def _draw_lines(axis: Any, report: Memory) -> None:
     axis.yaxis.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(max(*peaks, 8) / 8))))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda size, _: in_bytes(int(size))))
     keys = [Patch(color=_LIGHT, label="while the line runs"), *axis.get_legend_handles_labels()[0]]
-    axis.legend(handles=keys, fontsize=7, frameon=False, loc="lower right")
+    axis.legend(handles=keys, fontsize=7, facecolor="white", framealpha=1, edgecolor="none", loc="lower right")
 
 
 def _draw_values(axis: Any, report: Memory) -> None:

@@ -111,11 +111,11 @@ def _(
     return out
 
 
-def _samples(make: MakeTensor, *groups: Any) -> Any:
+def _samples(make: MakeTensor, *groups: Any, **of_input: Any) -> Any:
     for shape, rows in (((4, 5), (4,)), ((5,), ()), ((2, 5, 3), (2, 3))):
         for weight, reduction in ((None, "mean"), (True, "sum"), (None, "none")):
             w = make((5,), low=0.1, high=2, requires_grad=False) if weight else None
-            yield SampleInput(make(shape), _class_numbers(make, rows, 5), w, 1, reduction, *groups)
+            yield SampleInput(make(shape, **of_input), _class_numbers(make, rows, 5), w, 1, reduction, *groups)
 
 
 @sharded_cross_entropy.samples
@@ -125,7 +125,8 @@ def _(make: MakeTensor) -> Any:
 
 @sharded_cross_entropy_forward.samples
 def _(make: MakeTensor) -> Any:
-    yield from _samples(make, ONE_RANK, ())
+    # A maximum over ranks has no gradient. The rule of `sharded_cross_entropy` does not differentiate this operation.
+    yield from _samples(make, ONE_RANK, (), requires_grad=False)
 
 
 @sharded_cross_entropy_backward.samples

@@ -147,6 +147,7 @@ class ReadRecorder:
 
     def start(self, fn: Any) -> None:
         """Record the traced callable."""
+        self.of_module = isinstance(fn, torch.nn.Module)
         title = getattr(fn, "__name__", type(fn).__name__).strip("<>")
         with TracerPhase():
             self.value(Root(fn, title=title), fn, root=True)

@@ -7,6 +7,7 @@
 Starts one process for each rank on this machine. The model is a stack of transformer blocks in float32 on a CPU and in
 bfloat16 on GPUs. A step is forward, backward and AdamW. All candidates run in the same processes, interleaved. Times
 are wall times of rank 0, with a barrier before each step; "first" is the time of the first step, with compilation.
+"peak" is the memory of a candidate alone: what the others hold meanwhile is subtracted.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ class Candidate:
 
     def __init__(self, build: Callable[[Any, torch.device], Any], model: nn.Module, device: torch.device):
         self.device, self.times = device, []
+        self.others = _allocated(device)  # what other candidates hold
         self.step = build(copy.deepcopy(model), device)
+        self.held = 0  # by this candidate between steps
         self.memory = 0
 
     def timed(self, x: torch.Tensor) -> tuple[float, float]:
@@ -127,12 +130,22 @@ class Candidate:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
-        start = perf_counter()
+        before, start = _allocated(self.device), perf_counter()
         loss = self.step(x)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-            self.memory = torch.cuda.max_memory_allocated()
+            seconds = perf_counter() - start
+            self.memory = torch.cuda.max_memory_allocated() - before + self.held
+            return seconds, float(loss)
         return perf_counter() - start, float(loss)
+
+    def warm(self, x: torch.Tensor) -> dict[str, float]:
+        """Run the first steps, and return what the table shows of them."""
+        first, _ = self.timed(x)
+        losses = [self.timed(x)[1] for _ in range(WARM)]
+        gc.collect()
+        self.held = _allocated(self.device) - self.others
+        return {"first": first, "loss": losses[-1]}
 
     @property
     def collectives(self) -> str:
@@ -143,15 +156,28 @@ class Candidate:
         return str(sum(OpTags.COLLECTIVE in op.sym.tags and op.sym.name != "wait" for op in program))
 
 
-def on_rank(args: argparse.Namespace, rank: int) -> None:
-    """Measure on one rank, and print the table on rank 0."""
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+
+
+def join(args: argparse.Namespace, rank: int) -> torch.device:
+    """Join the process group, and return the device of this rank."""
     cuda = args.backend == "nccl"
     device = torch.device("cuda", rank) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(1)
-    dist.init_process_group(args.backend, init_method=f"file://{args.store}", rank=rank, world_size=args.ranks)
+    dist.init_process_group(
+        args.backend, init_method=f"file://{args.store}", rank=rank, world_size=args.ranks,
+        device_id=device if cuda else None,
+    )  # fmt: skip
+    return device
+
+
+def on_rank(args: argparse.Namespace, rank: int) -> None:
+    """Measure on one rank, and print the table on rank 0."""
+    device = join(args, rank)
     model = model_of(args, device)
     torch.manual_seed(1 + rank)
     x = torch.randn(2, args.tokens // 2, args.width, device=device, dtype=next(model.parameters()).dtype)
@@ -161,15 +187,14 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
     for name, build in chosen.items():
         try:
             candidate = Candidate(build, model, device)
-            first, _ = candidate.timed(x)
-            losses = [candidate.timed(x)[1] for _ in range(WARM)]
+            rows[name] = candidate.warm(x)
         except Exception as error:  # e.g. no C++ compiler for torch.compile: all ranks fail alike
             rows[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
             continue
         candidates[name] = candidate
-        rows[name] = {"first": first, "loss": losses[-1]}
         if rank == 0:
-            print(f"{name}: first step {first:.1f} s", file=sys.stderr)  # what is known if the run is cut off
+            seconds = rows[name]["first"]
+            print(f"{name}: first step {seconds:.1f} s", file=sys.stderr)  # what is known if the run is cut off
     for _ in range(args.steps):
         for candidate in candidates.values():
             gc.collect()

@@ -107,7 +107,7 @@ def verify_speed(folder: str) -> tuple[float, int]:
         verify._lines.clear()
         start = time.perf_counter()
         for text, kind in texts:
-            text.check(kind)
+            text.check(kind, lambda: True)
         times.append(time.perf_counter() - start)
     return size / min(times) / 1e6, size
 

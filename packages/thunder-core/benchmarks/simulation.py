@@ -18,20 +18,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from distributed import Candidate, data_parallel, model_of, run_ranks, step_of
+from distributed import Candidate, data_parallel, join, model_of, run_ranks, step_of
 
 import thunder
 
 
 def on_rank(args: argparse.Namespace, rank: int) -> None:
     """Measure and simulate on one rank, and print the table on rank 0."""
-    cuda = args.backend == "nccl"
-    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    else:
-        torch.set_num_threads(1)
-    dist.init_process_group(args.backend, init_method=f"file://{args.store}", rank=rank, world_size=args.ranks)
+    device = join(args, rank)
     model = model_of(args, device)
     x = torch.randn(2, args.tokens // 2, args.width, device=device, dtype=next(model.parameters()).dtype)
     candidate = Candidate(lambda model, device: thunder.jit(step_of(data_parallel(model))), model, device)

@@ -116,3 +116,17 @@ def test_over_tensor_parallelism(tmp_path: Path, size: int) -> None:
             assert any(x.startswith("tp ") for x in forward) and backward.count("reduce_scatter") >= 3
             if name == "tensor":  # one sum of each kind of layer in forward, and one in backward
                 assert (forward + backward).count("tp all_reduce") == 5
+
+
+WHOLE_STEPS = ("step_tensor", "step_tensor_foreach", "step_2d", "step_2d_foreach", "step_2d_bfloat16")
+ROUNDED = ("step_sequence", "step_2d_sequence")  # in float64; eager mode sums gradients in another order
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_whole_steps_over_tensor_parallelism(tmp_path: Path, size: int) -> None:
+    """With tensor parallelism alone, and under `fully_shard`: optimizers write to the local tensors."""
+    names = (*WHOLE_STEPS, *ROUNDED) if size == 2 else ("step_2d", "step_2d_sequence")
+    for report in reports("ranks_2d.py", size, tmp_path, *names):
+        for name, found in report.items():
+            assert (found["reason"], found["misses"]) == (None, 2), name  # the first step finds no state
+            assert found["equal"] if name in WHOLE_STEPS else found["difference"] < 1e-12, (name, found)

@@ -52,6 +52,13 @@ def mlp(mesh: Any) -> nn.Module:
     return parallelize_module(model, mesh, plan)
 
 
+def mlps(mesh: Any) -> nn.Module:
+    """Layers whose parameters are all DTensors, so that norms of all gradients can be taken."""
+    styles = {"up": ColwiseParallel, "down": RowwiseParallel}
+    plan = {f"{i}.{name}": style() for i in (0, 1) for name, style in styles.items()}
+    return parallelize_module(nn.Sequential(MLP(), MLP()).to(DEVICE), mesh, plan)
+
+
 def language_model(mesh: Any, sequence: bool = False) -> nn.Module:
     inner = sequence_plan() if sequence else tensor_plan()
     rows = Shard(1) if sequence else Replicate()
@@ -115,11 +122,31 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+ADAMW: dict[str, Any] = {"optimizer": torch.optim.AdamW, "lr": 0.01, "eps": 1e-3}
+# Whole steps: options of the module, and of the step. Without "dp" there is tensor parallelism only.
+STEPS_OF: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "step_tensor": ({"make": mlps, "dp": False}, {**ADAMW, "clip": 0.1}),
+    "step_tensor_foreach": ({"make": mlps, "dp": False}, {**ADAMW, "foreach": True, "clip": 0.1}),
+    "step_sequence": (
+        {"make": lambda mesh: language_model(mesh, sequence=True), "dtype": torch.float64, "dp": False}, ADAMW
+    ),
+    "step_2d": ({"make": mlps}, {**ADAMW, "clip": 0.1, "parts": 2}),
+    "step_2d_foreach": ({"make": mlp, "reshard_after_forward": False}, {**ADAMW, "foreach": True}),
+    "step_2d_bfloat16": ({"make": mlps, "mp_policy": HALF}, {"optimizer": torch.optim.SGD, "lr": 0.1, "momentum": 0.9}),
+    "step_2d_sequence": (
+        {"make": lambda mesh: language_model(mesh, sequence=True), "dtype": torch.float64}, {**ADAMW, "clip": 0.1}
+    ),
+}  # fmt: skip
+
+
 def sharded(
     mesh: Any, make: Callable[[Any], nn.Module], dtype: Any = torch.float32, frozen: str = "", **options: Any
 ) -> Any:
     torch.manual_seed(0)
+    shards = options.pop("dp", True)
     module = make(mesh["tp"]).to(dtype)
+    if not shards:
+        return module
     if frozen:
         module.get_parameter(frozen).requires_grad_(False)
     for child in module.children():
@@ -129,7 +156,7 @@ def sharded(
 
 
 def local(x: Any) -> Any:
-    return None if x is None else x.to_local().detach().clone()
+    return None if x is None else getattr(x, "_local_tensor", x).detach().clone()
 
 
 def train(
@@ -153,6 +180,46 @@ def train(
             optimizer.zero_grad()
         states[-1] += [local(p) for p in module.parameters()]
     return states
+
+
+def whole_steps(name: str, mesh: Any) -> dict[str, Any]:
+    """Run whole steps eagerly and jitted, with the gradients of several parts if the step has them."""
+    runs = []
+    for jit in (lambda f: f, thunder.jit):
+        options, of_step = ({**x} for x in STEPS_OF[name])
+        parts, clip = of_step.pop("parts", 1), of_step.pop("clip", None)
+        module: Any = sharded(mesh, **options)
+        optimizer = of_step.pop("optimizer")(module.parameters(), **of_step)
+
+        def step(inputs: list[torch.Tensor], module: Any = module, optimizer: Any = optimizer) -> Any:
+            for i, x in enumerate(inputs):
+                if parts > 1:
+                    module.set_requires_gradient_sync(i == parts - 1)
+                loss = module(x).square().mean()
+                loss.backward()
+            norm = None if clip is None else nn.utils.clip_grad_norm_(module.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach(), norm if norm is None else norm.full_tensor()
+
+        run, states = jit(step), []
+        generator = torch.Generator().manual_seed(mesh["dp"].get_local_rank())
+        for _ in range(STEPS):
+            if isinstance(module, Model):
+                inputs = [torch.randint(0, 8, (2, 4), generator=generator).to(DEVICE) for _ in range(parts)]
+            else:
+                inputs = [torch.randn(3, 8, generator=generator).to(DEVICE) for _ in range(parts)]
+            loss, norm = run(inputs)
+            states.append([loss, norm, *[local(p) for p in module.parameters()]])
+            states[-1] += [local(s["exp_avg"]) for s in optimizer.state.values() if "exp_avg" in s]
+        runs.append(states)
+    stats = thunder.compile_stats(run)
+    return {
+        "equal": all(
+            (a is None and b is None) or torch.equal(a, b) for x, y in zip(*runs) for a, b in zip(x, y)
+        ),
+        "difference": differences(*runs), "misses": stats.cache_misses, "reason": stats.partly_eager,
+    }  # fmt: skip
 
 
 def optimizer_of(module: nn.Module) -> Any:
@@ -218,6 +285,7 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
     mesh = init_device_mesh(DEVICE, sizes, mesh_dim_names=("dp", "tp"))
     wanted = sys.argv[3:]
     report: dict[str, Any] = {name: case(o, mesh) for name, o in CASES.items() if not wanted or name in wanted}
+    report |= {name: whole_steps(name, mesh) for name in STEPS_OF if not wanted or name in wanted}
     report |= {name: case(random_options(int(name[6:])), mesh) for name in wanted if name.startswith("random")}
     if not wanted or "checkpoints" in wanted:
         folders = [tempfile.mkdtemp() if rank == 0 else None]

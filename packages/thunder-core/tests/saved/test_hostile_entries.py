@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import json
+import marshal
 import os
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,9 @@ import pytest
 import torch
 
 import thunder
-from thunder.saved import constants, references, store
+from thunder.saved import constants, programs, references, store
 from thunder.saved.constants import Decoder
+from thunder.saved.programs import SavedText
 from thunder.saved.references import Stale
 from thunder.saved.store import Store
 from thunder.saved.verify import Names, Refused, verify
@@ -48,13 +53,6 @@ def entry(cache: Path) -> tuple[Path, dict[str, Any]]:
     run()
     (file,) = (x for x in cache.rglob("*") if x.is_file())
     return file, json.loads(file.read_bytes().partition(b"\n")[2])
-
-
-def rewrite(file: Path, content: Any, name: str | None = None) -> None:
-    """Replace an entry, as somebody does who knows the format."""
-    key = file.parent.name
-    file.unlink()
-    Store(str(file.parent.parent)).write(key, content)
 
 
 def assert_refused(reason: str = "") -> None:
@@ -201,7 +199,7 @@ CANARY = ["ref", __name__, [["member", "canary"]], "function canary"]
 
 
 @pytest.mark.parametrize("what", TEXT_OF)
-def test_texts_are_not_run(entry: Any, what: str) -> None:
+def test_texts_are_not_run(entry: Any, rewrite: Any, what: str) -> None:
     """A hostile text in a well-formed entry is not compiled."""
     file, content = entry
     mark = references.fingerprint(canary, {})
@@ -231,7 +229,7 @@ CONSTANTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", CONSTANTS)
-def test_constants_are_not_read(entry: Any, what: str) -> None:
+def test_constants_are_not_read(entry: Any, rewrite: Any, what: str) -> None:
     """A constant that thunder does not write is stale or refused."""
     constant: Any = CONSTANTS[what]
     if what == "deep":
@@ -293,7 +291,7 @@ def test_bit_flips(entry: Any) -> None:
 
 @pytest.mark.parametrize("field", ["kind", "call", "symbolic", "programs", "layout", "flags", "path", "leaves"])
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}])
-def test_fields_of_other_types(entry: Any, field: str, value: Any) -> None:
+def test_fields_of_other_types(entry: Any, rewrite: Any, field: str, value: Any) -> None:
     """An entry with a field that is missing or has another type is a miss, or it is still right."""
     file, content = entry
     content[field] = value
@@ -335,3 +333,92 @@ def test_texts_that_are_programs() -> None:
     lines = ["set_item(x, 'same_value = x', torch.sin(y))", "set_item(x, 0, y)", "(a, _) = torch.sort(x)", "return a"]
     text = "\n  ".join(["def computation(x, y):", *lines])
     verify(text, Names(calls=("set_item", "same_value")))
+
+
+CALLS = {
+    "a key of sorted": "x = sorted(('1',), key=_f_0)",
+    "a key of max": "x = max(('1',), ('2',), key=_f_0)",
+    "a helper that calls a function": "x = repeat_view(_f_0, '1', (), {})",
+    "a helper that constructs": "x = new_mask(_f_0, 1, 2, 3)",
+    "a helper that assigns": "set_item(x, 0, _f_0)",
+    "a method of a module": "x = v1.get('http://example.com')",
+    "a method of a constant": "x = _f_0.get('http://example.com')",
+    "a helper that prints": "write_text(x, _f_0)",
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_prologues_call_nothing_that_calls_its_arguments(what: str) -> None:
+    """A prologue may mention functions of the user, which it compares, so what it calls must not call them."""
+    text = f"def prologue(x):\n  {CALLS[what]}\n  return x"
+    for constant in ([*CANARY[:3], references.fingerprint(canary, {})], ["ref", __name__, [["member", "Canary"]], "x"]):
+        program = {"name": "prologue", "text": text, "constants": {"_f_0": constant}}
+        with pytest.raises(Refused):
+            SavedText(program).check("prologue", lambda: True)
+
+
+class Canary:
+    """A class that runs the canary."""
+
+    def __init__(self, *args: Any) -> None:
+        canary()
+
+
+CONSTRUCTIONS = [
+    "repeat_view(_c_0, x, (), {})",
+    "new_mask(_c_0, x, 1, 2)",
+    "new_slice(_c_0, 1, 2, 3)",
+    "new_tuple(_c_0, x)",
+    "new_object(_c_0)",
+    "new_container(_c_0)",
+]
+
+
+@pytest.mark.parametrize("call", CONSTRUCTIONS)
+def test_classes_are_not_called(call: str) -> None:
+    """An epilogue that mentions a class cannot run its `__init__`."""
+    ran.clear()
+    constant = ["ref", __name__, [["member", "Canary"]], references.fingerprint(Canary, {})]
+    text = f"def epilogue(x):\n  y = {call}\n  return y"
+    function = SavedText({"name": "epilogue", "text": text, "constants": {"_c_0": constant}}).function(Decoder(f))
+    with contextlib.suppress(TypeError):
+        function(torch.ones(2))
+    assert ran == []
+
+
+def hostile_code() -> dict[str, Any]:
+    """Return bytecode that runs the canary, as an entry contains it."""
+    text = f"def computation(x):\n  return __import__({__name__!r}).canary()"
+    code = next(x for x in compile(text, "", "exec").co_consts if isinstance(x, types.CodeType))
+    return {"bytes": base64.b64encode(marshal.dumps(code)).decode(), "comments": []}
+
+
+@pytest.mark.parametrize("key", [None, b"another key"])
+def test_bytecode_that_the_user_has_not_signed(
+    entry: Any, rewrite: Any, key: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The text of such a file is checked and compiled, and its bytecode is not even read."""
+    file, content = entry
+    assert "bytes" in content["programs"]["computation"]["code"]
+    content["programs"]["computation"]["code"] = hostile_code()
+    content["programs"]["prologue"]["code"] = {"bytes": "no bytecode", "comments": 7}
+    rewrite(file, content, key)
+    monkeypatch.setattr(programs, "load_code", None)
+    out, notes = run()
+    assert torch.equal(out, torch.sin(torch.ones(3)) + 1) and notes[0].startswith("hit") and ran == []
+
+
+def test_bytecode_with_a_shared_key(entry: Any, rewrite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others who know the key cannot have their bytecode run."""
+    file, content = entry
+    content["programs"]["computation"]["code"] = hostile_code()
+    rewrite(file, content, b"secret")
+    monkeypatch.setenv("THUNDER_CACHE_KEY", "secret")
+    out, notes = run()
+    assert torch.equal(out, torch.sin(torch.ones(3)) + 1) and notes[0].startswith("hit") and ran == []
+
+
+def test_bytecode_that_the_user_has_signed(entry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used, and no text is compiled."""
+    monkeypatch.setattr(SavedText, "check", None)
+    assert run()[1][0].startswith("hit")

@@ -107,9 +107,7 @@ def test_gradients_that_were_not_saved(f: Callable[..., Any]) -> None:
     assert stats.saved_hits == 1 and stats.cache_misses == 0, _notes(second)
 
 
-@functools.lru_cache
-def _table(n: int) -> float:
-    return n + 0.5
+_table = functools.lru_cache(lambda n: n + 0.5)
 
 
 def _hooked(x: torch.Tensor) -> torch.Tensor:
@@ -121,7 +119,7 @@ def _hooked(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "f, reason",
     [
-        (lambda x: x * _table(3), "a memoized function that its prologue calls"),
+        (lambda x: x * _table(3), "a memoized function that no module has by name"),
         (_hooked, "hooks on gradients"),
         (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), "the branches of torch.cond"),
     ],

@@ -22,7 +22,7 @@ from thunder.capture.base.substitutions import Substitutions
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.builtin_overrides import CONVERSIONS, functions_replaced
 from thunder.capture.dispatch.collectives import replaced_collectives
-from thunder.capture.dispatch.dtensors import replaced_dtensor_methods
+from thunder.capture.dispatch.dtensor_methods import replaced_dtensor_methods
 from thunder.capture.dispatch.initializers import truncated_normal
 from thunder.capture.dispatch.numpy_calls import replaced_functions
 from thunder.capture.dispatch.override_queries import override_queries

@@ -106,7 +106,8 @@ def _verify(store: Any, args: argparse.Namespace) -> int:
             if isinstance(content, Exception):
                 raise content
             for kind, program in content.get("programs", {}).items():
-                SavedText(program).check("prologue" if kind == "prologue" else "program")
+                _, signed = store.read_signed(file.key, file.name)
+                SavedText(program).check("prologue" if kind == "prologue" else "program", signed)
             if content.get("source"):
                 SavedText(content["source"]["program"]).check("source")
             if "program" in content:

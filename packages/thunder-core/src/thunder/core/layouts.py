@@ -21,9 +21,17 @@ class Replicated(NamedTuple):
 
 
 class Sharded(NamedTuple):
-    """Each process has an equal part of one dimension of the tensor."""
+    """Each process has an equal part of one dimension of the tensor.
+
+    With a factor, the dimension was divided into so many blocks, and each process has a part of each block. The blocks
+    are shared by another dimension of the mesh, e.g. that of tensor parallelism, over which `fully_shard` shards.
+    """
 
     dim: int
+    factor: int = 1
+
+    def __repr__(self) -> str:
+        return f"Sharded(dim={self.dim})" if self.factor == 1 else f"Sharded(dim={self.dim}, factor={self.factor})"
 
 
 # The reduction of norms of the parts of a tensor, followed by their order: the norm of these norms.
@@ -63,7 +71,7 @@ class Mesh:
 class Layout:
     """The placements of a tensor on a mesh, and the shape and strides of the whole tensor.
 
-    `part` is the shape of this process's tensor if the processes share the tensor unevenly, otherwise None.
+    `part` is the shape of this process's tensor if the processes share the tensor unevenly or in blocks, else None.
     """
 
     __slots__ = ("key", "mesh", "part", "placements", "shape", "stride")
@@ -99,6 +107,11 @@ class Layout:
         """The layout of gradients: each process has the whole gradient of its part of a sum."""
         placements = [Replicated() if isinstance(p, Partial) else p for p in self.placements]
         return Layout(placements, self.shape, self.stride, self.mesh, self.part)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether processes have parts of several blocks of a dimension."""
+        return any(isinstance(p, Sharded) and p.factor > 1 for p in self.placements)
 
     @property
     def is_even(self) -> bool:

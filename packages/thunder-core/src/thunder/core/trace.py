@@ -237,12 +237,17 @@ class Trace:
             add_program(function, title, lambda: _parsed(source), sources[filename])
         return function  # type: ignore[no-any-return]
 
+    @property
+    def function(self) -> Any:
+        """The function that the trace's source defines, if it has been compiled and still exists, or None."""
+        return None if self._function is None else self._function()
+
     def printed(self) -> tuple[str, dict[str, Any]] | None:
         """Return the text of the function that runs, and its objects by their names; None if there is no function.
 
         Printing takes a tenth of the time of a compilation. Programs are therefore saved with this text.
         """
-        function = None if self._function is None else self._function()
+        function = self.function
         if function is None:
             return None
         filename, objects = function.printed

@@ -159,7 +159,7 @@ class SavedPrograms:
         """Return the program of an entry and its inputs, or why it is not for this call."""
         assert self.store is not None
         try:
-            content = self.store.read(key, name)
+            content, signed = self.store.read_signed(key, name)
             if content["kind"] != "program":
                 raise Refused("no program")
             if content["call"] != call and not content["symbolic"]:
@@ -169,7 +169,7 @@ class SavedPrograms:
             for module, found in content["modules"].items():
                 if is_importable(module) != found:
                     return f"whether the module {module} can be imported has changed"
-            decode = ProgramDecoder(self._fn, self._shared)
+            decode = ProgramDecoder(self._fn, self._shared, signed, runs_code=self.store.is_of_user)
             prologue = SavedText(content["programs"]["prologue"]).function(decode, kind="prologue")
             try:
                 inputs = prologue(*args, **kwargs)
@@ -194,19 +194,24 @@ class SavedPrograms:
             ),
         )
 
-    def _backward_of(self, name: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the saved backward programs of an entry."""
-        assert self.store is not None
+    def _backward_of(self, name: str) -> Iterator[tuple[Mapping[str, Any], Callable[[], bool]]]:
+        """Yield the saved backward programs of an entry, and functions that check their signatures."""
+        store, folder = self.store, backward_folder(name)
+        assert store is not None
         with contextlib.suppress(Refused, OSError):
-            for other in self.store.names(backward_folder(name)):
+            for other in store.names(folder):
                 with contextlib.suppress(Refused, OSError):
-                    yield self.store.read(backward_folder(name), other)
+                    yield store.read_signed(folder, other)
 
 
 class _Parts:
     """How the parts of an entry are found that not every call needs."""
 
-    def __init__(self, backward: Callable[[], Iterator[Mapping[str, Any]]], rebuild: Callable[[Decoder], Any]):
+    def __init__(
+        self,
+        backward: Callable[[], Iterator[tuple[Mapping[str, Any], Callable[[], bool]]]],
+        rebuild: Callable[[Decoder], Any],
+    ):
         self.backward = backward
         self.rebuild = rebuild
 
@@ -287,10 +292,10 @@ class SavedAutograd(AutogradProgram):
         with self._lock:
             if self._texts is None:
                 self._texts = {}
-                for content in self._parts.backward():
+                for content, signed in self._parts.backward():
                     with contextlib.suppress(Refused, *_DAMAGED):
                         if content["kind"] == "backward":
-                            self._texts[content["key"]] = SavedText(content["program"])
+                            self._texts[content["key"]] = SavedText(content["program"], signed)
             return self._texts
 
     @property
@@ -318,7 +323,7 @@ class SavedAutograd(AutogradProgram):
         saved = self.texts.get(key_text(key))
         if saved is not None:
             with contextlib.suppress(Refused, Stale, *_DAMAGED):
-                return saved.function(self._decode)
+                return saved.function(self._decode.of_file(saved.signed))
         return self.rebuilt.make_backward(key)  # type: ignore[no-any-return]
 
     def make_recorded(self, key: Key) -> AutogradProgram | Exception:

@@ -23,6 +23,7 @@ from thunder.capture.higher_order.branching import Branch
 from thunder.capture.higher_order.custom_function import CustomPrograms
 from thunder.capture.higher_order.gradient_hooks import Node
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
+from thunder.capture.reads.memoized_functions import CallMemoized
 from thunder.core import prims
 from thunder.core.devices import to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
@@ -47,11 +48,13 @@ from thunder.passes.split import Split
 from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
 from thunder.runtime.torch_private import at_end_of_backward
+from thunder.saved.bytecode import dump_code
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
 from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
-from thunder.saved.verify import Refused
+from thunder.saved.store import Store
+from thunder.saved.verify import CALL_MEMOIZED, Refused
 from thunder.transforms.captured_region import CapturedRegion
 
 __all__ = ["MIN_SECONDS", "Saving", "describe_program", "rebuilt"]
@@ -120,7 +123,7 @@ class Saving:
         if foreign is not None:
             raise Refused(foreign)
         self._check_fusions(specialization.traces[-1])
-        writer = _Writer(self._fn, specialization)
+        writer = _Writer(self._fn, specialization, store)
         name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)
         self._saved.note(f"saved: {name[:12]}", name=name)
@@ -133,8 +136,11 @@ class Saving:
 
     def _check_fusions(self, trace: Trace) -> None:
         """Refuse to save fusions unless the user asks for it: their kernels are loaded by undocumented functions."""
-        if not self._saved.always and _has_fusions(trace):
-            raise Refused("it has fusions; save=True saves such programs, too")
+        if _has_fusions(trace):
+            if not self._saved.always:
+                raise Refused("it has fusions; save=True saves such programs, too")
+            assert self._saved.store is not None
+            self._saved.store.check_key("kernels")
 
     def _backward_saver(self, name: str, writer: _Writer) -> Callable[[Any, Sequence[Trace]], None]:
         """Return the function that saves a backward program of the entry called `name`."""
@@ -180,11 +186,12 @@ def _has_fusions(trace: Trace) -> bool:
 class _Writer:
     """Describes a specialization and its backward programs as JSON."""
 
-    def __init__(self, fn: Any, specialization: Specialization):
+    def __init__(self, fn: Any, specialization: Specialization, store: Store):
         self._fn = fn
+        self._store = store
         self._specialization = specialization
         guarded: Any = specialization.guarded
-        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards.values()), _saved_region)
+        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards), _saved_region)
 
     def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
@@ -225,16 +232,19 @@ class _Writer:
 
     def _prologue(self, trace: Trace) -> dict[str, Any]:
         try:
-            return self.program(trace, "prologue")
+            program = self.program(trace, "prologue")
         except Refused:
             guarded: Any = self._specialization.guarded
-            for guard in () if guarded is None else guarded.guards.values():
+            for guard in () if guarded is None else guarded.guards:
                 source = guard.source
-                while source is not None and not isinstance(source, sources.Call):
+                while source is not None and not isinstance(source, CallMemoized):
                     source = source.parent
-                if source is not None:  # no saved program calls functions of the user
-                    raise Unsavable(f"{source}, a memoized function that its prologue calls") from None
+                if source is not None:
+                    raise Unsavable(f"{source}, a call of a memoized function that no module has by name") from None
             raise
+        if CALL_MEMOIZED in program["text"]:
+            self._store.check_key("calls of memoized functions")
+        return program
 
     def _path(self, path: Any) -> dict[str, Any]:
         encode = self._encode
@@ -311,7 +321,10 @@ def describe_program(trace: Trace, encode: Encoder, kind: str = "program") -> di
         if HELPERS.get(name) is not x
     }
     program = {"name": trace.name, "text": text, "constants": constants}
-    SavedText(program).check(kind)
+    code = None if kind == "source" else dump_code(trace.function, printed[0])
+    if code is not None:
+        program["code"] = code
+    SavedText(program).check(kind, lambda: True)
     return program
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from typing import Any
 
 import torch
@@ -109,7 +110,14 @@ def new_deque(cls: type, maxlen: int | None) -> Any:
 
 
 def new_mask(cls: Any, variant: Any, rows: int, columns: int) -> Any:
-    return cls(variant, rows, columns)
+    return _checked(cls, torch.Tensor)(variant, rows, columns)
+
+
+def _checked(cls: Any, base: type) -> Any:
+    """Return a class that inherits from `base`: a program cannot call just any class that it names."""
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise TypeError(f"{cls!r} is no subclass of {base.__name__}")
+    return cls
 
 
 def as_subclass(cls: type, tensor: torch.Tensor) -> Any:
@@ -123,11 +131,12 @@ def as_subclass(cls: type, tensor: torch.Tensor) -> Any:
 def new_tuple(cls: type, items: Any) -> Any:
     if cls is torch.Size:
         return cls(items)
+    _checked(cls, tuple)
     return tuple.__new__(cls, items) if hasattr(cls, "_fields") or not hasattr(cls, "n_fields") else cls(items)
 
 
 def new_slice(cls: type, start: Any, stop: Any, step: Any) -> Any:
-    return cls(start, stop, step)
+    return _checked(cls, slice)(start, stop, step)
 
 
 ASSIGNMENTS = (
@@ -142,8 +151,14 @@ ASSIGNMENTS = (
 )
 
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+              torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # fmt: skip
+
+
 def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a view of a result. Unlike a view that the program returns itself, user code may write to it."""
+    if not isinstance(function, _FUNCTIONS):  # e.g. a class
+        raise TypeError(f"{function!r} is no operation on tensors")
     return function(base, *args, **kwargs)
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "CLASS_INTERNALS",
     "GuardFailed",
     "TensorsDiffer",
+    "call_memoized",
     "check_different",
     "check_distinct",
     "class_attributes",
@@ -50,6 +51,16 @@ class TensorsDiffer(GuardFailed):
     def __str__(self) -> str:
         check, tensors = self.args
         return check.explain(tensors)  # type: ignore[no-any-return]
+
+
+_MEMOIZED = type(functools.lru_cache(lambda: None))
+
+
+def call_memoized(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function under `functools.lru_cache`."""
+    if type(fn) is not _MEMOIZED:
+        raise GuardFailed("a memoized function no longer exists")
+    return fn(*args, **kwargs)
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------

@@ -27,16 +27,18 @@ from thunder.runtime.kernels.table import kernel
 from thunder.runtime.kernels.table import kernels as table
 from thunder.runtime.torch_originals import operations
 
-__all__ = ["HELPERS", "Kernels", "resolve", "torch_kernel"]
+__all__ = ["GUARD_HELPERS", "HELPERS", "Kernels", "resolve", "torch_kernel"]
 
 kernel(decisions.decide)
 
-#: Functions and exceptions that programs call by a name without a module.
-HELPERS: dict[str, Any] = {
+#: Functions and exceptions that prologues call by a name without a module. None of them calls its arguments, except
+#: `call_memoized`, or changes an object of the user.
+GUARD_HELPERS: dict[str, Any] = {
     fn.__name__: fn
     for fn in (
         guards.GuardFailed,
         guards.TensorsDiffer,
+        guards.call_memoized,
         guards.check_different,
         guards.check_distinct,
         guards.flatten_call,
@@ -48,21 +50,21 @@ HELPERS: dict[str, Any] = {
         guards.same_value,
         array_tensor,
         has_leaf_hooks,
-        no_autocast,
-        effects.fill_object,
-        *effects.ASSIGNMENTS,
-        *effects.CONSTRUCTORS,
-        *output.EFFECTS,
     )
 }
 # torch's own C functions have other names.
-HELPERS.update(
+GUARD_HELPERS.update(
     current_device=torch_private.current_device,
     function_modes=torch_private.function_modes,
     deterministic=torch_private.deterministic,
     matmul_precision=torch_private.matmul_precision,
     any_autocast=torch_private.any_autocast,
 )
+#: Those that any program calls.
+HELPERS: dict[str, Any] = GUARD_HELPERS | {
+    fn.__name__: fn
+    for fn in (no_autocast, effects.fill_object, *effects.ASSIGNMENTS, *effects.CONSTRUCTORS, *output.EFFECTS)
+}
 
 # The operators of Python to which the torch executor passes a number and a tensor.
 _OPERATORS = ("eq", "ne", "lt", "le", "gt", "ge")

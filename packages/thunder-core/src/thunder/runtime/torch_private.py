@@ -326,6 +326,11 @@ def in_data_parallel() -> bool:
     return module is not None and getattr(module.DistributedDataParallel, "_active_ddp_module", None) is not None
 
 
+def strided_placement() -> Any:
+    """Return the class of placements in blocks, as `fully_shard` gives them to parameters of tensor parallelism."""
+    return sys.modules["torch.distributed.tensor.placement_types"]._StridedShard  # type: ignore[attr-defined]
+
+
 def norm_placement() -> Any:
     """Return the class of a DTensor's placement for norms that are reduced over ranks, or None if there is none."""
     module: Any = sys.modules.get("torch.distributed.tensor._ops._math_ops")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import collections
+import copy
 import dataclasses
 import enum
+import functools
 import importlib
 import json
 import pathlib
@@ -249,9 +251,16 @@ def _alive(ref: Any) -> Any:
 class Decoder:
     """Decodes the constants of one entry. Raises `Stale` if an object is missing or another one."""
 
-    def __init__(self, root: Any, tensors: Mapping[str, torch.Tensor] | None = None, *, trusted: bool = True):
+    def __init__(
+        self,
+        root: Any,
+        tensors: Mapping[str, torch.Tensor] | None = None,
+        *,
+        signed: Callable[[], bool] = lambda: False,
+    ):
         self._root = root
-        self._trusted = trusted  # whether the entry comes from this user, or is signed
+        self.runs_code = False  # whether the bytecode of a signed entry may run
+        self._signed = signed  # asked only if the entry contains what no list of operations can check
         self._tensors = tensors or {}
         self._prints: dict[int, str] = {}
         self._found: dict[str, Any] = {}
@@ -302,9 +311,21 @@ class Decoder:
         kind, _, index = device.partition(":")
         return torch.default_generator if kind == "cpu" else torch.cuda.default_generators[int(index or 0)]
 
+    @functools.cached_property
+    def signed(self) -> bool:
+        """Whether the entry is signed, so that it may load kernels and call functions of the user."""
+        return self._signed()
+
+    def of_file(self, signed: Callable[[], bool]) -> Decoder:
+        """Return a decoder for another file of the same entry, which has a signature of its own."""
+        other = copy.copy(self)
+        other.__dict__.pop("signed", None)
+        other._signed = signed
+        return other
+
     def region(self, module: str, data: Any) -> Any:
         """Return the callable of a fusion, which a plugin has described."""
-        if not self._trusted or module.partition(".")[0] not in plugin_packages():
+        if not self.signed or module.partition(".")[0] not in plugin_packages():
             raise Stale(f"a fusion of {module}, which is no plugin here, or whose kernels nobody has signed")
         # Imported by name at run time: it is a module of a plugin.
         return importlib.import_module(module).load_region(data)

@@ -57,7 +57,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device | None = No
         content = json.loads(text)
         if content["weights"] is not None:
             tensors |= _read(os.path.join(os.path.dirname(path), os.path.basename(content["weights"])))[1]
-        return LoadedProgram(content, tensors, trusted=signed, device=device)
+        return LoadedProgram(content, tensors, signed=signed, device=device)
     except (Refused, Stale) as error:
         raise ThunderError(f"{path} cannot be loaded: {error}{_written_by(content)}") from None
     except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
@@ -118,7 +118,7 @@ class LoadedProgram:
         content: Mapping[str, Any],
         tensors: Mapping[str, torch.Tensor],
         *,
-        trusted: bool,
+        signed: bool,
         device: str | torch.device | None,
     ):
         self.name: str = str(content["name"])
@@ -126,7 +126,7 @@ class LoadedProgram:
             name: _placed(tensors[name], place, stride, device)
             for name, (place, stride) in content["parameters"].items()
         }
-        decode = Decoder(None, tensors, trusted=trusted)
+        decode = Decoder(None, tensors, signed=lambda: signed)
         self._programs = [_Exported(x, decode, self.parameters) for x in content["entries"]]
         self._run: Callable[..., Any] = torch.no_grad()(no_autocast(self._call))
 

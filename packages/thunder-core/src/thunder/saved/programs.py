@@ -16,18 +16,19 @@ from typing import Any
 
 from thunder.core.tracebacks import PROGRAM_PREFIX
 from thunder.runtime.autograd.layout import NodeLayout
-from thunder.runtime.names import HELPERS, Kernels
+from thunder.runtime.names import GUARD_HELPERS, HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
+from thunder.saved.bytecode import load_code
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
 from thunder.saved.keys import plugin_packages
 from thunder.saved.operators import OPERATORS
-from thunder.saved.verify import ERRORS, Names, Refused, verify
+from thunder.saved.verify import CALL_MEMOIZED, ERRORS, Names, Refused, verify
 
 __all__ = ["ProgramDecoder", "SavedText", "backward_folder", "describe_layout", "key_text", "read_layout"]
 
 _counter = itertools.count()
 _BUILTINS = ("len", "type", "tuple", "list", "dict", "float", "complex", "slice", "bool", "int", "str", "bytes", "set",
-             "hasattr", "issubclass", "sorted")  # fmt: skip
+             "hasattr", "issubclass", "sorted", "max", "min")  # fmt: skip
 _OF_TORCH = frozenset({"torch", "torch.nn.functional", "torch.special", "torch.linalg", "torch.fft", "torch._C._nn",
                        "torch._C._linalg", "torch._C"})  # fmt: skip
 _NAMES = frozenset(name.rpartition(".")[2] for name in OPERATORS)
@@ -53,12 +54,14 @@ def key_text(key: tuple[tuple[bool, ...], tuple[bool, ...]]) -> str:
 
 
 class SavedText:
-    """The text of one program with its constants as JSON."""
+    """The text of one program with its constants as JSON, and a check of the signature of its file."""
 
-    def __init__(self, content: Mapping[str, Any]):
+    def __init__(self, content: Mapping[str, Any], signed: Callable[[], bool] = lambda: False):
+        self.signed = signed
         self.name: str = content["name"]
         self.text: str = content["text"]
         self.constants: dict[str, Any] = content["constants"]
+        self.code: dict[str, Any] | None = content.get("code")
         if type(self.name) is not str or type(self.text) is not str or type(self.constants) is not dict:
             raise Refused("damaged")
         self.bound_symbols: tuple[Any, ...] = ()  # like a trace, for reports
@@ -70,8 +73,11 @@ class SavedText:
         """Return the text, like `Trace.python`."""
         return self.text
 
-    def check(self, kind: str) -> None:
-        """Raise `Refused` unless the text is one that the printer writes."""
+    def check(self, kind: str, signed: Callable[[], bool] = lambda: False) -> None:
+        """Raise `Refused` unless the text is one that the printer writes.
+
+        The prologue of an entry that is `signed` may call memoized functions of the user.
+        """
         constants = self.constants
         if not _RESERVED.isdisjoint(constants):
             raise Refused("a constant with the name of a module or a function")
@@ -80,16 +86,25 @@ class SavedText:
         if kind == "program" and any(map(_is_foreign_function, constants.values())):
             raise Refused("a function that is no operator of torch")
         names = Names(
-            {*HELPERS, *(name for name, x in constants.items() if _may_be_called(x))},
+            {
+                *(GUARD_HELPERS if kind == "prologue" else HELPERS),
+                *(name for name, x in constants.items() if _may_be_called(x)),
+            },
             {name for name, x in constants.items() if _is(x, "weak", 2)},
             {name: x[1] for name, x in constants.items() if _is(x, "ref", 4) and x[2] == []},
             constants.keys(),
+            _memoized(constants) if CALL_MEMOIZED in self.text and signed() else (),
         )
         verify(self.text, names, kind)
 
     def function(self, decode: Decoder, *, kind: str = "program") -> Callable[..., Any]:
-        """Check and compile the text, and return the function that it defines."""
-        self.check(kind)
+        """Check and compile the text, and return the function that it defines.
+
+        If the entry is signed with the user's own key, the bytecode of the process that saved it is taken instead.
+        """
+        code = self.code if kind != "source" and decode.runs_code and decode.signed else None
+        if code is None:
+            self.check(kind, lambda: decode.signed)
         namespace: dict[str, Any] = {name: decode(constant) for name, constant in self.constants.items()}
         namespace.update(HELPERS)
         namespace.update(
@@ -111,11 +126,15 @@ class SavedText:
                     # Imported by name at run time, and only for programs that use it: most belong to higher layers.
                     namespace[name] = importlib.import_module(module)
         filename = f"{PROGRAM_PREFIX}saved.{self.name} {next(_counter)}>"
+        if code is not None:
+            found, lines = load_code(code, self.text, filename)
+            linecache.cache[filename] = (len(self.text), None, lines, filename)
+            return types.FunctionType(found, namespace)
+        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
         exec(compile(self.text, filename, "exec", dont_inherit=True), namespace)
         function = namespace[self.name]
         if not isinstance(function, types.FunctionType):
             raise Refused(f"the text defines no {self.name}")
-        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
         return function
 
 
@@ -125,9 +144,17 @@ class ProgramDecoder(Decoder):
     `shared` is what all entries of one callable share: the memory of graphs.
     """
 
-    def __init__(self, root: Any, shared: dict[str, Any]):
-        super().__init__(root)
+    def __init__(
+        self,
+        root: Any,
+        shared: dict[str, Any],
+        signed: Callable[[], bool] = lambda: False,
+        *,
+        runs_code: bool = False,
+    ):
+        super().__init__(root, signed=signed)
         self._shared = shared
+        self.runs_code = runs_code
 
     def with_programs(self, tag: str, *parts: Any) -> Any:
         """Return the stretch of a program, or the operation of a source, that programs define."""
@@ -165,6 +192,16 @@ _MODULES = {"graph": "thunder.transforms.captured_region", "checkpoint": "thunde
 _WITH_PROGRAMS = [[tag] for tag in WITH_PROGRAMS]
 _OF_SOURCES = (["checkpoint"], ["custom"])
 _FUNCTIONS = ("function ", "memoized ", "builtin_function_or_method ", "method", "wrapper_descriptor ", "classmethod_")
+
+
+def _memoized(constants: Mapping[str, Any]) -> list[str]:
+    """Return the names of weak references to functions under `functools.lru_cache` that a module has by name."""
+    return [name for name, x in constants.items() if _is(x, "weak", 2) and _is_memoized(x[1])]
+
+
+def _is_memoized(x: Any) -> bool:
+    named = _is(x, "ref", 4) and type(x[1]) is str and all(step[:1] == ["member"] for step in x[2])
+    return named and str(x[3]).startswith("memoized function ")
 
 
 def _is_foreign_function(constant: Any) -> bool:

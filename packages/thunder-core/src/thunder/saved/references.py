@@ -95,7 +95,7 @@ def _fingerprint(x: Any) -> str | None:
     if kind is _MEMOIZED:
         inner = _fingerprint(x.__wrapped__)
         return None if inner is None else f"memoized {inner}"
-    if kind.__module__ == "typing" or kind in (types.GenericAlias, types.UnionType):
+    if kind.__module__ == "typing" or kind is types.UnionType or issubclass(kind, types.GenericAlias):
         return _fingerprint_of_type(x)
     if kind in _BY_TEXT:
         return f"{kind.__name__} {x!r}"
@@ -158,9 +158,10 @@ def _path_of_c_function(x: Any) -> tuple[str, list[str]] | None:
     """Return the path of a function written in C, first of all as an operator of torch."""
     name: str = x.__name__
     for module in _OF_OPERATORS:
-        found = _checked(x, module, [name]) or _checked(x, module, [_bare(name)])
-        if found is not None:
-            return found
+        for public in (name, _bare(name), name.replace("_", "")):  # e.g. `logsigmoid` of `log_sigmoid`
+            found = _checked(x, module, [public])
+            if found is not None:
+                return found
     if getattr(torch._C._VariableFunctions, name, None) is x:
         return "torch._C", ["_VariableFunctions", name]
     owner: Any = getattr(x, "__objclass__", None) or getattr(x, "__self__", None)

@@ -3,8 +3,9 @@
 
 A file is written under a temporary name and renamed, so a reader sees a whole file or none. Only files of the current
 user that nobody else may write are read, through no symbolic link, up to a limit of bytes, and if the hash in the
-file's name is that of its content. With a key in `THUNDER_CACHE_KEY`, files carry a signature (HMAC-SHA256), and a file
-without a good signature is refused; then the directory may be shared between users.
+file's name is that of its content. Files carry a signature (HMAC-SHA256). With a key in `THUNDER_CACHE_KEY`, a file
+without a good signature is refused; then the directory may be shared between users. Otherwise files are signed with a
+key of the user (`signing.py`), and what no list of allowed operations can check is taken from signed files only.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from thunder.core.environment import CACHE_VARIABLE
+from thunder.saved.signing import KEY_VARIABLE, key_of_user, shared_key
 from thunder.saved.verify import Refused
 
 __all__ = ["KEY_VARIABLE", "SWITCH_VARIABLE", "Found", "Store", "default_directory"]
 
-SWITCH_VARIABLE, KEY_VARIABLE = "THUNDER_CACHE", "THUNDER_CACHE_KEY"
+SWITCH_VARIABLE = "THUNDER_CACHE"
 MAGIC = b"thunder program 1"
 MAX_FILE_BYTES = 1 << 26
 MAX_BYTES = 1 << 30  # of all files of a directory
@@ -60,8 +62,7 @@ class Store:
     def __init__(self, directory: str, *, max_bytes: int = MAX_BYTES, secret: bytes | None = None):
         self.directory = directory
         self.max_bytes = max_bytes
-        given = os.environ.get(KEY_VARIABLE, "").encode()
-        self._secret = secret or given or None
+        self._secret = secret or shared_key()
         self._written: int | None = None  # bytes of all files, as far as this process knows
 
     # -- directories --------------------------------------------------------------------------------------------------
@@ -128,6 +129,37 @@ class Store:
 
     def read(self, key: str, name: str) -> Any:
         """Return the content of a file, or raise `Refused`."""
+        return self.read_signed(key, name)[0]
+
+    def read_signed(self, key: str, name: str) -> tuple[Any, Callable[[], bool]]:
+        """Return the content of a file, and a function that checks its signature; or raise `Refused`.
+
+        It is a signature with the shared key, or else with the user's key.
+        """
+        signature, body = self._body(key, name)
+        try:
+            content = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(f"{name} is damaged: it is no JSON") from None
+
+        def is_signed() -> bool:
+            secret = self._secret or key_of_user()
+            return secret is not None and hmac.compare_digest(signature, _signature(secret, key, body))
+
+        return content, is_signed
+
+    @property
+    def is_of_user(self) -> bool:
+        """Whether signatures are made with the user's own key, not with one that users share."""
+        return self._secret is None
+
+    def check_key(self, what: str) -> None:
+        """Raise `Refused` if there is no key with which files are signed."""
+        if (self._secret or key_of_user(make=True)) is None:
+            raise Refused(f"{what} are read from signed files only, and no key can be stored here: set {KEY_VARIABLE}")
+
+    def _body(self, key: str, name: str) -> tuple[bytes, bytes]:
+        """Return the signature of a file and its content as bytes, or raise `Refused`."""
         with self._opened(key) as folder:
             flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
             try:
@@ -149,26 +181,18 @@ class Store:
                     data += part
             finally:
                 os.close(file)
-        return self._parsed(key, name, data)
+        return self._parted(key, name, data)
 
-    def _parsed(self, key: str, name: str, data: bytes) -> Any:
+    def _parted(self, key: str, name: str, data: bytes) -> tuple[bytes, bytes]:
         head, _, body = data.partition(b"\n")
         parts = head.split(b" ")
         if b" ".join(parts[:3]) != MAGIC or len(parts) != 5:
             raise Refused(f"{name} is no saved program of this version")
         if not hmac.compare_digest(_name_of(key, body), name):
             raise Refused(f"{name} is damaged: its content has another hash")
-        if self._secret is not None and not hmac.compare_digest(parts[4], self._signature(key, body)):
+        if self._secret is not None and not hmac.compare_digest(parts[4], _signature(self._secret, key, body)):
             raise Refused(f"{name} is not signed with the key in {KEY_VARIABLE}")
-        try:
-            return json.loads(body)
-        except (ValueError, RecursionError):
-            raise Refused(f"{name} is damaged: it is no JSON") from None
-
-    def _signature(self, key: str, body: bytes) -> bytes:
-        if self._secret is None:
-            return b"-"
-        return hmac.new(self._secret, key.encode() + b"\n" + body, hashlib.sha256).hexdigest().encode()
+        return parts[4], body
 
     def used(self, key: str, name: str) -> None:
         """Record that a file was used, for pruning."""
@@ -180,7 +204,9 @@ class Store:
         """Write a file and return its name. An equal file is left as it is."""
         body = json.dumps(content, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
         name = _name_of(key, body)
-        data = MAGIC + b" " + str(int(time.time())).encode() + b" " + self._signature(key, body) + b"\n" + body
+        secret = self._secret or key_of_user(make=True)
+        signature = b"-" if secret is None else _signature(secret, key, body)
+        data = MAGIC + b" " + str(int(time.time())).encode() + b" " + signature + b"\n" + body
         if len(data) > MAX_FILE_BYTES:
             raise Refused(f"a program of {len(data)} bytes is larger than {MAX_FILE_BYTES}")
         with self._opened(key, make=True) as folder:
@@ -246,6 +272,10 @@ class Store:
                 total -= file.size
         self._written = total
         return removed
+
+
+def _signature(secret: bytes, key: str, body: bytes) -> bytes:
+    return hmac.new(secret, key.encode() + b"\n" + body, hashlib.sha256).hexdigest().encode()
 
 
 def _name_of(key: str, body: bytes) -> str:

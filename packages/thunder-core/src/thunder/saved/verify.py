@@ -25,7 +25,7 @@ import torch
 
 from thunder.saved.operators import OPERATORS, SYMBOLS
 
-__all__ = ["ERRORS", "Names", "Refused", "verify"]
+__all__ = ["CALL_MEMOIZED", "ERRORS", "Names", "Refused", "verify"]
 
 
 class Refused(Exception):
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 _BUILTINS = frozenset({"len", "type", "tuple", "float", "complex", "slice", "bool", "int", "str", "set", "hasattr",
-                       "issubclass", "sorted", "GuardFailed", "TensorsDiffer"})  # fmt: skip
+                       "issubclass", "sorted", "max", "min", "GuardFailed", "TensorsDiffer"})  # fmt: skip
 #: The errors that programs raise if a number is not as an operation requires.
 ERRORS = frozenset({"RuntimeError", "IndexError", "ValueError", "TypeError", "AssertionError", "ZeroDivisionError"})
 # Conditions of guards on torch's state, and functions of numbers in expressions of symbolic sizes.
@@ -60,7 +60,7 @@ _DUNDER = frozenset(
     class bases doc slots init new post_init init_subclass set_name get set delete getattr getattribute setattr
     delattr getitem setitem delitem missing contains len length_hint iter next reversed enter exit bool int float
     complex index str repr format bytes hash eq ne lt le gt ge add sub mul matmul truediv floordiv mod divmod pow
-    lshift rshift and xor or radd rsub rmul rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand rxor
+    lshift rshift and xor or radd rsub rmul rdiv rmatmul rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand rxor
     ror iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ixor ior neg pos abs invert round
     trunc floor ceil torch_function array array_function array_ufunc dataclass_fields dataclass_params match_args
     constants instancecheck subclasscheck subclasshook class_getitem copy deepcopy dir file package
@@ -97,6 +97,9 @@ _ASSIGNMENT = re.compile(r"  [\w, \[\]()]+ = \S.*")
 _NO_ASSIGNMENT = ("  if ", "  return", "  del ", "  yield ", "  raise ")
 _SETTING_NAMES = tuple(f".{name}(" for _, name in _SETTINGS)
 _WEAK = "_ReferenceType_"
+#: The helper with which a prologue calls a function under `functools.lru_cache`: the object of a weak reference.
+CALL_MEMOIZED = "call_memoized"
+_MEMOIZED = re.compile(rf"{CALL_MEMOIZED}\(({_WEAK}\d+)\(\)[,)]")
 # Names that programs never assign to.
 _FIXED = frozenset({*_BUILTINS, *_ROOTS, "dict", "list", "deque", "OrderedDict", "bytes", "__builtins__"})
 _MAX_MEMO = 1 << 16
@@ -137,12 +140,16 @@ _MAX_LINES = 1 << 14
 
 
 class Names(NamedTuple):
-    """What a program may do with its constants: those that it may call, weak references, and modules by their names."""
+    """What a program may do with its constants.
+
+    Those that it may call, weak references, modules by their names, all, and weak references to memoized functions.
+    """
 
     calls: Collection[str] = ()
     weak: Collection[str] = ()
     modules: Mapping[str, str] = MappingProxyType({})
     all: Collection[str] = ()
+    memoized: Collection[str] = ()
 
 
 def verify(text: str, names: Names, kind: str = "program") -> None:
@@ -153,6 +160,10 @@ def verify(text: str, names: Names, kind: str = "program") -> None:
     """
     if not text.isascii() or "'''" in text or '"""' in text:
         raise Refused("the text has characters that no program has")
+    if CALL_MEMOIZED in text:
+        called = _MEMOIZED.findall(text)
+        if kind != "prologue" or text.count(CALL_MEMOIZED) != len(called) or not {*called} <= {*names.memoized}:
+            raise Refused("a call of a memoized function that has no name, or in a file that is not signed")
     head, _, body = text.partition("\n")
     if not any(map(_VARIABLE.fullmatch, (*names.all, *names.calls))):
         body = _VARIABLE.sub("x0", _STRING.sub("''", body))
@@ -276,16 +287,23 @@ def _expression(x: ast.expr, kind: str, calls: set[str]) -> None:
             _expression(child, kind, calls)
 
 
+_NONE = ast.dump(ast.Constant(None))
+
+
 def _call(x: ast.Call, kind: str, calls: set[str]) -> None:
     for argument in (*x.args, *(k.value for k in x.keywords)):
         _expression(argument, kind, calls)
     if isinstance(x.func, ast.Name):
+        if x.keywords and x.func.id in _BUILTINS:
+            raise Refused(f"an option of {x.func.id}")  # e.g. `key`, which `sorted` calls
         calls.add(x.func.id)
         return
     name = _dotted(x.func)
     if name is not None and (name in OPERATORS or name in _STATE or (kind == "source" and name in SYMBOLS)):
         return
     if isinstance(x.func, ast.Attribute) and x.func.attr in _CALLED and not x.keywords:
+        if x.func.attr == "get" and [ast.dump(a) for a in x.args] != [_NONE]:  # of a context variable
+            raise Refused("a method get with other arguments")
         _expression(x.func.value, kind, calls)
         return
     raise Refused(f"a call of {name or 'an expression'}")

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -86,3 +87,68 @@ def test_checks_of_abstract_classes(base: type, tmp_path: Path) -> None:
         return x + 1 if isinstance(OBJECTS[0], collections.abc.Iterator) else x
 
     assert is_saved(f, tmp_path)
+
+
+def first(names: Iterable[str]) -> str:
+    """Return the name that an iteration finds first."""
+    return next(iter(names))
+
+
+class Settings:
+    """An object whose attributes are read whole, because its class has a `__getattribute__`."""
+
+    kinds: ClassVar = set("k")
+    RENAMED: ClassVar = {"other": "names"}
+
+    def __init__(self) -> None:
+        self.names, self.scale = set("a"), 2.0
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(Settings.RENAMED.get(name, name))
+
+
+class Growing(Settings):
+    """Settings whose hook adds to a set before it returns another value."""
+
+    def __getattribute__(self, name: str) -> Any:
+        names = super().__getattribute__("names")
+        return len(first(names.union(NAMES))) if name == "length" else super().__getattribute__(name)
+
+
+SETTINGS, GROWING, MORE = Settings(), Growing(), set("b")
+NAMES_OF_SETTINGS = ["NAMES", "KINDS"]
+
+
+def test_a_set_that_nobody_asks_for(tmp_path: Path) -> None:
+    assert is_saved(lambda x: x * SETTINGS.scale, tmp_path)
+
+
+GROWN: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x * len(first(SETTINGS.names.union(NAMES))),
+    lambda x: x * len(first(SETTINGS.other | SETTINGS.names)),  # type: ignore[attr-defined]
+    lambda x: x * SETTINGS.scale * len(first(getattr(SETTINGS, NAMES_OF_SETTINGS[0].lower()).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(vars(SETTINGS)[NAMES_OF_SETTINGS[0].lower()].union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(type(SETTINGS).kinds.union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(getattr(type(SETTINGS), NAMES_OF_SETTINGS[1].lower()).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(type(SETTINGS).__dict__[NAMES_OF_SETTINGS[1].lower()].union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(operator.attrgetter(NAMES_OF_SETTINGS[0].lower())(SETTINGS).union(NAMES))),
+    lambda x: x * GROWING.length,  # type: ignore[attr-defined]
+]
+
+
+@pytest.mark.parametrize("f", GROWN, ids=range(len(GROWN)))
+def test_a_set_that_the_program_adds_to(f: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    assert not is_saved(f, tmp_path)
+
+
+def test_an_empty_set_that_is_filled_for_the_run(tmp_path: Path) -> None:
+    seen: set[str] = set()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        seen.update(NAMES)
+        for name in seen:
+            x = x * len(name)
+        seen.clear()
+        return x
+
+    assert not is_saved(f, tmp_path)

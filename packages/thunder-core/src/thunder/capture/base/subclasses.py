@@ -99,6 +99,6 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
     layout = layout_of_spec(spec)
     if layout is None:
         fall_back(f"the program gets a DTensor with the placements {spec.placements}")
-    if layout.is_even and layout.local_shape == tuple(local.shape):
+    if layout.is_even and layout.local_shape == tuple(local.shape) and not layout.has_blocks:
         return layout
     return Layout(layout.placements, layout.shape, layout.stride, layout.mesh, part=tuple(local.shape))

@@ -9,13 +9,11 @@ input, from which `prims.local_of` takes the local tensor. An operation runs on 
    gradients are summed over the ranks.
 3. torch's function is called with the local tensors, as if the user had called it.
 
-An operation without a rule runs on replicated operands, and `thunder.explain` reports it. The methods of DTensor that
-convert and redistribute are replaced while a program is traced.
+An operation without a rule runs on replicated operands, and `thunder.explain` reports it.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -24,12 +22,12 @@ import torch
 
 from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.sources import Root, Source
-from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, note_group
 from thunder.capture.dispatch.sharded_losses import plan_of_loss
 from thunder.capture.dispatch.sharding import RULES, Call, Rule, placements_for, pointwise
 from thunder.capture.dispatch.writing import writes_in_place
 from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.communication import Shard
 from thunder.capture.tensors.handle import Handle, Lifted
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, needs_grad
@@ -42,12 +40,12 @@ from thunder.core.symbol import OpTags, Symbol
 from thunder.runtime.kernels import dtensors
 from thunder.torch import redistribution
 from thunder.torch.base import language, torch_function_map
-from thunder.torch.private import DisableTorchFunction
+from thunder.torch.private import DisableTorchFunction, without_overrides
 from thunder.torch.sharded_loss import sharded_cross_entropy
 
 __all__ = [
-    "call_on_dtensors", "dtensor", "filled", "finish_dtensors", "has_dtensors", "local_and_layout", "local_tensor",
-    "replaced_dtensor_methods", "tensors_of", "values_of_layouts",
+    "call_on_dtensors", "contiguous_strides", "dtensor", "dtensor_class", "filled", "finish_dtensors", "has_dtensors",
+    "local_and_layout", "local_tensor", "redistributed", "tensors_of", "values_of_layouts", "varying",
 ]  # fmt: skip
 
 # Operations with the values of DTensors as operands.
@@ -60,7 +58,7 @@ _NO_DTENSORS = {Handle, torch.Tensor, torch.nn.Parameter, int, float, bool, str,
 
 def has_dtensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Check whether a call has DTensors among its arguments."""
-    cls = _class()
+    cls = dtensor_class()
     return cls is not None and _holds(cls, (*args, *kwargs.values()), set())
 
 
@@ -79,7 +77,8 @@ def _holds(cls: type, values: Collection[Any], seen: set[int]) -> bool:
     return any(_holds(cls, x.values() if isinstance(x, dict) else x, seen) for x in inner)
 
 
-def _class() -> Any:
+def dtensor_class() -> Any:
+    """Return the class DTensor, or None if it is not imported."""
     return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
@@ -117,8 +116,8 @@ def local_tensor(tracer: Tracer, x: Any, layout: Layout) -> Handle:
 def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
     """Return the local tensor of an input.
 
-    It is an input, too, except for tensors whose gradients leave the program: there an operation of the outermost scope
-    takes the local tensor, so that the whole program may read it.
+    It is an input, too, except for tensors that require grad in the program of a module: there an operation of the
+    outermost scope takes the local tensor, so that the whole program may read it.
     """
     shard = tracer.communication.shards.get(id(lifted.tensor))
     if shard is not None:
@@ -128,6 +127,14 @@ def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
         tensor = lifted.tensor._local_tensor  # type: ignore[attr-defined]
         tracer.recorder.tensor_found(source.attr("_local_tensor"), tensor)
         return tracer.handle_of(tensor)
+    if source is not None and not tracer.recorder.of_module:
+        # A step may call backward(), and write to the tensor. Its gradients arrive at the DTensor.
+        tensor = without_overrides(dtensors.local_with_gradient, lifted.tensor)
+        at = Root(dtensors, "thunder.runtime.kernels.dtensors").attr("local_with_gradient").call((source,))
+        tracer.recorder.tensor_found(at, tensor)
+        local = tracer.handle_of(tensor)
+        tracer.communication.shards[id(lifted.tensor)] = Shard(lifted.tensor, local)
+        return local
     with tracer.trace.scope() as operations:
         local = prims.local_of(lifted.proxy, layout)
     tracer.trace.scopes[0].extend(operations)
@@ -147,7 +154,8 @@ def dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
         return found
 
 
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
     strides, n = [], 1
     for size in reversed(shape):
         strides.append(n)
@@ -162,7 +170,7 @@ def _call(tracer: Tracer, sym: Symbol, *args: Any) -> Any:
 
 
 # -- redistribution ---------------------------------------------------------------------------------------------------
-def _redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[Placement]) -> Any:
+def redistributed(tracer: Tracer, local: Any, layout: Layout, wanted: Sequence[Placement]) -> Any:
     """Return the local tensor of a DTensor with other placements."""
     placements = list(layout.placements)
     for i, (group, new) in enumerate(zip(layout.mesh.groups, wanted)):
@@ -221,7 +229,7 @@ def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: An
     return fall_back(f"the program distributes a DTensor as {new}")
 
 
-def _varying(tracer: Tracer, local: Any, group: Any) -> Any:
+def varying(tracer: Tracer, local: Any, group: Any) -> Any:
     """Return a replicated value for operations that differ between ranks; the same one for each of them."""
     if group.size == 1 or not (torch.is_grad_enabled() and needs_grad(local)):
         return local
@@ -265,7 +273,7 @@ def call_on_dtensors(
     if name == "requires_grad_" and needs_grad(args[0]) is (*args[1:], *kwargs.values(), True)[0]:
         return args[0]
     in_place = writes_in_place(name) or (name.startswith("__i") and name not in ("__invert__", "__index__"))
-    if in_place and not isinstance(args[0], _class()):
+    if in_place and not isinstance(args[0], dtensor_class()):
         fall_back(f"the program calls {name}, which writes a DTensor to a torch.Tensor")
     sym = _in_place_form(name) if in_place else _symbol(func)
     if prop is None and name in _OF_MEMORY and tracer.input_with(tracer.handle_of(args[0])) is None:
@@ -343,7 +351,7 @@ class _Operation:
         given = list(tensors_of((args, kwargs)))
         self.locals: list[Any] = []
         self.layouts: list[Layout] = []
-        cls = _class()
+        cls = dtensor_class()
         meshes = {}
         for x in given:
             if isinstance(x, cls):
@@ -362,7 +370,9 @@ class _Operation:
                 if x.dim() != 0 and x.numel() != 1 and sym.name != "cross_entropy":  # all ranks have the same targets
                     fall_back(f"the program combines a DTensor and a torch.Tensor in {sym.name}")
                 shape = tuple(x.shape)
-                self.layouts[i] = Layout([Replicated()] * len(self.mesh.groups), shape, _contiguous(shape), self.mesh)
+                self.layouts[i] = Layout(
+                    [Replicated()] * len(self.mesh.groups), shape, contiguous_strides(shape), self.mesh
+                )
         self.shapes = [layout.shape for layout in self.layouts]
         self.uneven: dict[int, int] = {}  # by dimension of the mesh: the size of the dimension that is shared unevenly
 
@@ -376,13 +386,13 @@ class _Operation:
         if in_place and not list(self.layouts[0].placements) == operands[0] == results[0]:
             fall_back(f"the program calls {self.func.__name__}, which changes the placements of a DTensor in place")
         locals_ = [
-            _redistributed(self.tracer, x, layout, placements)
+            redistributed(self.tracer, x, layout, placements)
             for x, layout, placements in zip(self.locals, self.layouts, operands)
         ]
         for k, group in enumerate(self.mesh.groups):
             if any(not isinstance(p[k], Replicated) for p in results):
                 locals_ = [
-                    _varying(self.tracer, x, group) if isinstance(p[k], Replicated) else x
+                    varying(self.tracer, x, group) if isinstance(p[k], Replicated) else x
                     for x, p in zip(locals_, operands)
                 ]
         out = self._run_on(rule, locals_, results)
@@ -399,10 +409,10 @@ class _Operation:
         plan = plan_of_loss(arguments, dict(zip(tensors, self.layouts)))
         if plan is None:
             return None
-        if plan.rows and not isinstance(arguments["target"], _class()):
+        if plan.rows and not isinstance(arguments["target"], dtensor_class()):
             fall_back("the program calls cross_entropy on a DTensor whose rows are sharded, with targets that are not")
         operands = {
-            name: _redistributed(self.tracer, x, layout, plan.operands[name])
+            name: redistributed(self.tracer, x, layout, plan.operands[name])
             for name, x, layout in zip(tensors, self.locals, self.layouts)
         }
         values = (operands["input"], operands["target"], operands.get("weight"), plan.ignore_index, plan.reduction)
@@ -444,6 +454,7 @@ class _Operation:
             else:
                 plan = list(given), [tuple(s) for s in shapes], group.size
                 needed, made = placements_for(rule, *plan, even=not self._is_uneven(k))  # type: ignore[arg-type]
+                needed, made = self._in_blocks(given, needed, made)
             for i, p in enumerate(needed):
                 operands[i].append(p)
                 if isinstance(p, Sharded):
@@ -456,6 +467,18 @@ class _Operation:
                 reason = f"{self.sym.name} has no sharding rule: its DTensors are replicated first"
                 current_log().add("replicated", reason, where=state.source)
         return operands, results
+
+    def _in_blocks(
+        self, given: list[Placement], needed: list[Placement], made: list[Placement]
+    ) -> tuple[list[Placement], list[Placement]]:
+        """Return placements as `fully_shard` and tensor parallelism make them together, if operands have such."""
+        blocks = {p for p in given if isinstance(p, Sharded) and p.factor > 1}
+        if not blocks:
+            return needed, made
+        (block,) = blocks if len(blocks) == 1 else (None,)
+        if any(isinstance(p, Sharded) and own != block for p, own in zip(needed, given)):
+            fall_back(f"the program calls {self.sym.name} on DTensors that ranks share in different blocks")
+        return given, [p if block is None or p != Sharded(block.dim) else block for p in made]
 
     def _is_uneven(self, k: int) -> bool:
         """Check whether operands are shared unevenly in a dimension of the mesh, and note the size of theirs."""
@@ -485,109 +508,12 @@ class _Operation:
                 if isinstance(p, Sharded):
                     shape[p.dim] = self.uneven.get(k, shape[p.dim] * group.size)
                     part = out.shape if self.uneven else None
-            layout = Layout(placed, shape, _contiguous(shape), self.mesh, part)
+            layout = Layout(placed, shape, contiguous_strides(shape), self.mesh, part)
             return dtensor(self.tracer, self.tracer.handle_of(out), layout)
         if isinstance(out, (tuple, list)):
             items = [self._wrapped(x, placements, always) for x in out]
             return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
         return fall_back(f"the program calls {self.sym.name} on a DTensor, whose result is no tensor")
-
-
-# -- methods of DTensor -----------------------------------------------------------------------------------------------
-def _placements_of(mesh: Any, placements: Any) -> list[Placement]:
-    if placements is None:
-        return [Replicated()] * mesh.ndim
-    found = [dtensors.placement_of(p) for p in placements]
-    if None in found or len(found) != mesh.ndim:
-        fall_back(f"the program distributes a DTensor with placements {placements}")
-    return found  # type: ignore[return-value]
-
-
-def _positive(placements: Sequence[Placement], ndim: int) -> list[Placement]:
-    return [Sharded(p.dim % ndim) if isinstance(p, Sharded) and ndim else p for p in placements]
-
-
-def _from_local(
-    tracer: Tracer, local_tensor: Any, device_mesh: Any = None, placements: Any = None, *, run_check: bool = False,
-    shape: Any = None, stride: Any = None, grad_placements: Any = None,
-) -> Any:  # fmt: skip
-    """Replace `DTensor.from_local`."""
-    if device_mesh is None or run_check or grad_placements is not None or isinstance(local_tensor, _class()):
-        fall_back("the program calls DTensor.from_local with run_check, grad_placements, or without a mesh")
-    with tracer.recording():
-        mesh = dtensors.mesh_of(device_mesh)
-        if mesh is None:
-            fall_back("the program uses a device mesh whose process groups do not exist anymore")
-    placed = _positive(_placements_of(device_mesh, placements), local_tensor.dim())
-    sizes = list(local_tensor.shape)
-    for group, p in zip(mesh.groups, placed):
-        if isinstance(p, Sharded):
-            sizes[p.dim] *= group.size
-    if shape is not None and list(shape) != sizes:
-        fall_back("the program calls DTensor.from_local with a shape that ranks share unevenly")
-    check_scope(tracer, "DTensor.from_local")
-    return dtensor(tracer, tracer.handle_of(local_tensor), Layout(placed, sizes, _contiguous(sizes), mesh))
-
-
-def _to_local(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
-    """Replace `DTensor.to_local`. With partial `grad_placements`, each rank has a summand of the gradient."""
-    local, layout = local_and_layout(tracer, x)
-    if grad_placements is not None:
-        placed = _positive(_placements_of(x.device_mesh, grad_placements), len(layout.shape))
-        for group, p, new in zip(layout.mesh.groups, layout.of_gradient.placements, placed):
-            if isinstance(p, Replicated) and new == Partial("sum"):
-                local = _varying(tracer, local, group)
-            elif p != new:
-                fall_back(f"the program calls DTensor.to_local with grad_placements={grad_placements}")
-    return local.view_as(local)
-
-
-def _redistribute(
-    tracer: Tracer, x: Any, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False,
-    forward_dtype: Any = None, backward_dtype: Any = None,
-) -> Any:  # fmt: skip
-    """Replace `DTensor.redistribute`."""
-    local, layout = local_and_layout(tracer, x)
-    if placements is None or forward_dtype is not None or backward_dtype is not None:
-        fall_back("the program calls DTensor.redistribute without placements, or with dtypes")
-    if device_mesh is not None and device_mesh != x.device_mesh:
-        fall_back("the program redistributes a DTensor to another mesh")
-    placed = _positive(_placements_of(x.device_mesh, placements), len(layout.shape))
-    check_scope(tracer, "DTensor.redistribute")
-    if placed == list(layout.placements):
-        return x
-    out = _redistributed(tracer, local, layout, placed)
-    return dtensor(tracer, out, Layout(placed, layout.shape, layout.stride, layout.mesh))
-
-
-def _full_tensor(tracer: Tracer, x: Any, *, grad_placements: Any = None) -> Any:
-    """Replace `DTensor.full_tensor`."""
-    whole = _redistribute(tracer, x, None, [torch.distributed.tensor.Replicate()] * x.device_mesh.ndim)
-    return _to_local(tracer, whole, grad_placements=grad_placements)
-
-
-def replaced_dtensor_methods() -> list[tuple[Any, str, Any]]:
-    """Return the replacements of the methods of DTensor that convert and redistribute."""
-    cls = _class()
-    if cls is None or not torch.distributed.is_initialized():
-        return []
-
-    def replaced(ours: Callable[..., Any], original: Any) -> Any:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if state.frontend is None:
-                return original(*args, **kwargs)
-            with TracingMode():
-                return ours(state.frontend, *args, **kwargs)
-
-        return call
-
-    return [
-        (cls, "from_local", staticmethod(replaced(_from_local, cls.from_local))),
-        (cls, "to_local", replaced(_to_local, cls.to_local)),
-        (cls, "redistribute", replaced(_redistribute, cls.redistribute)),
-        (cls, "full_tensor", replaced(_full_tensor, cls.full_tensor)),
-    ]
 
 
 # -- the end of the trace ---------------------------------------------------------------------------------------------

@@ -23,8 +23,14 @@ class Guarded:
     """The guards and tensor checks of a prologue, to find out which value changed after the prologue rejects a call."""
 
     def __init__(self) -> None:
-        self.guards: dict[str, Guard] = {}  # by the first text of their failure messages
+        self.guards: list[Guard] = []
         self.tensors: TensorCheck | None = None
+        self._by_message: dict[str, Guard] = {}  # by the first text of their failure messages
+
+    def add(self, text: str, guard: Guard) -> None:
+        """Add a guard whose failure message begins with a text."""
+        self.guards.append(guard)
+        self._by_message.setdefault(text, guard)
 
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Source], Any]:
         """Return a function that finds the value of a source in a call; it raises if there is no value."""
@@ -40,13 +46,13 @@ class Guarded:
         if isinstance(failure, TensorsDiffer):
             check, tensors = failure.args
             return bool(check.changed_sizes(tensors))
-        guard = self.guards.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
+        guard = self._by_message.get(str(failure.args[0])) if isinstance(failure, GuardFailed) else None
         return isinstance(guard, HasContents) or (isinstance(guard, Equals) and _is_number(guard.operand))
 
     def learn(self, dynamic: Dynamic, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record in `dynamic` the numbers and sizes of a call that made guards fail."""
         found = self.found(args, kwargs)
-        for guard in self.guards.values():
+        for guard in self.guards:
             with contextlib.suppress(Exception):  # the source does not exist in this call
                 if isinstance(guard, Equals):
                     _learn_number(dynamic, guard, found(guard.source))

@@ -199,7 +199,7 @@ class Prologue:
         with tracectx(trace):
             looked_at = self._bind(writer, arguments)
             for guard in recorded:
-                self.guarded.guards.setdefault(writer.guard(guard), guard)
+                self.guarded.add(writer.guard(guard), guard)
             if different:
                 guards.check_different(tuple(writer.fetch(source) for source in different))
             _read_tensors(writer, recorder, inputs, looked_at, trusted)

@@ -192,7 +192,8 @@ def _check_leaves(tracer: Tracer, leaves: Sequence[tuple[Handle, TensorProxy]], 
 def _old_values(tracer: Tracer, handle: Handle) -> set[str]:
     """Return the values that a leaf had before it was written without autograd's knowledge."""
     found: set[str] = set()
-    op = tracer.producer((handle._local or handle)._storage.value)
+    own = handle if handle._local is None else handle._local
+    op = tracer.producer(own._storage.value)
     while op is not None and op.sym is prims.assign_value:
         found.add(op.args[0].name)
         op = tracer.producer(op.args[0])

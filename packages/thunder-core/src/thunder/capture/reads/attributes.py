@@ -44,7 +44,7 @@ class AttributeReads:
         self._unguardables = unguardables
         self.seen: dict[tuple[int, str], None] = {}  # the attributes read, by the ids of the objects
         self.plain: set[tuple[type, str]] = set()  # attributes without a user descriptor, by the class of the object
-        self.raising = recorder.code.sets.raising
+        self.raising, self.fetched = recorder.code.sets.raising, recorder.code.sets.fetched
         self.assigned = recorder.assigned
         self.assigned_elsewhere = recorder.assigned_elsewhere
         self.output: Output  # set by the recorder
@@ -122,6 +122,7 @@ class AttributeReads:
         """Record the first read of an attribute of a class or a module, before it happens."""
         self.seen[(id(x), name)] = None
         self._alive.append(x)
+        self._recorder.code.sets.names.add(name)
         if isinstance(x, types.ModuleType):
             self._recorder.code.modules.variable(x, name)
         else:

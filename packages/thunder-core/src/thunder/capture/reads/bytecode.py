@@ -23,6 +23,7 @@ __all__ = [
     "attribute_names",
     "attributes_not_of_self",
     "catches_missing_attributes",
+    "combines",
     "compared_objects",
     "compares_identity",
     "global_loads",
@@ -316,6 +317,13 @@ def varies_among_processes(code: CodeType) -> bool:
     """
     read = (_OF_POSITIONS | _OF_FRAMES).intersection((*code.co_names, *code.co_consts))
     return bool(read) or not _OF_HASHES.isdisjoint(code.co_names)
+
+
+def combines(code: CodeType) -> bool:
+    """Check whether code applies `|` or `^` to any values."""
+    names = {x.opname for x in dis.get_instructions(code) if x.opname.startswith(("BINARY_", "INPLACE_"))}
+    signs = {x.argrepr.rstrip("=") for x in dis.get_instructions(code) if x.opname == "BINARY_OP"}
+    return not signs.isdisjoint("|^") or any(name.endswith(("_OR", "_XOR")) for name in names)
 
 
 def compared_objects(code: CodeType) -> frozenset[tuple[str, ...]]:

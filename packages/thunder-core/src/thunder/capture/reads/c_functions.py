@@ -94,6 +94,7 @@ _FUNCTIONS: dict[str, str] = {
         )],
         "a process group does not change",
     ),
+    "torch._C._distributed.__init__": _ARGUMENTS_ONLY,  # a placement of DTensors
     **dict.fromkeys(
         ["_warnings.warn", "_warnings.warn_explicit", "_warnings._filters_mutated"],
         "warns, which no result depends on",

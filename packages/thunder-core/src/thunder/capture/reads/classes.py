@@ -262,10 +262,13 @@ class ClassReads:
             if not is_library_class(owner):
                 self._recorder.add(HasKeys(self.know(owner).variables, tuple(self._attributes_before(owner))))
 
-    def read_whole(self, cls: type) -> None:
+    def read_whole(self, cls: type, *, observed: bool) -> None:
         """Guard all attributes of an unwatched object's classes: methods, properties and data."""
         for name in plain_class_attributes(cls):
-            self.attribute_read(cls, name, getattr(cls, name))
+            value = getattr(cls, name)
+            self.attribute_read(cls, name, value)
+            if observed and has_plain_lookup(cls):
+                self._recorder.code.sets.read_whole(self.know(cls).attr(name), value, name=name)
         for owner in cls.__mro__:
             of_torch = not issubclass(owner, _MODULE) or owner is _MODULE
             if owner not in self._read_whole and not (of_torch and is_library_class(owner)):

@@ -75,6 +75,22 @@ def _hook(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
     return __getattribute__
 
 
+def _observer(original: Callable[..., Any]) -> Callable[[Any, str], Any]:
+    """Return a user's `__getattribute__` that reports which containers it returns to the program."""
+    get_ident = threading.get_ident
+
+    def __getattribute__(self: Any, name: str) -> Any:
+        value = original(self, name)
+        if issubclass(type(value), (set, frozenset, dict)) and active.thread == get_ident():
+            reader: Any = active.reader
+            reader.fetched.add(id(value))
+        return value
+
+    __getattribute__._thunder_hook = True  # type: ignore[attr-defined]
+    __getattribute__._thunder_observed = original  # type: ignore[attr-defined]
+    return __getattribute__
+
+
 def _assignment_hook(original: Callable[..., Any]) -> Callable[[Any, str, Any], None]:
     get_ident = threading.get_ident
 
@@ -143,12 +159,21 @@ def can_hook(cls: type) -> bool:
     return file is None or not file.endswith(_EXTENSIONS)  # a script may have any name, also "<stdin>"
 
 
+def _may_install(cls: type) -> bool:
+    """Count the hooks of a class, and check that they are not too many."""
+    if _installs.get(cls, 0) >= MAX_INSTALLS:
+        return False
+    _installs[cls] = _installs.get(cls, 0) + 1
+    return True
+
+
 class ClassHooks:
     """The class hooks of one session."""
 
     def __init__(self, substitutions: Substitutions):
         self._substitutions = substitutions
         self._decided: dict[type, bool] = {}
+        self._observed: set[type] = set()
         self.step: int | None = None  # the position of the steps that remove the hooks
 
     def watch(self, cls: type) -> bool:
@@ -158,17 +183,29 @@ class ClassHooks:
             found = self._decided[cls] = self._install(cls)
         return found
 
+    def observe(self, cls: type) -> bool:
+        """Report what the `__getattribute__` of a class that cannot be watched returns, if that is possible."""
+        original: Any = cls.__getattribute__
+        if hasattr(original, "_thunder_observed"):
+            return cls in self._observed  # else an enclosing trace or a base class is observed
+        if not can_hook(cls) or not isinstance(original, types.FunctionType) or not _may_install(cls):
+            return False
+        self._observed.add(cls)
+        self._substitutions.set(cls, "__getattribute__", _observer(original), step=self.step)
+        return True
+
     def _install(self, cls: type) -> bool:
         if not can_hook(cls) or type(cls).__module__ == "pybind11_builtins":
             return False  # the metaclass of pybind11 allows no hooks
         original = cls.__getattribute__
+        if hasattr(original, "_thunder_observed"):
+            return False
         if getattr(original, "_thunder_hook", False):
             return True  # a base class is already watched, or an enclosing trace watches the class
         if isinstance(original, types.FunctionType):
             return False  # a hook would miss the lookups inside a user-defined __getattribute__
-        if _installs.get(cls, 0) >= MAX_INSTALLS:
+        if not _may_install(cls):
             return False
-        _installs[cls] = _installs.get(cls, 0) + 1
         assign, delete = cls.__setattr__, cls.__delattr__  # before the class changes, so that Python sees one change
         self._substitutions.set(cls, "__getattribute__", _hook(original), step=self.step)
         self._substitutions.set(cls, "__setattr__", _assignment_hook(assign), step=self.step)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import enum
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from thunder.capture.base.phase import TracerPhase
-from thunder.capture.base.sources import Root, Source, is_literal
+from thunder.capture.base.sources import Call, Root, Source, is_literal
 from thunder.capture.reads.kinds.base import Recorder
 from thunder.capture.reads.kinds.leaves import PLAIN
 from thunder.capture.tensors.handle import Handle, is_handle
@@ -28,10 +29,46 @@ from thunder.core import pytree
 from thunder.core.errors import TracingError
 from thunder.core.state import state
 from thunder.core.symint.numbers import SymbolicNumber, specialized
+from thunder.runtime.guards import call_memoized
 
-__all__ = ["MEMOIZED", "memoized_stand_in"]
+__all__ = ["MEMOIZED", "CallMemoized", "memoized_stand_in"]
 
 MEMOIZED = type(functools.lru_cache(lambda: None))
+
+
+class CallMemoized(Call):
+    """The result of calling a function under `functools.lru_cache`, of which the last operand is a weak reference."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, parent: Source, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], label: str, function: Root
+    ):
+        super().__init__(parent, args, kwargs, label)
+        self.operands = (*self.operands, function)
+
+    def code(self, start: str, *operands: str) -> str:
+        """Return `call_memoized(reference(), arguments)`, so that a text shows which function is called."""
+        called = super().code("", *operands)[1:-1]
+        return f"{call_memoized.__name__}({operands[-1]}(){', ' if called else ''}{called})"
+
+    def describe(self) -> str:
+        """Show a call of the function."""
+        return Call.code(self, str(self.parent), *map(str, self.operands))
+
+    @property
+    def helpers(self) -> dict[str, Any]:
+        """The function that calls the function."""
+        return {call_memoized.__name__: call_memoized}
+
+
+def _call_of(source: Source, memoized: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallMemoized:
+    """Return the source of the result of calling a function at `source`."""
+    label = getattr(memoized, "__name__", "memoized")
+    made = CallMemoized(source, args, tuple(kwargs.items()), label, Root(weakref.ref(memoized), title=label))
+    key = CallMemoized, Call.code(made, "", *[str(id(x)) for x in made.operands[:-1]])
+    return source._children.setdefault(key, made)  # type: ignore[return-value]
+
 
 # Modules whose memoized functions compute only from sizes, so they can be traced with symbolic sizes.
 _OF_NUMBERS = ("einops.einops",)
@@ -92,7 +129,7 @@ def _record(
 
         recorder.at_end(check)
     if not isinstance(result, torch.Tensor) or not is_handle(result):
-        recorder.value(source.call(given, named, getattr(memoized, "__name__", "memoized")), result)
+        recorder.value(_call_of(source, memoized, given, named), result)
 
 
 def _argument(recorder: Recorder, x: Any, new: list[Any]) -> Any:

@@ -14,9 +14,9 @@ from types import CodeType
 from typing import Any
 
 from thunder.capture.base.phase import TracerPhase, active
-from thunder.capture.base.sources import Global, Source
+from thunder.capture.base.sources import CellContents, Global, Source
 from thunder.capture.reads import bytecode
-from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, IsSame
+from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, HasType, IsSame
 from thunder.capture.reads.set_uses import set_uses
 
 __all__ = ["OrderOfSets", "sorted_sets"]
@@ -31,6 +31,11 @@ class OrderOfSets:
         self.matters = False  # whether the run may have depended on the order of a set
         # Where code raises errors that contain a set, by the ids of code.
         self.raising: dict[int, frozenset[int]] = {}
+        # Sets that were read only because all attributes of an object were, and what the object has returned since:
+        # the ids of its sets and of its `__dict__`, and names that were read from classes by functions.
+        self._read_whole: dict[Source, tuple[frozenset[int], str | None]] = {}
+        self.fetched: set[int] = set()
+        self.names: set[str] = set()
 
     def code_runs(self, code: CodeType, scope: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         """Record that code has run; `before` are its globals, as they were before thunder replaced some of them."""
@@ -41,18 +46,70 @@ class OrderOfSets:
         if uses.raises:
             self.raising[id(code)] = uses.raises
 
+    def read_whole(self, source: Source, x: Any, owner: Any = None, *, name: str | None = None) -> None:
+        """Record an attribute that was read with all others of an object that reports what it returns.
+
+        The attribute is in the dict `owner` of the object, in a slot, or in its class under a `name`. A set of at most
+        one element has an order only if the program adds to it.
+        """
+        if isinstance(x, (set, frozenset)) and len(x) <= 1:
+            self._read_whole.setdefault(source, (frozenset({id(x), id(owner)}), name))
+
     def is_used(self, guards: Sequence[Guard], ran: Sequence[CodeType]) -> bool:
         """Check whether the program may depend on the order of a set that it makes, or of one that it reads."""
         if self.matters:
             return True
-        read = [g for g in guards if isinstance(g, (HasMembers, HasContents)) and type(g.operand) is frozenset]
+        read = [g for g in guards if _is_of_set(g) and not self._is_untouched(g.source, ran)]
         aliases = {g.operand for g in guards if isinstance(g, IsSame)} if read else set()
         return any(g.source in aliases or not _only_tested(g.source, ran) for g in read)
 
+    def _is_untouched(self, source: Source, ran: Sequence[CodeType]) -> bool:
+        """Check whether the program has not even got a set of at most one element that is guarded."""
+        ids, name = self._read_whole.get(source, (None, None))
+        if ids is None or not ids.isdisjoint(self.fetched) or any(map(_fetches_otherwise, ran)):
+            return False
+        if name is None:
+            return True
+        shown = {"__dict__", name}.isdisjoint(self.names)
+        return shown and not any(name in code.co_names or _reads_classes(code, name) for code in ran)
+
+
+def _is_of_set(guard: Guard) -> bool:
+    if isinstance(guard, HasType):
+        return issubclass(guard.operand, (set, frozenset))
+    return isinstance(guard, (HasMembers, HasContents)) and type(guard.operand) is frozenset
+
+
+_HOOKS = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
+_GROW = frozenset({"add", "update", "union", "symmetric_difference", "symmetric_difference_update"})
+
+
+def _fetches_otherwise(code: CodeType) -> bool:
+    """Check whether code may get attributes of an object past its `__getattribute__`, and add to a set of them."""
+    if "__getattribute__" not in code.co_names:
+        return False
+    grows = not _GROW.isdisjoint(code.co_names) or bytecode.combines(code)
+    return grows or code.co_name not in _HOOKS
+
+
+def _reads_classes(code: CodeType, name: str) -> bool:
+    """Check whether code may find an attribute of a class by a name that it computes, or in the class's `__dict__`."""
+    return _contains(code.co_consts, name) or "__dict__" in bytecode.attributes_not_of_self(code)
+
+
+def _contains(constants: tuple[Any, ...], name: str) -> bool:
+    return any(x == name if type(x) is str else type(x) is tuple and _contains(x, name) for x in constants)
+
+
+_OF_CLOSURES = frozenset({"__closure__", "cell_contents", "getclosurevars"})
+
 
 def _only_tested(source: Source, ran: Sequence[CodeType]) -> bool:
-    """Check whether all code that may read a global variable only tests what it contains."""
-    if not isinstance(source, Global):
+    """Check whether all code that may read a variable of a module or of a closure only tests what it contains."""
+    if isinstance(source, CellContents):
+        if any(not _OF_CLOSURES.isdisjoint(code.co_names) for code in ran):
+            return False
+    elif not isinstance(source, Global):
         return False
     uses = [bytecode.uses(code, bytecode.VARIABLE, source.name) for code in ran]
     return any(uses) and all(found <= _WITHOUT_ORDER for found in uses)

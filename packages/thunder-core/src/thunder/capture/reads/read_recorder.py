@@ -147,6 +147,7 @@ class ReadRecorder:
 
     def start(self, fn: Any) -> None:
         """Record the traced callable."""
+        self.of_module = isinstance(fn, torch.nn.Module)
         title = getattr(fn, "__name__", type(fn).__name__).strip("<>")
         with TracerPhase():
             self.value(Root(fn, title=title), fn, root=True)
@@ -339,6 +340,12 @@ class ReadRecorder:
     def watch(self, cls: type) -> bool:
         """Watch the attributes of a class's instances, and return whether that is possible."""
         return self._hooks.watch(cls)
+
+    def observe(self, cls: type) -> bool:
+        """Observe what instances of a class that cannot be watched return; return whether that is possible."""
+        raw = next(vars(c)["__getattribute__"] for c in cls.__mro__ if "__getattribute__" in vars(c))
+        self.classes.attribute_read(cls, "__getattribute__", raw)
+        return self._hooks.observe(cls)
 
     def watch_value(self, x: Any) -> bool:
         """Watch the attributes of a class or a module itself, and return whether that is possible."""

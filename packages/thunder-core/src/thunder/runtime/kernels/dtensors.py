@@ -10,9 +10,12 @@ import torch
 from thunder.core.groups import Group
 from thunder.core.layouts import NORM, Layout, Mesh, Partial, Placement, Replicated, Sharded
 from thunder.runtime.kernels.table import kernel
-from thunder.runtime.torch_private import norm_placement
+from thunder.runtime.torch_private import norm_placement, strided_placement
 
-__all__ = ["dtensor_of", "layout_key", "layout_of_spec", "local_of", "mesh_of", "placement_of", "spec_key", "spec_of"]
+__all__ = [
+    "dtensor_of", "layout_key", "layout_of_spec", "local_of", "local_with_gradient", "mesh_of", "placement_of",
+    "spec_key", "spec_of",
+]  # fmt: skip
 
 # torch's objects for meshes and for layouts with a dtype. A mesh lives as long as its process groups.
 _MESHES: dict[Mesh, Any] = {}
@@ -44,6 +47,8 @@ def placement_of(placement: Any) -> Placement | None:
     kinds = torch.distributed.tensor
     if type(placement) is kinds.Shard:
         return Sharded(placement.dim)
+    if type(placement) is strided_placement():
+        return Sharded(placement.dim, placement.split_factor)
     if type(placement) is kinds.Replicate:
         return Replicated()
     if type(placement) is norm_placement():
@@ -54,9 +59,9 @@ def placement_of(placement: Any) -> Placement | None:
 def layout_of_spec(spec: Any) -> Layout | None:
     """Return the layout of a DTensor's spec, or None if it has a placement that layouts do not have."""
     placements = [placement_of(p) for p in spec.placements]
-    sharded = [p.dim for p in placements if isinstance(p, Sharded)]
+    sharded = [p.dim for p in placements if isinstance(p, Sharded) and p.factor == 1]
     if len(set(sharded)) != len(sharded):
-        return None  # several dimensions of the mesh shard one dimension
+        return None  # several dimensions of the mesh shard one dimension, and not in blocks
     if None in placements:
         return None
     mesh = mesh_of(spec.mesh)
@@ -94,7 +99,7 @@ def spec_of(layout: Layout, dtype: torch.dtype) -> Any:
 
         def placement(p: Placement) -> Any:
             if isinstance(p, Sharded):
-                return Shard(p.dim)
+                return Shard(p.dim) if p.factor == 1 else strided_placement()(p.dim, split_factor=p.factor)
             if isinstance(p, Partial) and p.op.startswith(NORM):
                 return norm_placement()(float(p.op.removeprefix(NORM)))
             return PartialOf(p.op) if isinstance(p, Partial) else Replicate()
@@ -119,6 +124,12 @@ def local_of(a: Any, layout: Layout) -> torch.Tensor:
         a = a.redistribute(placements=placements)
     local: torch.Tensor = a._local_tensor
     return local.wait() if type(local) is not torch.Tensor and hasattr(local, "wait") else local
+
+
+def local_with_gradient(x: Any) -> Any:
+    """Return the local tensor of a DTensor, whose gradient becomes the DTensor's. Prologues call this function."""
+    with torch.enable_grad():
+        return x.to_local()
 
 
 @kernel

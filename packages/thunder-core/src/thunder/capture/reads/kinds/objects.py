@@ -186,21 +186,25 @@ class Jitted(Kind):
 
 def read_whole(source: Source, obj: Any, recorder: Recorder) -> None:
     """Read all attributes of an object whose class cannot be watched."""
-    names = slot_names(type(obj))
+    names, observed = slot_names(type(obj)), recorder.observe(type(obj))
     for snapshot in recorder.reached[id(obj)].snapshots:
         if isinstance(snapshot, AttributesSnapshot):
             for name, value in snapshot.before.items():
                 recorder.value(source.attr(name), value, holder=(obj, name))
+                if observed:
+                    recorder.code.sets.read_whole(source.attr(name), value)
         elif snapshot.source is not source and not _is_table(snapshot.source):
             recorder.add(HasKeys(snapshot.source, tuple(snapshot.before)))
             for i, (key, value) in enumerate(snapshot.before.items()):
                 inner = item_source(snapshot.source, snapshot.target, key, i)
                 recorder.value(inner, value, holder=(snapshot.target, key))
+                if observed:
+                    recorder.code.sets.read_whole(inner, value, snapshot.target)
             if isinstance(snapshot.source, Variables):
                 _guard_empty_slots(source, obj, names, recorder)
     if variables(obj) is None:
         _guard_empty_slots(source, obj, names, recorder)
-    recorder.classes.read_whole(type(obj))
+    recorder.classes.read_whole(type(obj), observed=observed)
 
 
 def _is_table(source: Source) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -395,6 +396,39 @@ def test_fork_while_a_thread_traces() -> None:
     net.meanwhile = lambda: None
     others[0].join()
     assert status == [0]
+
+
+FIRST_IMPORT = """
+import os, signal, sys, threading, time, torch, thunder
+
+started = threading.Event()
+
+class Slow:  # the import of the compiler takes a while, and its lock is held
+    def find_spec(self, name, path, target=None):
+        if name == "thunder.frontend.compiler" and not started.is_set():
+            started.set()
+            time.sleep(0.5)
+
+sys.meta_path.insert(0, Slow())
+jitted = thunder.jit(lambda x: x * 2)
+first = threading.Thread(target=lambda: jitted(torch.ones(2)))
+first.start()
+started.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    os._exit(int(jitted(torch.ones(3)).tolist() != [2.0] * 3))
+first.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_fork_while_a_thread_imports_the_compiler() -> None:
+    """The fork waits for the import, whose lock the child would wait for."""
+    command = [sys.executable, "-c", FIRST_IMPORT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")

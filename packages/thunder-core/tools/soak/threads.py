@@ -13,6 +13,7 @@ import argparse
 import collections
 import copy
 import ctypes
+import faulthandler
 import gc
 import os
 import pickle
@@ -28,6 +29,8 @@ import torch
 from torch import nn
 
 import thunder
+
+_PATIENCE = 60  # seconds for a child
 
 WIDTH = 8
 MOST_GROWTH = 16  # MiB in the second half of the steps
@@ -95,6 +98,7 @@ def fork(model: Model) -> None:
     """Use the model in a child process, which must find whole objects and no lock that is held."""
     pid = os.fork()
     if pid == 0:
+        faulthandler.dump_traceback_later(_PATIENCE - 5)  # where a child hangs
         code = 1
         try:
             for x in model.state_dict().values():
@@ -103,7 +107,7 @@ def fork(model: Model) -> None:
             code = 0 if jitted(torch.ones(2)).tolist() == [2 + model.scale] * 2 else 3
         finally:
             os._exit(code)
-    end = time.monotonic() + 60
+    end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:

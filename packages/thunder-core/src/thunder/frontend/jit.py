@@ -234,12 +234,13 @@ class JitFunction(Generic[P, R]):
     def _compiler(self) -> Any:
         """The `Compiler` of this function."""
         if self._loaded_compiler is None:
-            with contextlib.nullcontext() if _COMPILER in sys.modules else originals_restored():
-                # Imported by name at run time: it is not needed if all programs are found.
-                compiler = importlib.import_module(_COMPILER)
-            made = compiler.Compiler(self)
-            if self._loaded_compiler is None:  # another thread may do the same
-                self._loaded_compiler = made
+            # A fork waits for this lock. A child would wait forever for an import of a thread that it does not have.
+            with tracing_lock:
+                with contextlib.nullcontext() if _COMPILER in sys.modules else originals_restored():
+                    # Imported by name at run time: it is not needed if all programs are found.
+                    compiler = importlib.import_module(_COMPILER)
+                if self._loaded_compiler is None:  # another thread may have done the same
+                    self._loaded_compiler = compiler.Compiler(self)
         return self._loaded_compiler
 
     @property

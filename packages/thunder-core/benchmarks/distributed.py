@@ -195,9 +195,9 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
         if rank == 0:
             seconds = rows[name]["first"]
             print(f"{name}: first step {seconds:.1f} s", file=sys.stderr)  # what is known if the run is cut off
+    gc.collect()  # once, because it takes longer than a step
     for _ in range(args.steps):
         for candidate in candidates.values():
-            gc.collect()
             candidate.times.append(candidate.timed(x)[0])
     for name, candidate in candidates.items():
         rows[name].update(

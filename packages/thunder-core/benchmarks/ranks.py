@@ -36,6 +36,15 @@ BENCHMARKS: dict[str, list[str]] = {
 SHOWN = 60  # lines of a part's output on the screen
 
 
+RUNNING: list[subprocess.Popen[str]] = []  # and those that have ended
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a command with the ranks that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class Part:
     """A command with its output, how it ended, and how long it took."""
 
@@ -58,11 +67,12 @@ class Part:
             self.command, cwd=ROOT, env={**os.environ, "THUNDER_RANKS_BACKEND": self.args.backend}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, errors="replace",
         )  # fmt: skip
+        RUNNING.append(process)
         try:
             self.output, _ = process.communicate(timeout=self.args.seconds)
             self.status = "passed" if process.returncode == 0 else f"exit {process.returncode}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
             self.output, _ = process.communicate()
             self.status = "timeout"
         self.seconds = time.perf_counter() - start
@@ -98,11 +108,18 @@ def main() -> None:
     if args.log:
         Path(args.log).write_text("", encoding="utf-8")
     parts = [Part(name, args) for name in chosen]
-    with ThreadPoolExecutor(args.jobs) as pool:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    pool = ThreadPoolExecutor(args.jobs)
+    try:
         list(pool.map(Part.run, [part for part in parts if part.name in TESTS]))
-    for part in parts:
-        if part.name in BENCHMARKS:
-            part.run()
+        for part in parts:
+            if part.name in BENCHMARKS:
+                part.run()
+    except BaseException:  # also Ctrl-C and a time limit of the caller
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in RUNNING:
+            kill(process)
+        raise
     print(f"\n{args.ranks} ranks, {args.backend}\n\n| part | result | seconds |\n|---|---|---|")
     for part in parts:
         print(f"| {part.name} | {part.status} | {part.seconds:.0f} |")

@@ -32,7 +32,7 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
     times = [candidate.timed(x)[0] for _ in range(4 + args.steps)][4:]
     machine = thunder.examine.HARDWARE[args.hardware]
     curves = thunder.examine.measure_collectives()
-    profile = thunder.examine.profile(candidate.step, x)
+    profile = thunder.examine.profile(candidate.step, x, rounds=2)
     simulated = {
         "data sheet": thunder.examine.distributed(candidate.step, x, hardware=machine),
         "measured collectives": thunder.examine.distributed(candidate.step, x, hardware=machine.with_curves(curves)),
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="nccl" if cuda else "gloo")
-    parser.add_argument("--layers", type=int, default=16 if cuda else 2)
+    parser.add_argument("--layers", type=int, default=8 if cuda else 2)
     parser.add_argument("--width", type=int, default=2048 if cuda else 256)
     parser.add_argument("--tokens", type=int, default=8192 if cuda else 256)
     parser.add_argument("--steps", type=int, default=10)

@@ -197,6 +197,11 @@ def test_reads_that_no_hook_sees(never_cached: Any, read: str) -> None:
     assert "thunder does not see" in never_cached(lambda x: x * (UNSEEN[read](thing) is not None))
 
 
+def test_sources(never_cached: Any) -> None:
+    """The source of an object is read from a file, which no guard covers."""
+    never_cached(lambda x: x * len(inspect.getsource(plain)))
+
+
 @pytest.mark.filterwarnings("ignore::thunder.core.errors.FallbackWarning")
 def test_counter_on_another_function() -> None:
     """A program that assigns an attribute which no guard covers runs eagerly."""

@@ -184,3 +184,26 @@ def test_functions_in_tables_of_classes(watch: Any) -> None:
         assert watched.call() == 1
     finally:
         Validated.__validators__["used"] = before
+
+
+class Scaled:
+    scale = 2.0
+
+
+class Rescaled(Scaled):
+    scale = 9.0
+
+    def implicit(self) -> float:
+        return super().scale
+
+    def explicit(self) -> float:
+        return super(Rescaled, self).scale  # noqa: UP008
+
+
+@pytest.mark.parametrize("method", ["implicit", "explicit"])
+def test_attributes_of_a_base_by_super(watch: Any, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Since Python 3.12, this is one instruction, which calls nothing."""
+    owner = Rescaled()
+    watched = watch(lambda x: x * getattr(owner, method)())
+    monkeypatch.setattr(Scaled, "scale", 3.0)
+    watched.changed()

@@ -38,8 +38,9 @@ __all__ = [
     "uses",
 ]
 
-_GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME") if name in dis.opmap}
+_GLOBAL = {dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap}
 _ATTRIBUTE = {dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap}
+_SUPER = dis.opmap.get("LOAD_SUPER_ATTR", -1)  # since Python 3.12: `super().name` in one instruction
 _STORE = {dis.opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL")}
 _STORE_ATTR = dis.opmap["STORE_ATTR"]
 _LOAD_GLOBAL, _LOAD_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_ATTR"]
@@ -139,6 +140,9 @@ def _scan(code: CodeType) -> tuple[Any, ...]:
                 loads[chain] = None
         else:
             chain = ()
+            if op == _SUPER:
+                attributes[names[argument >> 2]] = None
+                now = (ATTRIBUTE, names[argument >> 2])
             if op == _MATCH_CLASS and argument:  # patterns by position
                 attributes["__match_args__"] = None
             if op == _IMPORT:
@@ -245,6 +249,8 @@ def attributes_not_of_self(code: CodeType) -> frozenset[str]:
     for op, argument in _instructions(code):
         if op in _ATTRIBUTE and not of_self:
             found.add(code.co_names[argument >> (_ATTRIBUTE_SHIFT if op == _LOAD_ATTR else 0)])
+        elif op == _SUPER:
+            found.add(code.co_names[argument >> 2])
         of_self = _loads_self(code, op, argument)
     return frozenset(found)
 

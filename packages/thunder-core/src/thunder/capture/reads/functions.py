@@ -64,7 +64,8 @@ _INSPECTING = frozenset(
     for fn in (inspect.signature, inspect.getfullargspec, inspect.get_annotations, typing.get_type_hints)
 )
 
-_STATIC = id(inspect.getattr_static.__code__)
+# Functions of the standard library whose reads no hook sees.
+_UNSEEN = {id(fn.__code__): fn.__name__ for fn in (inspect.getattr_static, inspect.findsource)}
 
 
 def attention_kernels_source() -> Source:
@@ -187,8 +188,8 @@ class CodeReads:
             self._recorder.refuse(f"the program imports the module {module} for the first time")
         if id(code) in _INSPECTING:
             self.attributes.inspected()
-        if id(code) == _STATIC and not (frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename)):
-            self._recorder.refuse("the program calls inspect.getattr_static, whose reads thunder does not see")
+        if id(code) in _UNSEEN and not (frame.f_back is not None and is_ours(frame.f_back.f_code.co_filename)):
+            self._recorder.refuse(f"the program calls inspect.{_UNSEEN[id(code)]}, whose reads thunder does not see")
         if id(code) in self._ran or is_library(code.co_filename):
             return
         if code.co_name == "__annotate__":

@@ -113,7 +113,7 @@ class CaptureSession:
         tracer.name_lifted(recorder.name_of)
         tracer.undo_later = None if independent else substitutions.callback
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
-        tracer.read_class = recorder.classes.read_whole
+        tracer.read_class = lambda cls: recorder.classes.read_whole(cls, observed=False)
         tracer.guarded_of = lambda tensor, *step: recorder.tensor_is(self.source_of(tensor), tensor, *step)
         if dynamic:
             self.numbers = tracer.symbolic = recorder.symbolic = Inputs(tracer.trace, dynamic)
@@ -254,6 +254,9 @@ class CaptureSession:
             raise ModuleFallback(reason)
         self.writes += writes_to_units(tracer)
         for lifted in tracer.inputs:
+            local = lifted.handle._local
+            if local is not None and local._storage.written:
+                self.effects.append(Effect("count_write", self.source_of(lifted.tensor), lifted.tensor, ()))
             given = lifted.handle.given_attributes
             if given:
                 self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)

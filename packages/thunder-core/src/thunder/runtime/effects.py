@@ -12,8 +12,9 @@ import torch
 from thunder.runtime.arrays import array_of, new_array, number_of
 from thunder.runtime.autograd.leaf_gradients import with_freed_graph
 from thunder.runtime.containers import base_of, dict_type
+from thunder.runtime.torch_private import increment_versions
 
-__all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "fill_object"]
+__all__ = ["ASSIGNMENTS", "CONSTRUCTORS", "count_write", "fill_object"]
 
 
 def set_item(target: Any, key: Any, value: Any) -> None:
@@ -139,6 +140,11 @@ def new_slice(cls: type, start: Any, stop: Any, step: Any) -> Any:
     return _checked(cls, slice)(start, stop, step)
 
 
+def count_write(tensor: Any) -> None:
+    """Let autograd see a write to a DTensor, whose local tensor was written."""
+    increment_versions([tensor])
+
+
 ASSIGNMENTS = (
     set_item,
     delete_item,
@@ -155,9 +161,20 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescrip
               torch._ops.OpOverload, torch._ops.OpOverloadPacket)  # fmt: skip
 
 
+def _is_getter(function: Any) -> bool:
+    """Check whether a function reads a property of tensors, e.g. `torch.Tensor.T.__get__`."""
+    of = getattr(function, "__self__", None)
+    return (
+        type(function) is types.MethodWrapperType
+        and function.__name__ == "__get__"
+        and type(of) is types.GetSetDescriptorType
+        and issubclass(torch.Tensor, of.__objclass__)
+    )
+
+
 def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a view of a result. Unlike a view that the program returns itself, user code may write to it."""
-    if not isinstance(function, _FUNCTIONS):  # e.g. a class
+    if not isinstance(function, _FUNCTIONS) and not _is_getter(function):  # e.g. a class
         raise TypeError(f"{function!r} is no operation on tensors")
     return function(base, *args, **kwargs)
 

@@ -57,7 +57,7 @@ def _effect(fn: Any) -> Symbol:
 
 
 fill_object = _effect(effects.fill_object)
-_OUTPUT = {s.name: s for s in map(_effect, output.EFFECTS)}
+_OUTPUT = {s.name: s for s in map(_effect, (*output.EFFECTS, effects.count_write))}
 _EFFECTS = {s.name: s for s in map(_effect, effects.ASSIGNMENTS)}
 
 

@@ -256,7 +256,10 @@ class CaptureSession:
         for lifted in tracer.inputs:
             local = lifted.handle._local
             if local is not None and local._storage.written:
-                self.effects.append(Effect("count_write", self.source_of(lifted.tensor), lifted.tensor, ()))
+                source = self.source_of(lifted.tensor)
+                if source is None:  # the program would count the writes of this call's DTensor only
+                    fall_back("the program writes to a DTensor that no path leads to")
+                self.effects.append(Effect("count_write", source, lifted.tensor, ()))
             given = lifted.handle.given_attributes
             if given:
                 self.writes += recorder.given_attributes(self.source_of(lifted.tensor), lifted.tensor, given)

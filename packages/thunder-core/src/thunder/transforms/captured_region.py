@@ -239,7 +239,7 @@ class CapturedRegion:
             self._full = len(self._sizes) >= GRAPHS
             if not self._full:
                 found = self._sizes[key] = _Sized(self.moving)
-        elif found.refused is not None:
+        elif self.auto and found.refused is not None:
             found.left -= 1
             if found.left == 0:
                 found = self._sizes[key] = _Sized(self.moving, found.refusals + 1)

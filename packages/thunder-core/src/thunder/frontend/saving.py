@@ -25,7 +25,7 @@ from thunder.capture.higher_order.gradient_hooks import Node
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
 from thunder.capture.reads.memoized_functions import CallMemoized
 from thunder.core import prims
-from thunder.core.devices import to_device, to_torch_device
+from thunder.core.devices import Device, to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.events import EventLog
@@ -53,6 +53,7 @@ from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
 from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
+from thunder.saved.source_names import SourceLines
 from thunder.saved.store import Store
 from thunder.saved.verify import CALL_MEMOIZED, Refused
 from thunder.transforms.captured_region import CapturedRegion
@@ -252,7 +253,7 @@ class _Writer:
             "decisions": [
                 {"answer": encode(d.answer), "question": d.question, "random": d.random} for d in path.decisions
             ],
-            "sources": [[encode(x) for x in source] for source in path.sources],
+            "sources": [[encode(_plain_device(x)) for x in source] for source in path.sources],
         }
 
     def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
@@ -294,8 +295,6 @@ class _Writer:
     def _sizes(self, split: Split, source: Mapping[str, Any]) -> dict[str, Any]:
         """Describe the constraints on symbolic sizes, and those that were known before differentiation as a program."""
         symbols = split.source.info["symbols"]
-        if any(leaf.hint is None for leaf in symbols.leaves.values()):
-            raise Unsavable("gradients of data-dependent sizes")
         constraints = [c.text() for c in symbols.constraints]
         lines = [f"  c{i} = {c.text()}" for i, c in enumerate(split.constraints)]
         leaves = [x[0] for a in source["arguments"] for x in (a[1] if len(a) > 2 else [a]) if isinstance(x, list)]
@@ -359,6 +358,10 @@ def _composite(op: BoundSymbol, encode: Encoder) -> Any:
 def _text_of(trace: Trace, context: PrintContext) -> str:
     """Return the text of a trace without imports and comments, in ASCII."""
     return _without_comments(trace_text(trace, depth=0, decorators=False, context=context))
+
+
+def _plain_device(x: Any) -> Any:
+    return to_torch_device(x) if isinstance(x, Device) else x
 
 
 _COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
@@ -428,7 +431,9 @@ def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
             leaves = [size for p in arguments for size in (p.shape if isinstance(p, TensorProxy) else [p.symbol])]
             known = SavedText(source["known"]).function(decode, kind="source")
             known(*[x for x in leaves if isinstance(x, SymbolicNumber)])
-        prims.python_return(function(*map(number_of, arguments)))
+        with SourceLines():
+            found = function(*map(number_of, arguments))
+        prims.python_return(found)
     return trace
 
 

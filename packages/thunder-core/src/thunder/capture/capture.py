@@ -45,6 +45,7 @@ class Captured:
         self.numbers = numbers
         self.epilogue = None if epilogue is None else epilogue.trace
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
+        self.functions: dict[int, weakref.ref[Any]] = {}  # those that the program has made, by their ids
         self.prologue: Prologue | None = None
         self.decisions: tuple[Decision, ...] = ()
         # The positions of the inputs whose requires_grad is set before the program runs, and unset at its end.
@@ -162,6 +163,7 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
     ran = recorder.code.ran
     captured.varies = recorder.code.sets.is_used(recorder.guards, ran) or any(map(varies_among_processes, ran))
     captured.not_loaded = frozenset(recorder.code.modules.not_loaded)
+    captured.functions = recorder.functions
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
         written = _changed(tracer)

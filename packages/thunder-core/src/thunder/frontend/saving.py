@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ class _Facts(NamedTuple):
     not_loaded: frozenset[str]
     enables_grad: bool
     switched: tuple[tuple[int, ...], tuple[int, ...]]
+    functions: Mapping[int, weakref.ref[Any]]
 
 
 class Saving:
@@ -94,6 +96,7 @@ class Saving:
                 captured.not_loaded,
                 captured.enables_grad,
                 captured.switched,
+                captured.functions,
             )
             self._pending = specialization, facts, call_text(args, kwargs), seconds
 
@@ -124,7 +127,7 @@ class Saving:
         if foreign is not None:
             raise Refused(foreign)
         self._check_fusions(specialization.traces[-1])
-        writer = _Writer(self._fn, specialization, store)
+        writer = _Writer(self._fn, specialization, store, facts.functions)
         name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)
         self._saved.note(f"saved: {name[:12]}", name=name)
@@ -187,12 +190,15 @@ def _has_fusions(trace: Trace) -> bool:
 class _Writer:
     """Describes a specialization and its backward programs as JSON."""
 
-    def __init__(self, fn: Any, specialization: Specialization, store: Store):
+    def __init__(
+        self, fn: Any, specialization: Specialization, store: Store, functions: Mapping[int, weakref.ref[Any]]
+    ):
         self._fn = fn
         self._store = store
         self._specialization = specialization
         guarded: Any = specialization.guarded
-        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards), _saved_region)
+        paths = _Paths(() if guarded is None else guarded.guards)
+        self._encode = Encoder(fn, paths, _saved_region, functions=functions)
 
     def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
@@ -203,6 +209,8 @@ class _Writer:
         programs = {"prologue": self._prologue(s.prologue_traces[-1]), "computation": self.program(last)}
         if s.epilogue_traces:
             programs["epilogue"] = self.program(s.epilogue_traces[-1])
+        if self._encode.makes_functions:
+            self._store.check_key("functions that programs make")
         layout = source = None
         if isinstance(differentiable, DifferentiableProgram):
             groups = differentiable.output_groups() if differentiable.layout.retains else {}

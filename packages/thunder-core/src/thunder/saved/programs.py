@@ -21,6 +21,7 @@ from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.bytecode import load_code
 from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder
 from thunder.saved.keys import plugin_packages
+from thunder.saved.made_functions import TAG
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import CALL_MEMOIZED, ERRORS, Names, Refused, verify
 
@@ -81,6 +82,8 @@ class SavedText:
             raise Refused("a constant with the name of a module or a function")
         if kind != "source" and any(isinstance(x, list) and x[:1] in _OF_SOURCES for x in constants.values()):
             raise Refused("an operation that only sources have")
+        if any(isinstance(x, list) and x[:1] == [TAG] for x in constants.values()) and not signed():
+            raise Refused("a function that the program makes, in a file that is not signed")
         if kind == "program" and any(map(_is_foreign_function, constants.values())):
             raise Refused("a function that is no operator of torch")
         names = Names(

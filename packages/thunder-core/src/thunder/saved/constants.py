@@ -65,7 +65,7 @@ class Encoder:
         self._paths = paths
         self._prints: dict[int, str] = {}
         self._functions = functions  # those that the program has made, by their ids
-        self._numbers: dict[int, int] = {}  # of those that were encoded, so that each of them is made once
+        self._numbers: dict[int, int] = {}  # of those that were encoded, and of their defaults: each is made once
         self._parts: dict[int, list[Any]] = {}
         self.tensors: dict[str, torch.Tensor] = {}
 
@@ -128,13 +128,16 @@ class Encoder:
         return bool(self._numbers)
 
     def _made(self, x: types.FunctionType) -> list[Any]:
-        number = self._numbers.get(id(x))
-        if number is None:
-            number = self._numbers[id(x)] = len(self._numbers)
-            self._parts[number] = describe_function(x, self)
+        known = id(x) in self._numbers
+        number = self._number(x)
+        if not known:
+            self._parts[number] = describe_function(x, self, self._number)
         if number not in self._parts:
             raise Unsavable(f"the function {x.__qualname__}, which refers to itself")
         return [TAG, number, *self._parts[number]]
+
+    def _number(self, x: Any) -> int:
+        return self._numbers.setdefault(id(x), len(self._numbers))
 
     def _by_path(self, x: Any, mark: str) -> list[Any]:
         found = self._paths.get(id(x))
@@ -286,7 +289,7 @@ class Decoder:
         self._tensors = tensors or {}
         self._prints: dict[int, str] = {}
         self._found: dict[str, Any] = {}
-        self._functions: dict[int, types.FunctionType] = {}
+        self._made: dict[int, Any] = {}
 
     def __call__(self, x: Any) -> Any:
         """Return the value of a constant."""
@@ -343,16 +346,9 @@ class Decoder:
         """Return a function that the program makes."""
         if not self.signed:
             raise Stale("a function that the program makes, in a file that is not signed")
-        if number not in self._functions:
-            owner, steps, names, *values, keywords, annotations = parts
-            self._functions[number] = make_function(
-                self(owner),
-                steps,
-                names,
-                *[[self(x) for x in part] for part in values],
-                *[[(k, self(x)) for k, x in part] for part in (keywords, annotations)],
-            )
-        return self._functions[number]
+        if number not in self._made:
+            self._made[number] = make_function(self, self._made, *parts)
+        return self._made[number]  # type: ignore[no-any-return]
 
     def of_file(self, signed: Callable[[], bool]) -> Decoder:
         """Return a decoder for another file of the same entry, which has a signature of its own."""

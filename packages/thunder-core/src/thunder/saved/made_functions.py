@@ -12,7 +12,7 @@ import dis
 import enum
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,8 @@ _VALUES = (str, int, bool, float, complex, bytes, types.NoneType, torch.dtype, t
 _PAUSED = 0x20 | 0x80 | 0x200  # generators, coroutines and asynchronous generators, which may go on later
 
 
-def describe_function(x: types.FunctionType, encode: Callable[[Any], Any]) -> list[Any]:
-    """Return the constant of a function without its tag, or raise `Unsavable`."""
+def describe_function(x: types.FunctionType, encode: Callable[[Any], Any], number: Callable[[Any], int]) -> list[Any]:
+    """Return the constant of a function without its tag, or raise `Unsavable`. `number` numbers objects."""
     title = f"the function {x.__qualname__}, which the program makes"
     owner = _owner(x)
     steps = None if owner is None else _steps(owner.__code__, x.__code__)
@@ -48,32 +48,37 @@ def describe_function(x: types.FunctionType, encode: Callable[[Any], Any]) -> li
         encode(owner),
         steps,
         [x.__name__, x.__qualname__],
-        [_value(cell.cell_contents, encode, title) for cell in _cells(x, title)],
-        [_value(v, encode, title) for v in x.__defaults__ or ()],
-        [[k, _value(v, encode, title)] for k, v in (x.__kwdefaults__ or {}).items()],
-        [[k, _value(v, encode, title)] for k, v in _annotations(x, title).items()],
+        _values([cell.cell_contents for cell in _cells(x, title)], encode, title),
+        None if x.__defaults__ is None else [number(x.__defaults__), _values(x.__defaults__, encode, title)],
+        *[[[*d], _values(d.values(), encode, title)] for d in (x.__kwdefaults__ or {}, _annotations(x, title))],
     ]
 
 
 def make_function(
+    decode: Callable[[Any], Any],
+    made: dict[int, Any],
     owner: Any,
     steps: Sequence[int],
     names: Sequence[str],
     closure: Sequence[Any],
-    defaults: Sequence[Any],
-    keywords: Sequence[tuple[str, Any]],
-    annotations: Sequence[tuple[str, Any]],
+    defaults: tuple[int, Sequence[Any]] | None,
+    *named: tuple[Sequence[str], Sequence[Any]],
 ) -> types.FunctionType:
-    """Return a new function. Its owner has been checked."""
-    if type(owner) is not types.FunctionType:
+    """Return a new function. Functions with the same tuple of defaults, e.g. a constant, share it, too."""
+    function = decode(owner)
+    if type(function) is not types.FunctionType:
         raise Stale("the owner of a function that the program makes is no function")
-    code = [*_codes(owner.__code__, steps)][-1]
-    made = types.FunctionType(code, owner.__globals__, names[0], tuple(defaults) or None, tuple(map(_cell, closure)))
-    made.__qualname__ = names[1]
-    made.__kwdefaults__ = dict(keywords) or None
+    code = [*_codes(function.__code__, steps)][-1]
+    cells = tuple([types.CellType(decode(x)) for x in closure])
+    found = types.FunctionType(code, function.__globals__, names[0], None, cells)
+    found.__qualname__ = names[1]
+    if defaults is not None:
+        found.__defaults__ = made.setdefault(defaults[0], tuple(map(decode, defaults[1])))
+    keywords, annotations = (dict(zip(keys, map(decode, values))) for keys, values in named)
+    found.__kwdefaults__ = keywords or None
     if annotations:
-        made.__annotations__ = dict(annotations)
-    return made
+        found.__annotations__ = annotations
+    return found
 
 
 def _owner(x: types.FunctionType) -> Any:
@@ -124,10 +129,6 @@ def _stored(code: types.CodeType) -> Iterator[str]:
             yield instruction.argval
 
 
-def _cell(x: Any) -> types.CellType:
-    return types.CellType(x)
-
-
 def _cells(x: types.FunctionType, title: str) -> Sequence[types.CellType]:
     cells = x.__closure__ or ()
     for cell in cells:
@@ -145,10 +146,12 @@ def _annotations(x: types.FunctionType, title: str) -> dict[str, Any]:
         raise Unsavable(f"{title} with annotations that cannot be evaluated ({error})") from None
 
 
-def _value(x: Any, encode: Callable[[Any], Any], title: str) -> Any:
-    if not _is_constant(x):
-        raise Unsavable(f"{title} with a {type(x).__qualname__}, which others may change")
-    return encode(x)
+def _values(values: Iterable[Any], encode: Callable[[Any], Any], title: str) -> list[Any]:
+    values = [*values]
+    for x in values:
+        if not _is_constant(x):
+            raise Unsavable(f"{title} with a {type(x).__qualname__}, which others may change")
+    return [encode(x) for x in values]
 
 
 def _is_constant(x: Any) -> bool:

@@ -70,6 +70,7 @@ class _Facts(NamedTuple):
 
     symbolic: bool
     varies: bool
+    orders: Sequence[tuple[str, list[Any], list[Any]]]
     not_loaded: frozenset[str]
     enables_grad: bool
     switched: tuple[tuple[int, ...], tuple[int, ...]]
@@ -93,6 +94,7 @@ class Saving:
             facts = _Facts(
                 "symbols" in captured.computation.info,
                 captured.varies,
+                captured.orders,
                 captured.not_loaded,
                 captured.enables_grad,
                 captured.switched,
@@ -230,6 +232,7 @@ class _Writer:
             "source": source,
             "path": None if s.path is None else self._path(s.path),
             "leaves": list(s.leaves),
+            "orders": [[kind, *map(self._encode, lists)] for kind, *lists in facts.orders],
             "modules": {name: is_importable(name) for name in sorted(facts.not_loaded)},
             "flags": {
                 "no_grad": differentiable is None and needs_decorators(last),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from types import CodeType
@@ -19,8 +20,12 @@ from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, HasType, IsSame
 from thunder.capture.reads.set_uses import set_uses
 
-__all__ = ["OrderOfSets", "sorted_sets"]
+__all__ = ["NEW_SETS", "OrderOfSets", "sorted_sets"]
 
+#: The classes whose calls make sets.
+NEW_SETS = (set, frozenset)
+_HASHED_ALIKE = (str, bytes, int, bool)  # in all processes with the same seed of hashes
+_MISSING = getattr(getattr(sys, "monitoring", None), "MISSING", None)
 _WITHOUT_ORDER = {bytecode.MEMBERSHIP, bytecode.LENGTH, "add", "discard"}
 
 
@@ -36,15 +41,32 @@ class OrderOfSets:
         self._read_whole: dict[Source, tuple[frozenset[int], str | None]] = {}
         self.fetched: set[int] = set()
         self.names: set[str] = set()
+        self._looping: set[int] = set()  # the ids of code that loops over sets that it makes
+        # What these sets were made of, and in which order a loop gets their elements, by their texts.
+        self.orders: dict[str, tuple[str, list[Any], list[Any]]] = {}
 
     def code_runs(self, code: CodeType, scope: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         """Record that code has run; `before` are its globals, as they were before thunder replaced some of them."""
         uses = set_uses(code)
         shadowed = any(name in before for name in uses.builtins)
         unchecked = uses.sorts and scope.get("sorted") is not sorted_sets
+        unchecked |= uses.loops and any(getattr(builtins, kind.__name__) is not kind for kind in NEW_SETS)
         self.matters = self.matters or uses.ordered or shadowed or unchecked
+        if uses.loops:
+            self._looping.add(id(code))
         if uses.raises:
             self.raising[id(code)] = uses.raises
+
+    def made(self, code: CodeType, kind: type, given: Any) -> None:
+        """Record the order of a set that code is about to make of a list or a tuple, if it loops over such sets."""
+        if id(code) not in self._looping or given is _MISSING:
+            return
+        if type(given) in (list, tuple) and all(type(x) in _HASHED_ALIKE for x in given):
+            order = [*kind(given)]
+            if len(order) > 1:
+                self.orders[f"{kind.__name__}({given!r})"] = kind.__name__, [*given], order
+        else:
+            self.matters = True
 
     def read_whole(self, source: Source, x: Any, owner: Any = None, *, name: str | None = None) -> None:
         """Record an attribute that was read with all others of an object that reports what it returns.

@@ -2,9 +2,10 @@
 """The changes in the text files beside this module.
 
 A change begins with a line `== name | before | after`, or `== name (not saved) | before | after` if a process must not
-find the program of the one before it, or `(perhaps saved)` if that depends on the processes. In its source, `$1` stands for what changes; more pairs are `$2` and so on. A
-line `-- name.py | before | after` adds a file that the source imports or reads, or that only one version has (`-`). In
-all of these, `\n` is a new line, and `(nothing)` an empty text.
+find the program of the one before it, or `(perhaps saved)` if that depends on the processes. In its source, `$1` stands
+for what changes; more pairs are `$2` and so on. A line `-- name.py | before | after` adds a file that the source
+imports or reads, or that only one version has (`-`). In all of these, `\n` is a new line, and `(nothing)` an empty
+text.
 
 A source defines `f`, which is jitted with the argument `X`, or `make()`, which returns a callable and its arguments. It
 may define `reset()`, which runs before each call, `after()`, whose result must be eager mode's after the call, and

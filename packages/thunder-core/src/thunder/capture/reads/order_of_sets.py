@@ -18,12 +18,11 @@ from thunder.capture.base.phase import TracerPhase, active
 from thunder.capture.base.sources import CellContents, Global, Source
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, HasType, IsSame
-from thunder.capture.reads.set_uses import set_uses
+from thunder.capture.reads.set_uses import SetUses, set_uses
 
-__all__ = ["NEW_SETS", "OrderOfSets", "sorted_sets"]
+__all__ = ["OrderOfSets", "sorted_sets"]
 
-#: The classes whose calls make sets.
-NEW_SETS = (set, frozenset)
+_NEW_SETS = (set, frozenset)
 _HASHED_ALIKE = (str, bytes, int, bool)  # in all processes with the same seed of hashes
 _MISSING = getattr(getattr(sys, "monitoring", None), "MISSING", None)
 _WITHOUT_ORDER = {bytecode.MEMBERSHIP, bytecode.LENGTH, "add", "discard"}
@@ -41,7 +40,7 @@ class OrderOfSets:
         self._read_whole: dict[Source, tuple[frozenset[int], str | None]] = {}
         self.fetched: set[int] = set()
         self.names: set[str] = set()
-        self._looping: set[int] = set()  # the ids of code that loops over sets that it makes
+        self._making: dict[int, SetUses] = {}  # for whose sets it matters that they are made, by the ids of code
         # What these sets were made of, and in which order a loop gets their elements, by their texts.
         self.orders: dict[str, tuple[str, list[Any], list[Any]]] = {}
 
@@ -50,18 +49,19 @@ class OrderOfSets:
         uses = set_uses(code)
         shadowed = any(name in before for name in uses.builtins)
         unchecked = uses.sorts and scope.get("sorted") is not sorted_sets
-        unchecked |= uses.loops and any(getattr(builtins, kind.__name__) is not kind for kind in NEW_SETS)
+        if uses.loops or uses.called:
+            self._making[id(code)] = uses
+            unchecked |= any(getattr(builtins, kind.__name__) is not kind for kind in _NEW_SETS)
         self.matters = self.matters or uses.ordered or shadowed or unchecked
-        if uses.loops:
-            self._looping.add(id(code))
         if uses.raises:
             self.raising[id(code)] = uses.raises
 
     def made(self, code: CodeType, kind: type, given: Any) -> None:
-        """Record the order of a set that code is about to make of a list or a tuple, if it loops over such sets."""
-        if id(code) not in self._looping or given is _MISSING:
+        """Record that code is about to make a set: its order, if the code loops over sets of lists or tuples."""
+        uses = self._making.get(id(code))
+        if uses is None or (given is _MISSING and not uses.called):
             return
-        if type(given) in (list, tuple) and all(type(x) in _HASHED_ALIKE for x in given):
+        if not uses.called and type(given) in (list, tuple) and all(type(x) in _HASHED_ALIKE for x in given):
             order = [*kind(given)]
             if len(order) > 1:
                 self.orders[f"{kind.__name__}({given!r})"] = kind.__name__, [*given], order

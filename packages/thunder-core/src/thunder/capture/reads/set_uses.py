@@ -10,10 +10,10 @@ the stack. Some uses are known to be harmless only when the program has run (`Se
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
 import sys
-from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from thunder.capture.reads.stack_effects import (
     SET_OPERATIONS,
     SET_UP_HANDLERS,
     TAKEN,
+    handlers,
 )
 
 __all__ = ["SetUses", "set_uses"]
@@ -38,6 +39,7 @@ class SetUses(NamedTuple):
     ordered: bool = False  # it may depend on their order
     # It loops over `set(x)`, which it never changes. Then the order of this set decides (`order_of_sets.py`).
     loops: bool = False
+    called: bool = False  # it depends on their order only if it makes one by a call of `set`
     sorts: bool = False  # it sorts them, so that the result depends on their order unless elements are ordered totally
     raises: frozenset[int] = frozenset()  # the positions where it raises an error whose message contains one
     builtins: frozenset[str] = frozenset()  # the built-in functions that it is assumed to call by these names
@@ -123,11 +125,15 @@ class _State(NamedTuple):
 
 
 class _Walk:
-    """Follows the code of one function. `cells` are closure variables that may hold a set."""
+    """Follows the code of one function. `cells` are closure variables that may hold a set.
 
-    def __init__(self, code: CodeType, cells: frozenset[str]):
+    Without `calls`, it is assumed that the code calls no `set`.
+    """
+
+    def __init__(self, code: CodeType, cells: frozenset[str], *, calls: bool):
         self.code = code
         self.cells = cells
+        self.calls = calls
         self.stored: set[str] = set()  # the closure variables of this code that it stores a set in
         self.loops = self.changes = False  # whether it loops over a new set, and whether it changes one
         self.sorts = False
@@ -135,7 +141,7 @@ class _Walk:
         self.builtins: set[str] = set()
         self._instructions = [*dis.get_instructions(code)]
         self._index = {x.offset: i for i, x in enumerate(self._instructions)}
-        self._handlers = [*_handlers(code)]
+        self._handlers = [*handlers(code)]
         self._states: dict[int, _State] = {}
         self._waiting: list[int] = []
 
@@ -522,7 +528,9 @@ class _Frame:
             others = [x for x in others if x != _VIEW]
         if kind == "global" and name in _BUILTINS:
             found = self._called_builtin(name, others, sets)
-            return _NEW if found == _SET and len(arguments) == 1 and not spread else found
+            if found != _SET or spread:
+                return found
+            return _OTHER if not self._walk.calls else _NEW if len(arguments) == 1 else found
         if kind == "global" and name in _ERRORS and _TEXT in others:
             self._use([*sets, *(x for x in others if x != _TEXT)])
             self._walk.builtins.add(name)
@@ -548,31 +556,23 @@ class _Frame:
         return _SET if name in _MAKES else _OTHER
 
 
-def _handlers(code: CodeType) -> Iterator[tuple[int, int, int, int, int]]:
-    """Iterate over the handlers of errors: start, end and target of the protected code, the height of the stack, and
-    whether the position of the error is put on it. Python 3.10 has no such table.
-    """
-    for entry in getattr(dis.Bytecode(code), "exception_entries", ()):
-        yield entry.start, entry.end, entry.target, entry.depth, int(entry.lasti)
-
-
-def _followed(code: CodeType, cells: frozenset[str]) -> SetUses:
+def _followed(code: CodeType, cells: frozenset[str], *, calls: bool = True) -> SetUses:
     """Follow code, and the functions that it defines if they see a set in a closure variable."""
-    walk = _Walk(code, cells)
+    walk = _Walk(code, cells, calls=calls)
     walk.run()
     if walk.loops and walk.changes:
         raise _UsesOrder
     seen = cells | walk.stored
     if seen != cells:  # the code may read what it stores
-        return _followed(code, seen)
+        return _followed(code, seen, calls=calls)
     assumed = {*walk.builtins}
     for nested in (c for c in code.co_consts if isinstance(c, CodeType)):
         if shared := seen.intersection(nested.co_freevars):
-            more = _followed(nested, shared)
+            more = _followed(nested, shared, calls=calls)
             if more.raises or more.sorts:  # nobody asks whether the nested function did
                 raise _UsesOrder
             assumed |= more.builtins
-    return SetUses(False, walk.loops, walk.sorts, frozenset(walk.raises), frozenset(assumed))
+    return SetUses(False, walk.loops, not calls, walk.sorts, frozenset(walk.raises), frozenset(assumed))
 
 
 _MAKES_SETS = {dis.opmap[n] for n in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if n in dis.opmap}
@@ -593,7 +593,7 @@ def set_uses(code: CodeType) -> SetUses:
         return SetUses(ordered=True)
     if sys.version_info < (3, 11) and any(x.opname.startswith("SETUP_") for x in dis.get_instructions(code)):
         return SetUses(ordered=makes)  # handlers of errors, which this version has no table of
-    try:
-        return _followed(code, frozenset())
-    except (_UsesOrder, RecursionError):
-        return SetUses(ordered=True)
+    for calls in (True, False) if _SEES_NEW_SETS else (True,):
+        with contextlib.suppress(_UsesOrder, RecursionError):
+            return _followed(code, frozenset(), calls=calls)
+    return SetUses(ordered=True)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instructions of Python's bytecode take from the stack, for `set_uses.py`, which follows code."""
+"""What instructions of bytecode do with the stack, and handlers of errors, for `set_uses.py`, which follows code."""
 
 from __future__ import annotations
 
 import dis
 import sys
+from collections.abc import Iterator
+from types import CodeType
 
 __all__ = [
     "BUILDS",
@@ -16,6 +18,7 @@ __all__ = [
     "SET_OPERATIONS",
     "SET_UP_HANDLERS",
     "TAKEN",
+    "handlers",
 ]
 
 # How many values an instruction takes from the stack; how many it puts there follows from its effect.
@@ -44,3 +47,11 @@ ENDS = frozenset({"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWA
 JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
 # Python 3.10 has no table of handlers, which could be reached from each instruction that they protect.
 SET_UP_HANDLERS = frozenset({"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH"})
+
+
+def handlers(code: CodeType) -> Iterator[tuple[int, int, int, int, int]]:
+    """Iterate over the handlers of errors: start, end and target of the protected code, the height of the stack, and
+    whether the position of the error is put on it. Python 3.10 has no such table.
+    """
+    for entry in getattr(dis.Bytecode(code), "exception_entries", ()):
+        yield entry.start, entry.end, entry.target, entry.depth, int(entry.lasti)

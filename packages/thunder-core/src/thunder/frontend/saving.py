@@ -10,6 +10,7 @@ process compiles it anew for a combination of gradients that no process before i
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import weakref
@@ -375,14 +376,14 @@ def _plain_device(x: Any) -> Any:
     return to_torch_device(x) if isinstance(x, Device) else x
 
 
-_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
+_LINE_OF_COMMENT = re.compile(r"\n *#[^\n]*")
+_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$', re.MULTILINE)
 
 
 def _without_comments(text: str) -> str:
     """Return a text without imports, without lines of comments, and without the types of results."""
-    lines = [line for line in text[text.index("def ") :].split("\n") if not line.lstrip().startswith("#")]
-    kept = [_COMMENT.sub("", line) if line[-1:] == '"' and "  # " in line else line for line in lines]
-    text = "\n".join(kept if len(kept) > 1 else [*kept, "  pass"])
+    text = _COMMENT.sub("", _LINE_OF_COMMENT.sub("", text[text.index("def ") :]))
+    text = text if "\n" in text else f"{text}\n  pass"
     return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
@@ -479,32 +480,34 @@ class _Paths(Mapping[int, Path]):
 
     def __init__(self, guards: Any):
         self._guards = guards
-        self._found: dict[int, Path] | None = None
 
-    def _all(self) -> dict[int, Path]:
-        if self._found is None:
-            self._found = {}
-            for guard in self._guards:
-                x, step = guard.operand, []
-                if isinstance(guard, IsAlive):
-                    x = guard.operand()
-                elif isinstance(guard, HasType):
-                    step = [["type"]]
-                elif not isinstance(guard, IsObject):
-                    continue
-                path = _path_of(guard.source)
-                if path is not None:
-                    self._found.setdefault(id(x), (path[0], [*path[1], *step]))
-        return self._found
+    @functools.cached_property
+    def _found(self) -> dict[int, Path]:
+        found: dict[int, Path] = {}
+        for guard in self._guards:
+            x, step = guard.operand, []
+            if isinstance(guard, IsAlive):
+                x = guard.operand()
+            elif isinstance(guard, HasType):
+                step = [["type"]]
+            elif not isinstance(guard, IsObject):
+                continue
+            path = _path_of(guard.source)
+            if path is not None:
+                found.setdefault(id(x), (path[0], [*path[1], *step]))
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
 
     def __getitem__(self, key: int) -> Path:
-        return self._all()[key]
+        return self._found[key]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._all())
+        return iter(self._found)
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._found)
 
 
 _STEPS: dict[type[Source], Callable[[Any], list[Any]]] = {

@@ -127,7 +127,7 @@ class Encoder:
         """Whether a constant is a function that the program has made."""
         return bool(self._numbers)
 
-    def _made(self, x: types.FunctionType) -> list[Any]:
+    def _made(self, x: Any) -> list[Any]:
         known = id(x) in self._numbers
         number = self._number(x)
         if not known:

@@ -36,7 +36,7 @@ def describe_function(x: types.FunctionType, encode: Callable[[Any], Any], numbe
     steps = None if owner is None else _steps(owner.__code__, x.__code__)
     if steps is None:
         raise Unsavable(f"{title} in no function that a module has by name")
-    if vars(x) or getattr(x, "__type_params__", ()) or x.__module__ != x.__globals__.get("__name__"):
+    if vars(x) or getattr(x, "__type_params__", None) or x.__module__ != x.__globals__.get("__name__"):
         raise Unsavable(f"{title} and gives attributes")
     codes = [*_codes(owner.__code__, steps)]
     if any(code.co_flags & _PAUSED for code in codes[:-1]):

@@ -433,24 +433,29 @@ def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> lis
     """
     single = [p for p in outputs if math.prod(p.shape) != space.size]
     whole = [p for p in outputs if math.prod(p.shape) == space.size]
-    return [_store(writer, p, space) for p in (*single, *reversed(whole))]
+    return [line for p in (*single, *reversed(whole)) for line in _store(writer, p, space)]
 
 
-def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
+def _store(writer: Writer, p: TensorProxy, space: Space) -> list[Line]:
     size = math.prod(p.shape)
     rows = [Group("b", (space.batch,)), Group("x", (space.rows,))]
+    if space.few > 1:  # each program has a sum for each of the few rows
+        if size != space.few * space.rows:
+            raise Unfit("makes tensors of several sizes")
+        places = (Index([Group(str(i), (space.few,)), *rows[1:]]).reshaped(p.shape) for i in range(space.few))
+        return [writer.stored(p, index, writer.value(p, index)) for index in places]
     if size == space.size:
         index = writer.places.get(p.name)
         if index is None:
             index = Index([*rows, Group("r", (space.columns,))]).reshaped(p.shape)
-        return writer.stored(p, index, writer.value(p, index))
+        return [writer.stored(p, index, writer.value(p, index))]
     if size != space.all_rows:
         raise Unfit("makes tensors of several sizes")
     index = Index(rows).reshaped(p.shape)
     value = writer.value(p, index)
     if "r" in writer.depends.get(value, ()):
         raise Unfit("makes tensors of several sizes")
-    return writer.stored(p, index, value)
+    return [writer.stored(p, index, value)]
 
 
 def _by_column(op: BoundSymbol, space: Space) -> bool:

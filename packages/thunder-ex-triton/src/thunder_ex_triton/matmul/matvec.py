@@ -33,6 +33,7 @@ DTYPES = (dtypes.float16, dtypes.bfloat16)
 QUANTIZED = (dtypes.int8, dtypes.float8_e4m3fn)
 FEWEST_COLUMNS = 256  # of shorter rows, a kernel of fusions would compute many for each program
 MOST_COLUMNS = 1 << 15
+MOST_ROWS = 1
 _FLOAT8_GPU = (8, 9)  # the oldest compute capability with instructions for float8
 
 
@@ -52,7 +53,7 @@ def is_profitable(x: Any, weight: Any) -> bool:
     """Check whether a fusion computes the product of a single row `x` and the transpose of `weight`."""
     if not all(isinstance(p, TensorProxy) and all(type(n) is int for n in p.shape) for p in (x, weight)):
         return False
-    if weight.ndim != 2 or not x.ndim or math.prod(x.shape[:-1]) != 1 or 0 in weight.shape:
+    if weight.ndim != 2 or not x.ndim or not 1 <= math.prod(x.shape[:-1]) <= MOST_ROWS or 0 in weight.shape:
         return False
     if x.dtype not in DTYPES or weight.dtype is not x.dtype or unusable_device(x.device) is not None:
         return False

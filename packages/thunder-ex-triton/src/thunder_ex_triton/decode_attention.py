@@ -9,17 +9,19 @@ partly filled costs only its filled part. There are no atomics, so repeated runs
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 import thunder.torch as ltorch
 from thunder.extend import TensorProxy, dtypes
 from thunder_ex_triton.fusion.functions import row_number
-from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
+from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two, starts_early
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["TAKEN", "NewEntry", "attend", "is_profitable", "like", "register", "takes", "workspace"]
@@ -53,7 +55,7 @@ def parts_of_keys(
     m_batch, m_head, m_row, m_column, out_batch, out_head, out_row,
     nk_batch, nk_head, nk_column, nv_batch, nv_head, nv_column, cos_column, sin_column,
     PARTS: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SIZE: tl.constexpr, V_SIZE: tl.constexpr,
-    MASK: tl.constexpr, NEW: tl.constexpr, ROTATED: tl.constexpr,
+    MASK: tl.constexpr, NEW: tl.constexpr, ROTATED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Compute the attention to a part of the keys, and the maximum and the sum of the exponentials of each query.
 
@@ -63,6 +65,9 @@ def parts_of_keys(
     With `NEW`, a new key and value are written to the caches at a position first, by the program whose part contains
     it. This program does not read them from there. With `ROTATED`, the queries and the new key are rotated.
     """
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     batch = (tl.program_id(0) // heads).to(tl.int64)
     head = tl.program_id(0) % heads
     row = tl.arange(0, ROWS)
@@ -143,16 +148,27 @@ def parts_of_keys(
         tl.store(sums_ptr + place * 2 + 1, total, mask=real)
 
 
-#: The kernel with the assertion that the position of a new key is in the cache.
-parts_with_new_key = Kernel(parts_of_keys.jit, checks=True)
+@functools.cache
+def parts_kernel(new: bool, early: bool) -> Kernel:
+    """Return the kernel; with a `new` key, the one that asserts that its position is in the cache."""
+    return Kernel(parts_of_keys.jit, checks=new, early=early) if new or early else parts_of_keys
+
+
+@functools.cache
+def combining_kernel(early: bool) -> Kernel:
+    """Return the kernel that combines the parts."""
+    return Kernel(combined.jit, early=early) if early else combined
 
 
 @kernel
 def combined(
     out_ptr, parts_ptr, sums_ptr, heads, queries, out_batch, out_head, out_row,
-    PARTS: tl.constexpr, WIDE: tl.constexpr, V_SIZE: tl.constexpr,
+    PARTS: tl.constexpr, WIDE: tl.constexpr, V_SIZE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Combine the parts of the keys of one query. `heads` are all heads of the queries."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, WIDE)
     column = tl.arange(0, V_SIZE)
@@ -209,10 +225,12 @@ def attend(
     places = out.stride()[:3]
     sizes = (kv_heads, groups, queries, keys, part, scale)
     rows = max(16, power_of_two(groups * queries))
-    constants = (parts, rows, _TILE, size, v_size, how, new is not None, new is not None and new.cos is not None)
+    early = starts_early(query.device)
+    rotated = new is not None and new.cos is not None
+    constants = (parts, rows, _TILE, size, v_size, how, new is not None, rotated, early)
     added = (None,) * 5 if new is None else tuple(new)
     more = (0,) * 8 if new is None else new.strides()
-    launch = parts_of_keys if new is None else parts_with_new_key
+    launch = parts_kernel(new is not None, early)
     if parts == 1:
         sums: Any = None
         tensors = query, key, value, mask, out, sums, *added
@@ -223,7 +241,8 @@ def attend(
     sums = torch.empty((count, parts, 2), dtype=torch.float32, device=query.device)
     tensors = query, key, value, mask, found, sums, *added
     launch((programs, parts), tensors, (*sizes, *strides, *places, *more, *constants), 4)
-    combined(count, (out, found, sums), (heads, queries, *places, parts, power_of_two(parts), v_size), 4)
+    numbers = (heads, queries, *places, parts, power_of_two(parts), v_size, early)
+    combining_kernel(early)(count, (out, found, sums), numbers, 4)
     return out
 
 

@@ -99,7 +99,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(rows, wide, source.read) if source.products else _of_rows(rows, wide)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
@@ -149,10 +149,15 @@ def _of_scans(rows: int, wide: int, along: bool) -> list[Tiling]:
     return found
 
 
-def _of_products(rows: int, wide: int, read: int) -> list[Tiling]:
-    """Return the tilings of products of a single row: 64 bytes of weights for each thread."""
-    tall = max(1, min(8192 // (wide * read), power_of_two(blocks(rows, _FEWEST_PROGRAMS))))
-    warps = 4 if tall * wide * read <= 8192 else 16
+def _of_products(source: Kernel, rows: int, wide: int) -> list[Tiling]:
+    """Return the tilings of products of one or few rows: 64 bytes of weights for each thread.
+
+    Numbers of eight bits have 128 bytes, because each program also converts and normalizes the few rows.
+    """
+    read = source.read
+    size = 16384 if read == source.products else 8192
+    tall = max(1, min(size // (wide * read), power_of_two(blocks(rows, 4 * _FEWEST_PROGRAMS))))
+    warps = 4 if tall * wide * read <= 16384 else 16
     others = (tall, warps), (tall, min(warps * 2, 16)), (tall * 2, warps), (max(tall // 2, 1), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 

@@ -152,6 +152,43 @@ def test_an_input_of_products_of_several_sizes() -> None:
     check(f, random(1, WIDTH), random(WIDTH), weight(WIDTH, WIDTH), weight(8, WIDTH), weight(8, WIDTH), products=2)
 
 
+def heads(x: Any, *layers: Any) -> Any:
+    """Return the queries, keys and values of a token."""
+    return tuple([F.linear(x, *layer).view(1, 1, -1, 4).transpose(1, 2) for layer in layers])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_layers_of_several_sizes_that_share_an_input(bias: bool) -> None:
+    """Queries, keys and values are one kernel, which reads three weights."""
+
+    def f(h: Any, norm: Any, *tensors: Any) -> Any:
+        layers = zip(tensors[:3], tensors[3:]) if bias else [(w,) for w in tensors[:3]]
+        q, k, v = heads(rms_norm(h, norm), *layers)
+        return torch.cat((q.flatten() * 2, k.flatten() + 1, v.flatten()))
+
+    rows = (24, 8, 8)
+    args = [random(1, 1, 32), random(32), *[weight(n, 32) for n in rows], *[random(n) for n in rows if bias]]
+    (names,) = fusions(check(f, *args))
+    assert names.count("triton_matvec") == 1 and "cat" in names and "rms_norm" in names
+
+
+@pytest.mark.parametrize("kind", ["int8", "float8"])
+def test_quantized_layers_that_share_an_input(kind: str) -> None:
+    class Projections(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k = nn.Linear(32, 24, bias=False), nn.Linear(32, 8, bias=False)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return heads(x, (self.q.weight,), (self.k.weight,))
+
+    model = Projections().to(DEVICE, HALF).requires_grad_(False)
+    jitted, x = thunder.jit(model, transforms=[QuantizationTransform(kind)]), random(1, 1, 32)
+    for found, expected in zip(jitted(x), heads(x, *[(layer.weight,) for layer in (jitted.q, jitted.k)])):
+        torch.testing.assert_close(found, expected, rtol=4e-3, atol=4e-3)
+    assert len(fusions(jitted)) == 1
+
+
 @pytest.mark.parametrize("rows, most_rows", [(1, 1), (3, 1), (3, 4)])
 @pytest.mark.parametrize("kind", ["int8", "float8"])
 def test_quantized_weights(kind: str, rows: int, most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +239,7 @@ def test_norm_swiglu_and_residual_of_few_rows(shape: tuple[int, ...], norm: Any,
         x = norm(h, scale.shape, scale)
         return h + F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
 
-    hidden = 48
+    hidden = 40
     args = random(*shape), random(WIDTH), weight(hidden, WIDTH), weight(hidden, WIDTH), weight(WIDTH, hidden)
     first, second = fusions(check(mlp, *args, products=2))
     assert first.count("triton_matvec") == 2 and first[-1] == "mul" and norm.__name__ in first

@@ -307,6 +307,7 @@ class Writer:
         if guard or Index([of_row]).key != row.key:
             raise Unfit("uses the product of another row")
         few = Group(self._number_of(Index([of_few])), (self.space.few,))
+        self.tiles[weight.name] = weight.dtype.bytes  # also of a weight that consists of several
 
         def tile() -> str:
             element = self.value(weight, Index([Group("x", (rows,)), Group("r", (columns,))]))

@@ -169,6 +169,10 @@ def register(registry: Any, executor: str) -> None:
             return trace
         values = _Values(trace)
         named = are_named(context.executors)
+        if named:  # in the order of the user's list; by default, the caches decide
+            names = [ex.name for ex in context.executors]
+            first = context.executors[: names.index(executor)]
+            calls = [op for op in calls if not any(ex.takes(op, named=True) for ex in first)]
         matches = {op.output.name: found for op in calls if (found := values.match(op, named)) is not None}
         updated: dict[str, Any] = {}  # the caches that the new operations return
 

@@ -216,10 +216,10 @@ class _Values:
     def match(self, op: BoundSymbol, named: bool) -> _Match | None:
         """Return the call that replaces attention and what comes before."""
         query, keys, values, mask, scale = _arguments(op)
-        updates = [self.update(x, op) for x in (keys, values)]
-        if updates[0] is None or updates[1] is None:
+        of_keys, of_values = self.update(keys, op), self.update(values, op)
+        if of_keys is None or of_values is None:
             return None
-        (old_keys, position, key), (old_values, other, value) = updates
+        (old_keys, position, key), (old_values, other, value) = of_keys, of_values
         if position.name != other.name or old_keys.name == old_values.name or query.ndim != 4 or query.shape[2] != 1:
             return None
         if decode_attention.takes(*op.args, **op.kwargs) is not True:

@@ -159,9 +159,8 @@ class _Replacements:
             return self._call(self.products[name])
         if name not in self.parts:
             group = [self.products[n] for n in self.groups[name]]
-            columns: list[Any] = [*zip(*group)]
-            tensors = [None if tensors[0] is None else ltorch.cat(tensors) for tensors in columns[1:]]
-            out = self._call(_Product(group[0].x, *tensors))
+            weight, scale, bias = map(_joined, [*zip(*group)][1:])
+            out = self._call(_Product(group[0].x, weight, scale, bias))
             parts = ltorch.split(out, [product.weight.shape[0] for product in group], -1)
             self.parts.update(zip(self.groups[name], parts))
         return self.parts[name]
@@ -170,6 +169,10 @@ class _Replacements:
         x, weight, scale, bias = product
         out = self.matvec(weight, x) if scale is None else self.matvec(weight, x, scale)
         return out if bias is None else out + bias
+
+
+def _joined(tensors: Sequence[Any]) -> Any:
+    return None if tensors[0] is None else ltorch.cat(tensors)
 
 
 def product_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> tuple[Any, Any, Any] | None:

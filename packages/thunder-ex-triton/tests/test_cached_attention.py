@@ -146,6 +146,27 @@ def test_several_positions_are_left_to_others() -> None:
     check(Attention(copy), (0, 1), (2, 3), claimed=False)
 
 
+class Repeated(Attention):
+    """The heads of the caches are repeated, as in Transformers."""
+
+    def forward(self, qkv: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        q, k, v = qkv.view(1, 1, -1, SIZE).transpose(1, 2).split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        self.write(self.keys, position, k)
+        self.write(self.values, position, v)
+        groups = self.heads // self.kv_heads
+        keys, values = (
+            c[:, :, None].expand(1, self.kv_heads, groups, KEYS, SIZE).reshape(1, self.heads, KEYS, SIZE)
+            for c in (self.keys, self.values)
+        )
+        return F.scaled_dot_product_attention(q, keys, values, self.mask(position), scale=0.2)
+
+
+def test_repeated_heads() -> None:
+    """The caches are read as they are."""
+    (call,) = check(Repeated(copy), (3,), (64,))
+    assert call.args[3].shape == (1, 2, KEYS, SIZE) and call.args[9] == 0.2
+
+
 class Read(Attention):
     """The updated cache is read by others, too."""
 

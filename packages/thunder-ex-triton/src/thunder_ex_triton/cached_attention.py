@@ -8,7 +8,7 @@ it to the cache, and uses it from registers.
 
 The pass runs before executors claim operations. It finds attention whose keys and values are caches that were updated
 at one position (`cache.index_copy_(2, at, key)`, `cache[:, :, at] = key`), and that nothing else reads but the copies
-to the caches themselves. The caches are updated in place where the program allows that (`FusionMemory`), and are
+to the caches themselves. Programs that repeat the heads of caches for groups of queries then do not. The caches are updated in place where the program allows that (`FusionMemory`), and are
 copied otherwise. The option `triton_cached_attention=False` turns this off.
 """
 
@@ -52,6 +52,7 @@ __all__ = [
 OPTION = "triton_cached_attention"
 _ATTENTION = "torch.scaled_dot_product_attention"
 _KEYS, _VALUES, _WRITES = 3, 4, -1  # the positions of arguments
+_REPEATING = (prims.broadcast_in_dim, prims.reshape)  # how programs repeat the heads of a cache
 
 
 def like(
@@ -216,15 +217,21 @@ class _Values:
     def match(self, op: BoundSymbol, named: bool) -> _Match | None:
         """Return the call that replaces attention and what comes before."""
         query, keys, values, mask, scale = _arguments(op)
+        attended = {"attn_mask": mask, "scale": scale, **{k: v for k, v in op.kwargs.items() if k not in _NAMES}}
+        attended.update(zip(("dropout_p", "is_causal"), op.args[4:]))
+        if (repeated := self.repeated(keys)) is not None and query.shape[1] == keys.shape[1] == values.shape[1]:
+            keys, values, attended["enable_gqa"] = repeated, self.repeated(values), True
+        if values is None:
+            return None
         of_keys, of_values = self.update(keys, op), self.update(values, op)
         if of_keys is None or of_values is None:
             return None
         (old_keys, position, key), (old_values, other, value) = of_keys, of_values
         if position.name != other.name or old_keys.name == old_values.name or query.ndim != 4 or query.shape[2] != 1:
             return None
-        if decode_attention.takes(*op.args, **op.kwargs) is not True:
+        if decode_attention.takes(query, keys, values, **attended) is not True:
             return None
-        if not named and decode_attention.is_profitable(*op.args, **op.kwargs) is not True:
+        if not named and decode_attention.is_profitable(query, keys, values) is not True:
             return None
         if any(p.dtype is not query.dtype for p in (key, value)):
             return None
@@ -240,7 +247,7 @@ class _Values:
     def update(self, x: TensorProxy, reader: BoundSymbol) -> _Update | None:
         """Return the update of a cache at one position, if only `reader` and copies to inputs read its result."""
         op = self.made(x, prims.index_put)
-        if op is None or any(r is not reader and r.sym is not prims.copy_ for r in self.readers.get(x.name, ())):
+        if op is None or not self.is_read_only_by(reader, x.name):
             return None
         cache, indices, entry, accumulate = (*op.args, *op.kwargs.values(), False)[:4]
         if accumulate or len(indices) != 3 or indices[0] is not None or indices[1] is not None or cache.ndim != 4:
@@ -249,6 +256,28 @@ class _Values:
         shape = (*cache.shape[:2], 1, cache.shape[3])
         fits = tuple(position.shape) == (1,) and position.dtype in (dtypes.int64, dtypes.int32)
         return _Update(cache, position, entry) if fits and tuple(entry.shape) == shape else None
+
+    def is_read_only_by(self, reader: BoundSymbol, name: str) -> bool:
+        """Check whether only `reader` reads a value, also by repeated heads, apart from copies to inputs."""
+        for op in self.readers.get(name, ()):
+            repeats = all(self.made_by[n].sym in _REPEATING for n in op.out_names if n in self.made_by)
+            through = repeats and op.out_names and all(self.is_read_only_by(reader, n) for n in op.out_names)
+            if op is not reader and op.sym is not prims.copy_ and not through:
+                return False
+        return True
+
+    def repeated(self, x: TensorProxy) -> TensorProxy | None:
+        """Return the tensor each of whose heads `x` repeats: `y[:, :, None].expand(…).reshape(…)`."""
+        reshape = self.made(x, prims.reshape)
+        if reshape is None or reshape.args[0].ndim != 5 or x.ndim != 4:
+            return None
+        y, dims = reshape.args[0], (0, 1, 2, 3, 4)
+        (batch, heads, *_), rest = y.shape, y.shape[3:]
+        if tuple(x.shape) != (batch, heads * y.shape[2], *rest):
+            return None
+        while (op := self.made(y, prims.broadcast_in_dim)) is not None:
+            y, dims = op.args[0], tuple([dims[d] for d in op.args[2]])
+        return y if dims == (0, 1, 3, 4) and tuple(y.shape) == (batch, heads, *rest) else None
 
     def rotation(self, x: TensorProxy) -> tuple[TensorProxy, TensorProxy, TensorProxy] | None:
         """Return `y`, `cos` and `sin` of `x = y * cos + cat((-y[..., half:], y[..., :half]), -1) * sin`."""
@@ -296,8 +325,10 @@ def _names(values: Sequence[TensorProxy]) -> list[str]:
     return [p.name for p in values]
 
 
+_NAMES = ("query", "key", "value", "attn_mask", "scale")
+
+
 def _arguments(op: BoundSymbol) -> list[Any]:
     """Return the query, keys, values, mask and scale of attention."""
-    names = ("query", "key", "value", "attn_mask")
-    given = {**dict(zip(names, op.args)), **op.kwargs}
-    return [*(given.get(name) for name in names), given.get("scale")]
+    given = {**dict(zip(_NAMES[:4], op.args)), **op.kwargs}
+    return [given.get(name) for name in _NAMES]

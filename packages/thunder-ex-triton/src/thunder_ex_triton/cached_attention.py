@@ -8,8 +8,9 @@ it to the cache, and uses it from registers.
 
 The pass runs before executors claim operations. It finds attention whose keys and values are caches that were updated
 at one position (`cache.index_copy_(2, at, key)`, `cache[:, :, at] = key`), and that nothing else reads but the copies
-to the caches themselves. Programs that repeat the heads of caches for groups of queries then do not. The caches are updated in place where the program allows that (`FusionMemory`), and are
-copied otherwise. The option `triton_cached_attention=False` turns this off.
+to the caches themselves. Heads of caches that the program repeats for groups of queries are read as they are. The
+caches are updated in place where the program allows that (`FusionMemory`), and are copied otherwise. The option
+`triton_cached_attention=False` turns this off.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class _Values:
         reshape = self.made(x, prims.reshape)
         if reshape is None or reshape.args[0].ndim != 5 or x.ndim != 4:
             return None
-        y, dims = reshape.args[0], (0, 1, 2, 3, 4)
+        y, dims = reshape.args[0], tuple(range(5))
         (batch, heads, *_), rest = y.shape, y.shape[3:]
         if tuple(x.shape) != (batch, heads * y.shape[2], *rest):
             return None

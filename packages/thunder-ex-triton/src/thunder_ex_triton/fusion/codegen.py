@@ -280,16 +280,14 @@ class Writer:
         own = reduces(op)
         if self.axis == "r":
             raise Unfit("uses a row reduction after a column reduction")
-        few = self.space.few
-        single = self.products and own is not None and (own.rows, own.columns) == (few, self.space.columns)
-        rows = few if single else self.space.rows
+        single = self.products and own is not None and (own.rows, own.columns) == (1, self.space.columns)
+        rows = 1 if single else self.space.rows
         if own is None or guard or not own.by_row or (own.rows, own.columns) != (rows, self.space.columns):
             raise Unfit("uses a column reduction inside of the rows")
         a, kept = op.args[0], op.args[0].ndim - len(op.args[1])
-        row = self._number_of(index) if single else "x"
-        if index.key != Index([Group(row, tuple(a.shape[:kept]))]).key:
+        if index.key != Index([Group("x", tuple(a.shape[:kept]))]).key:
             raise Unfit("uses the reduction of another row")
-        inner = Index([Group(row, tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
+        inner = Index([Group("0" if single else "x", tuple(a.shape[:kept])), Group("r", tuple(a.shape[kept:]))])
 
         def tile() -> str:
             return self.value(a, inner)
@@ -299,33 +297,21 @@ class Writer:
         return self._reduced(op.sym.id, tile, a.dtype, single)
 
     def product(self, op: BoundSymbol, index: Index, guard: str) -> str:
-        """Return an element of the product of a weight and one of few rows: the sum over a row of the weight."""
+        """Return an element of the product of a weight and a single row: the sum over a row of the weight."""
         weight, x, scale = (*op.args, None)[:3]
         rows, columns = weight.shape
         row = Index([Group("x", (rows,))])
-        of_few, of_row = index.reshaped((self.space.few, rows)).dims()
-        if guard or Index([of_row]).key != row.key:
+        if guard or index.key != row.key:
             raise Unfit("uses the product of another row")
-        few = Group(self._number_of(Index([of_few])), (self.space.few,))
-        self.tiles[weight.name] = weight.dtype.bytes  # also of a weight that consists of several
 
         def tile() -> str:
             element = self.value(weight, Index([Group("x", (rows,)), Group("r", (columns,))]))
             if weight.dtype is dtypes.int8:
                 element = self.named(float_of(element, dtypes.int8))
-            return f"{element} * {self.value(x, Index([few, Group('r', (columns,))]).reshaped(x.shape))}"
+            return f"{element} * {self.value(x, Index([Group('r', (columns,))]).reshaped(x.shape))}"
 
         total = self._reduced(prims.sum.id, tile, x.dtype)
         return total if scale is None else self.named(f"{total} * {self.value(scale, row.reshaped(scale.shape))}")
-
-    def _number_of(self, index: Index) -> str:
-        """Return which of few rows an index is of, as a literal."""
-        if self.space.few == 1:
-            return "0"
-        (found,) = index.reshaped((self.space.few,)).dims()
-        if not found.expression.isdecimal():
-            raise Unfit("uses a row by a computed index")
-        return found.expression
 
     def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any, single: bool = False) -> str:
         """Return the reduction of the elements of a row; of the single row that all programs read, if `single`."""

@@ -324,7 +324,7 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
         if space.direction and any(only_summed.issuperset(op.out_names) for op in both if op.out_names):
             return False
         sums = {space.all_rows, space.all_columns} if space.reduces and not space.direction else set()
-        fitting = {space.few * space.rows} if space.few > 1 else {space.size, *sums}
+        fitting = {space.size, *sums}
         inside = {id(op) for op in both}
         made: dict[str, Any] = {p.name: sizes.tensor(p) for op in both for p in op.flat_outs}
         base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}

@@ -7,8 +7,8 @@ the middle has one result per column of each batch entry. A space without reduct
 
 A scan goes along the columns of each row, and its rows count through all other dimensions.
 
-The product of a weight and one or a few rows is a reduction of the weight's rows, with a sum for each of the few rows.
-Its kernel may also compute reductions of the few rows (a norm), which each program repeats.
+The product of a weight and a single row is a reduction of the weight's rows. Its kernel may also compute reductions of
+the single row (a norm), which each program repeats.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class Space(NamedTuple):
 
     `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns. Only spaces that
     are reduced along columns, and not along rows, have more than one batch entry. `direction` is 1 or -1 if rows are
-    scanned from their beginning or from their end. In a space of products, `few` is the number of rows that each row of
-    the weights is multiplied by.
+    scanned from their beginning or from their end.
     """
 
     rows: int
@@ -53,7 +52,6 @@ class Space(NamedTuple):
     by_column: bool = False
     batch: int = 1
     direction: int = 0
-    few: int = 1
 
     @property
     def size(self) -> int:
@@ -99,7 +97,7 @@ def reduces(bsym: BoundSymbol) -> Space | None:
     """
     if bsym.sym.id == MATVEC:
         rows, columns = bsym.args[0].shape
-        return Space(rows, columns, by_row=True, few=math.prod(bsym.args[1].shape[:-1]))
+        return Space(rows, columns, by_row=True)
     a, dims = bsym.args[0], sorted(bsym.args[1])
     count, last = len(dims), list(range(a.ndim))
     if not count or 0 in a.shape:
@@ -136,9 +134,9 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
         own = reduces(op)
         if own is None:
             raise Unfit("reduces dimensions that are not adjacent")
-        if products and op.sym.id != MATVEC and _is_of_few_rows(own, products[0]):
+        if products and op.sym.id != MATVEC and _is_of_single_row(own, products[0]):
             continue  # each program computes it
-        if found is not None and _extent(own) != _extent(found):
+        if found is not None and (own.batch, own.rows, own.columns) != (found.batch, found.rows, found.columns):
             raise Unfit("has reductions of different shapes")
         by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
         found = own._replace(by_row=by_row or own.by_row, by_column=by_column or own.by_column)
@@ -178,14 +176,9 @@ def _keeps(op: BoundSymbol) -> bool:
     return math.prod(op.args[0].shape) == math.prod(op.output.shape)
 
 
-def _extent(space: Space) -> tuple[int, int, int, int]:
-    return space.batch, space.rows, space.columns, space.few
-
-
-def _is_of_few_rows(own: Space, product: BoundSymbol) -> bool:
-    """Check whether a reduction has the shape of the few rows that a product multiplies by."""
-    x = product.args[1]
-    return own.by_row and (own.rows, own.columns) == (math.prod(x.shape[:-1]), x.shape[-1])
+def _is_of_single_row(own: Space, product: BoundSymbol) -> bool:
+    """Check whether a reduction has the shape of a product's single row."""
+    return own.by_row and (own.rows, own.columns) == (1, product.args[0].shape[1])
 
 
 def _check_products(operations: Sequence[BoundSymbol]) -> None:

@@ -24,7 +24,7 @@ from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
-from thunder_ex_triton.fusion.op_table import compute_type
+from thunder_ex_triton.fusion.op_table import MATVEC, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
@@ -99,6 +99,7 @@ class KernelSource(NamedTuple):
     operations: int = 0  # the number of lines
     passes: int = 0  # the number of loops over a long row
     products: int = 0  # the number of weights that the kernel multiplies by a single row
+    norm: bool = False  # whether a kernel of products also reduces the single row
     early: bool = False  # whether the kernel may start before the kernel before it has ended (`launch.starts_early`)
     checks: bool = False  # whether the kernel asserts that indices are in bounds
     along: bool = False  # whether the elements of a scanned row are adjacent in memory
@@ -149,7 +150,9 @@ def kernels_of(
         if chunks:
             return [_long(operations, strides, outputs, space, integer)]
         early = writer.products and starts_early(to_torch_device(outputs[0].device))
-        return [_rows(writer, [p.name for p in outputs], stores, integer, early)]
+        norm = writer.products and any(is_reduction(op) and op.sym.id != MATVEC for op in operations)
+        kernel = _rows(writer, [p.name for p in outputs], stores, integer, early)
+        return [kernel._replace(norm=norm, early=early)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
@@ -187,8 +190,7 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
     if writer.products:
         lines.sort(key=lambda line: not _is_load_of_weight(line))
     body: list[str | Line | Loop] = [*(_EARLY if early else ()), *head, *_columns(space, whole=True), *lines, *stores]
-    kernel = _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
-    return kernel._replace(early=early)
+    return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
 def _is_load_of_weight(line: Line) -> bool:
@@ -443,29 +445,24 @@ def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> lis
     """
     single = [p for p in outputs if math.prod(p.shape) != space.size]
     whole = [p for p in outputs if math.prod(p.shape) == space.size]
-    return [line for p in (*single, *reversed(whole)) for line in _store(writer, p, space)]
+    return [_store(writer, p, space) for p in (*single, *reversed(whole))]
 
 
-def _store(writer: Writer, p: TensorProxy, space: Space) -> list[Line]:
+def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
     size = math.prod(p.shape)
     rows = [Group("b", (space.batch,)), Group("x", (space.rows,))]
-    if space.few > 1:  # each program has a sum for each of the few rows
-        if size != space.few * space.rows:
-            raise Unfit("makes tensors of several sizes")
-        places = (Index([Group(str(i), (space.few,)), *rows[1:]]).reshaped(p.shape) for i in range(space.few))
-        return [writer.stored(p, index, writer.value(p, index)) for index in places]
     if size == space.size:
         index = writer.places.get(p.name)
         if index is None:
             index = Index([*rows, Group("r", (space.columns,))]).reshaped(p.shape)
-        return [writer.stored(p, index, writer.value(p, index))]
+        return writer.stored(p, index, writer.value(p, index))
     if size != space.all_rows:
         raise Unfit("makes tensors of several sizes")
     index = Index(rows).reshaped(p.shape)
     value = writer.value(p, index)
     if "r" in writer.depends.get(value, ()):
         raise Unfit("makes tensors of several sizes")
-    return [writer.stored(p, index, value)]
+    return writer.stored(p, index, value)
 
 
 def _by_column(op: BoundSymbol, space: Space) -> bool:

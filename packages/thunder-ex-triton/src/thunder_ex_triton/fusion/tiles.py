@@ -72,6 +72,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def norm(self) -> bool:
+        """Whether a kernel of products also reduces the single row."""
+        ...
+
+    @property
     def operations(self) -> int:
         """The number of lines."""
         ...
@@ -150,14 +155,19 @@ def _of_scans(rows: int, wide: int, along: bool) -> list[Tiling]:
 
 
 def _of_products(source: Kernel, rows: int, wide: int) -> list[Tiling]:
-    """Return the tilings of products of one or few rows: 64 bytes of weights for each thread.
+    """Return the tilings of products of a single row: 64 bytes of weights for each thread.
 
-    Numbers of eight bits have 128 bytes, because each program also converts and normalizes the few rows.
+    Each program computes the norm of the row again. A program with a norm therefore has more rows of weights, if they
+    have eight bits, or if the weight is small.
     """
-    read = source.read
-    size = 16384 if read == source.products else 8192
-    tall = max(1, min(size // (wide * read), power_of_two(blocks(rows, 4 * _FEWEST_PROGRAMS))))
-    warps = 4 if tall * wide * read <= 16384 else 16
+    read, size, warps, programs = source.read, 8192, 4, _FEWEST_PROGRAMS
+    if read == source.products:  # of eight bits
+        programs *= 4
+        size = 16384 if source.norm else size
+    elif source.norm and source.products == 1 and rows <= 4096 and wide <= 2048:
+        size, warps = 16384, 8
+    tall = max(1, min(size // (wide * read), power_of_two(blocks(rows, programs))))
+    warps = warps if tall * wide * read <= 16384 else 16
     others = (tall, warps), (tall, min(warps * 2, 16)), (tall * 2, warps), (max(tall // 2, 1), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 

@@ -13,15 +13,14 @@ The pass runs before executors claim operations. It replaces `linear` and `matmu
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, OpTags, TensorProxy, Trace, are_named, dtypes, rewrite, to_torch_device
+from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite, to_torch_device
 from thunder_ex_triton.matmul.padding import LINEAR, MATMULS, transposes
 from thunder_ex_triton.probe import unusable_device
 
@@ -34,7 +33,6 @@ DTYPES = (dtypes.float16, dtypes.bfloat16)
 QUANTIZED = (dtypes.int8, dtypes.float8_e4m3fn)
 FEWEST_COLUMNS = 256  # of shorter rows, a kernel of fusions would compute many for each program
 MOST_COLUMNS = 1 << 15
-MOST_ROWS = 1
 _FLOAT8_GPU = (8, 9)  # the oldest compute capability with instructions for float8
 
 
@@ -54,7 +52,7 @@ def is_profitable(x: Any, weight: Any) -> bool:
     """Check whether a fusion computes the product of a single row `x` and the transpose of `weight`."""
     if not all(isinstance(p, TensorProxy) and all(type(n) is int for n in p.shape) for p in (x, weight)):
         return False
-    if weight.ndim != 2 or not x.ndim or not 1 <= math.prod(x.shape[:-1]) <= MOST_ROWS or 0 in weight.shape:
+    if weight.ndim != 2 or not x.ndim or math.prod(x.shape[:-1]) != 1 or 0 in weight.shape:
         return False
     if x.dtype not in DTYPES or weight.dtype is not x.dtype or unusable_device(x.device) is not None:
         return False
@@ -100,79 +98,24 @@ def register(registry: Any, executor: str) -> None:
     def replace(trace: Trace, context: Any) -> Trace:
         if not context.options.get(OPTION, True) or all(ex.name != executor for ex in context.executors):
             return trace
-        found = _Replacements(trace, context.executors, matvec)
-        return rewrite(trace, "Products of single rows", found, drops_dead_code=True) if found.products else trace
+        others = [ex for ex in context.executors if not ex.is_fallback]
+        named = are_named(context.executors)
+        made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
+
+        def replacement(op: BoundSymbol) -> Any:
+            found = product_of(op, made_by)
+            if found is None or not is_profitable(*found[:2]) or any(ex.takes(op, named=named) for ex in others):
+                return None
+            x, weight, bias = found
+            numbers, scale = dequantized(weight, made_by)
+            out = matvec(numbers, x) if scale is None else matvec(numbers, x, scale)
+            return out if bias is None else out + bias
+
+        if not any(product_of(op, made_by) is not None for op in trace.bound_symbols):
+            return trace
+        return rewrite(trace, "Products of single rows", replacement, drops_dead_code=True)
 
     registry.register_transform(OPTION, replace, phase="before_execution")
-
-
-class _Product(NamedTuple):
-    """A product: `x @ weight.T + bias`, where the weight is quantized if it has a scale."""
-
-    x: TensorProxy
-    weight: TensorProxy
-    scale: TensorProxy | None
-    bias: TensorProxy | None
-
-
-class _Replacements:
-    """The products of one trace that fusions compute, and those that are joined.
-
-    Layers of different sizes that read the same row (queries, keys and values) are one product with a concatenation of
-    their weights. The kernel reads each row from its own weight, so nothing is copied.
-    """
-
-    def __init__(self, trace: Trace, executors: Sequence[Any], matvec: Any):
-        self.matvec = matvec
-        self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
-        others = [ex for ex in executors if not ex.is_fallback]
-        named = are_named(executors)
-        #: By the name of the result.
-        self.products: dict[str, _Product] = {}
-        for op in trace.bound_symbols:
-            found = product_of(op, self.made_by)
-            if found is None or not is_profitable(*found[:2]) or any(ex.takes(op, named=named) for ex in others):
-                continue
-            x, weight, bias = found
-            self.products[op.output.name] = _Product(x, *dequantized(weight, self.made_by), bias)
-        self.groups = self._groups(trace) if len(self.products) > 1 else {}
-        self.parts: dict[str, Any] = {}  # the results of joined products
-
-    def _groups(self, trace: Trace) -> dict[str, list[str]]:
-        """Return the products that are joined, by each of their names: those that only views read."""
-        read = {n for op in trace.bound_symbols if OpTags.VIEW_OP not in op.sym.tags for n in op.arg_names}
-        groups: dict[Any, list[str]] = {}
-        for name, (x, weight, scale, bias) in self.products.items():
-            inputs = all(p is None or p.name not in self.made_by for p in (weight, scale, bias))
-            if inputs and name not in read and math.prod(x.shape[:-1]) == 1:
-                key = (x.name, weight.shape[1], weight.dtype, scale is None, bias is None)
-                groups.setdefault(key, []).append(name)
-        # Products of one size are one kernel in any case.
-        joined = [g for g in groups.values() if len({self.products[n].weight.shape[0] for n in g}) > 1]
-        return {name: group for group in joined for name in group}
-
-    def __call__(self, op: BoundSymbol) -> Any:
-        name = op.out_names[0] if len(op.out_names) == 1 else ""
-        if name not in self.products:
-            return None
-        if name not in self.groups:
-            return self._call(self.products[name])
-        if name not in self.parts:
-            group = [self.products[n] for n in self.groups[name]]
-            weight, scale, bias = map(_joined, [*zip(*group)][1:])
-            out = self._call(_Product(group[0].x, weight, scale, bias))
-            parts = ltorch.split(out, [product.weight.shape[0] for product in group], -1)
-            self.parts.update(zip(self.groups[name], parts))
-        return self.parts[name]
-
-    def _call(self, product: _Product) -> Any:
-        x, weight, scale, bias = product
-        out = self.matvec(weight, x) if scale is None else self.matvec(weight, x, scale)
-        return out if bias is None else out + bias
-
-
-def _joined(tensors: Sequence[Any]) -> Any:
-    return None if tensors[0] is None else ltorch.cat(tensors)
 
 
 def product_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> tuple[Any, Any, Any] | None:

@@ -300,6 +300,7 @@ class _Values:
         while (op := self.made(x, prims.broadcast_in_dim)) is not None:
             x = op.args[0]
         fits = isinstance(x, TensorProxy) and isinstance(y, TensorProxy) and x.dtype is y.dtype and x.ndim > 0
+        fits = fits and x.ndim <= y.ndim  # `y` has the shape of the result
         return x if fits and tuple(x.shape) == (1,) * (x.ndim - 1) + (y.shape[-1],) else None
 
     def is_turned(self, x: Any, y: Any) -> bool:

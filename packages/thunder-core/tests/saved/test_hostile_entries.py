@@ -223,6 +223,17 @@ CONSTANTS: dict[str, Any] = {
         "x",
     ],
     "dtype": ["torch", "load"],
+    "function": [
+        "function",
+        0,
+        ["ref", "os", [["member", "makedirs"]], "x"],
+        [1],
+        ["f", "f"],
+        [],
+        None,
+        [[], []],
+        [[], []],
+    ],
     "operator": ["operator", "aten.nothing_like_this"],
     "deep": None,
 }
@@ -289,7 +300,9 @@ def test_bit_flips(entry: Any) -> None:
     assert hashlib.sha256(key.encode() + b"\n" + data.partition(b"\n")[2]).hexdigest() == file.name
 
 
-@pytest.mark.parametrize("field", ["kind", "call", "symbolic", "programs", "layout", "flags", "path", "leaves"])
+@pytest.mark.parametrize(
+    "field", ["kind", "call", "symbolic", "programs", "layout", "flags", "path", "leaves", "orders"]
+)
 @pytest.mark.parametrize("value", [None, 7, "x", [], {}])
 def test_fields_of_other_types(entry: Any, rewrite: Any, field: str, value: Any) -> None:
     """An entry with a field that is missing or has another type is a miss, or it is still right."""

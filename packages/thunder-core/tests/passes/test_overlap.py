@@ -17,7 +17,7 @@ from thunder.core.groups import ONE_RANK, Group
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
 from thunder.execution.memory_estimate import predicted_peaks
-from thunder.passes.overlap import overlapped
+from thunder.passes.overlap import overlapped, start_early
 
 PAIR = Group("5", (0, 2), "mesh_dp")
 LAYERS, WIDTH = 5, 64
@@ -168,3 +168,19 @@ def test_shards_are_gathered_one_ahead(allowance: int, expected: str) -> None:
     before, after = (trace.python_callable()(*values) for trace in (program, moved))
     assert torch.equal(before[0], after[0])
     assert all(torch.equal(x, y) for x, y in zip(before[1], after[1]))
+
+
+@pytest.mark.parametrize(("most", "expected"), [(SHARD, "GwG.wG.w."), (2 * SHARD, "GGwG.w.w."), (1 << 30, "GGGw.w.w.")])
+def test_few_shards_are_gathered_at_the_same_time(most: int, expected: str) -> None:
+    """Otherwise the parameters of all units would be packed before the first unit computes."""
+
+    def program(a: Any, *shards: Any) -> Any:
+        for shard in shards:
+            a = prims.matmul(a, prims.wait(prims.gather_shards(shard, ONE_RANK)))
+        return a
+
+    shards = [float_tensor(f"s{i}", WIDTH, WIDTH) for i in range(3)]
+    trace = record(program, [float_tensor("a", 2, WIDTH), *shards], unpack=True)
+    marks = {"gather_shards": "G", "wait": "w", "matmul": "."}
+    moved = start_early(trace.bound_symbols, most_gathered=most)
+    assert "".join(marks.get(op.sym.name, "") for op in moved) == expected

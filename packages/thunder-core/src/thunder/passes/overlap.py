@@ -43,7 +43,6 @@ __all__ = [
 ALLOWANCE = 32 << 20
 
 _LIGHT = frozenset({OpTags.ELEMENTWISE_OP, OpTags.VIEW_OP, OpTags.SHAPE_OP})
-_VIEWS = frozenset({OpTags.VIEW_OP, OpTags.SHAPE_OP})
 _ORDERED = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT})
 # The operand is copied into the result, and is not needed once the collective has started.
 _COPIES_OPERAND = frozenset({"all_reduce", "reduce", "broadcast", "receive"})
@@ -66,7 +65,7 @@ def overlapped(trace: Trace, peaks: Callable[[Trace], Sequence[int]], allowance:
     memory = _Memory(trace, peaks(trace), most) if sum(sizes) + _packed_bytes(trace) > most else None
     with construct(trace, "Overlap Communication") as out:
         for stretch in barrier_free(trace.bound_symbols):
-            out.bound_symbols += start_early(wait_late(stretch, memory), memory)
+            out.bound_symbols += start_early(wait_late(stretch, memory), memory, most_gathered=most)
     return out
 
 
@@ -90,6 +89,10 @@ def is_light(op: BoundSymbol) -> bool:
     if op.has_effect or op.sym.is_structural:
         return False
     return all(not _LIGHT.isdisjoint(part.sym.tags) or part.sym is prims.cat for part in innermost(op))
+
+
+def _is_view(op: BoundSymbol) -> bool:
+    return all(OpTags.VIEW_OP in part.sym.tags for part in innermost(op))
 
 
 def barrier_free(operations: Sequence[BoundSymbol]) -> list[list[BoundSymbol]]:
@@ -153,7 +156,7 @@ class _Memory:
     def last_within(self, operations: Sequence[BoundSymbol], moving: Sequence[int], last: int) -> int:
         """Return how far a wait and what unpacks it may move toward position `last`, and add the bytes of the move."""
         wait, *unpacking = [operations[j] for j in moving]
-        made = sum(_result_bytes(op) for op in unpacking if _VIEWS.isdisjoint(op.sym.tags))
+        made = sum(_result_bytes(op) for op in unpacking if not _is_view(op))
         longer = max(0, _result_bytes(wait) - made) if made else 0  # the result lives longer, and its copies shorter
         positions = [j for j in range(moving[0] + 1, last) if j not in moving]
         passed = [operations[j] for j in positions]
@@ -262,12 +265,16 @@ def start_early(
     operations: Sequence[BoundSymbol],
     memory: _Memory | None = None,
     may_pass: Callable[[BoundSymbol], bool] | None = None,
+    most_gathered: int | None = None,
 ) -> list[BoundSymbol]:
     """Move the start of each collective toward where its operands are computed, behind the start before it.
 
     With `may_pass`, only the collectives for which it is true move, and they pass each other, but no other collective.
+    Gathers of shards move only as far as `most_gathered` bytes of them are in flight. Their operands are inputs: to
+    pack the parameters of all units first would delay the computation.
     """
     producer = _producers(operations)
+    flying = _flying_gathers(operations)
     before: dict[int, list[int]] = {}  # by position: what moves to before it
     moved: dict[int, int] = {}  # what moves, and to before which position
     earliest = 1  # nothing moves across the first operation of a stretch
@@ -276,6 +283,8 @@ def start_early(
             continue
         packing, ready = _packing(operations, i, producer, moved)
         at = max(ready + 1, earliest)
+        if most_gathered is not None and _gathers_shards(op):
+            at = max(at, _first_behind(flying, i, most_gathered))
         if memory is not None:
             at = _first_within(memory, operations, [*[j for j in packing if j >= at], i], at)
         if may_pass is None:
@@ -285,6 +294,27 @@ def start_early(
         if at < i:
             _move(before, moved, [*[j for j in packing if j >= at], i], at)
     return _in_order(operations, before, moved)
+
+
+def _flying_gathers(operations: Sequence[BoundSymbol]) -> dict[int, tuple[int, int]]:
+    """Return the gathers of shards by position, with the positions of their waits and their bytes."""
+    waits = {op.arg_names[0]: i for i, op in enumerate(operations) if is_wait(op)}
+    return {
+        i: (waits.get(op.out_names[0], len(operations)), _result_bytes(op))
+        for i, op in enumerate(operations)
+        if _gathers_shards(op)
+    }
+
+
+def _first_behind(flying: dict[int, tuple[int, int]], start: int, most: int) -> int:
+    """Return the first position where the gathers in flight, with this one, have at most `most` bytes."""
+    total = flying[start][1]
+    for i in reversed([i for i in flying if i < start]):
+        wait, size = flying[i]
+        total += size
+        if total > most:
+            return wait + 1
+    return 0
 
 
 def _producers(operations: Sequence[BoundSymbol]) -> dict[str, int]:

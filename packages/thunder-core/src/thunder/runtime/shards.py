@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from thunder.core.layouts import Layout, Partial
+from thunder.runtime.autograd.leaf_hooks import register_on_result
 from thunder.runtime.kernels import dtensors
 
 __all__ = [
@@ -32,6 +33,8 @@ _SETTINGS = (
     "_partial_reduce_output",
 )  # fmt: skip
 _CLASSES = ("offload_policy", "_all_gather_comm", "_reduce_scatter_comm", "mesh_info")
+
+_KNOWN_PLANS: dict[Any, tuple[Any, ...]] = {}
 
 
 def units_of(module: Any) -> list[Any]:
@@ -54,7 +57,7 @@ def local_shards(module: Any, i: int) -> list[torch.Tensor]:
         found = [p.sharded_param.to_local() for p in unit.fsdp_params]
     for p, local in zip(unit.fsdp_params, found):
         if local.requires_grad:
-            local.register_hook(functools.partial(_reduced, p, p.unsharded_accumulated_grad))
+            register_on_result(local, functools.partial(_reduced, p, p.unsharded_accumulated_grad))
     return found
 
 
@@ -155,9 +158,12 @@ def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
     groups = [getattr(info, name, None) for info in (unit.mesh_info, after) for name in names]
     meshes = (*meshes, tuple([None if g is None else g.group_name for g in groups]))
     parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
-    return unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
+    found = unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
+    # A guard compares the same object quickly. Settings may be equal and of different types, e.g. 1 and True.
+    return _KNOWN_PLANS.setdefault((found, tuple(map(type, settings.values()))), found)
 
 
+@functools.lru_cache(maxsize=64)  # meshes do not change
 def _plan_of_mesh(mesh: Any) -> tuple[Any, ...]:
     return tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist())
 
@@ -237,11 +243,11 @@ def factors_of_unit(unit: Any) -> tuple[Any, Any, str, str]:
     return found[0], found[1], scatter, reduce
 
 
-def whole_of(rows: torch.Tensor, p: Shape) -> torch.Tensor:
-    """Return a parameter, given the shards of all ranks."""
+def whole_of(flat: torch.Tensor, p: Shape, size: int) -> torch.Tensor:
+    """Return a parameter, given the shards of all `size` ranks, one after another."""
     if p.dim == 0:
-        return rows.reshape(-1)[: p.numel].view(p.whole)
-    return torch.cat([row.reshape(p.shard) for row in rows.unbind(0)], p.dim)  # shards of the same shape
+        return flat[: p.numel].view(p.whole)
+    return torch.cat([row.view(p.shard) for row in flat.view(size, -1).unbind(0)], p.dim)  # shards of the same shape
 
 
 def _rows_of(whole: torch.Tensor, p: Shape, size: int) -> torch.Tensor:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from thunder.core.layouts import Layout, Partial
-from thunder.runtime.autograd.leaf_hooks import register_on_result
 from thunder.runtime.kernels import dtensors
 
 __all__ = [
@@ -47,21 +47,40 @@ def units_of(module: Any) -> list[Any]:
     return [x for x in [state._fsdp_param_group] if x is not None] if units is None else units
 
 
-def local_shards(module: Any, i: int) -> list[torch.Tensor]:
+def local_shards(module: Any, i: int) -> tuple[torch.Tensor, ...]:
     """Return the shards of a unit's parameters. Their gradients arrive at the parameters as sharded tensors.
 
     Like parameters, they require grad also where gradients are disabled.
     """
-    unit = units_of(module)[i]
+    parameters = units_of(module)[i].fsdp_params
     with torch.enable_grad():
-        found = [p.sharded_param.to_local() for p in unit.fsdp_params]
-    for p, local in zip(unit.fsdp_params, found):
-        if local.requires_grad:
-            register_on_result(local, functools.partial(_reduced, p, p.unsharded_accumulated_grad))
+        found: tuple[torch.Tensor, ...] = _LocalShards.apply(parameters, *[p.sharded_param for p in parameters])
     return found
 
 
-def _reduced(p: Any, waiting: torch.Tensor | None, gradient: torch.Tensor) -> None:
+class _LocalShards(torch.autograd.Function):
+    """`to_local()` of all parameters of a unit at once, because this runs before each call of a program."""
+
+    @staticmethod
+    def forward(ctx: Any, parameters: Sequence[Any], *sharded: Any) -> tuple[torch.Tensor, ...]:
+        ctx.parameters, ctx.waiting = parameters, [p.unsharded_accumulated_grad for p in parameters]
+        ctx.set_materialize_grads(False)
+        found = [x._local_tensor.view_as(x._local_tensor) for x in sharded]
+        ctx.mark_non_differentiable(*[local for x, local in zip(sharded, found) if not x.requires_grad])
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        found = []
+        for p, waiting, gradient in zip(ctx.parameters, ctx.waiting, gradients):
+            if gradient is not None:
+                _reduced(p, waiting)
+            found.append(None if gradient is None else p.to_sharded_dtensor(gradient))
+        return None, *found
+
+
+def _reduced(p: Any, waiting: torch.Tensor | None) -> None:
     """Note that a caller's `backward()` has reduced a gradient, with those that waited for it in the forward."""
     if p.unsharded_accumulated_grad is not waiting:
         raise RuntimeError(

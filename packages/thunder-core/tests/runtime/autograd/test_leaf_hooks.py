@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from thunder.runtime.autograd.leaf_hooks import has_leaf_hooks, register_on_result
+from thunder.runtime.autograd.leaf_hooks import has_leaf_hooks
 
 
 def node_of(leaf: torch.Tensor) -> Any:
@@ -63,14 +63,3 @@ def test_hooks_that_are_there_run_as_before() -> None:
 
 def test_a_tensor_that_requires_no_gradient_has_none() -> None:
     assert not has_leaf_hooks(torch.ones(2))
-
-
-def test_hooks_on_results_change_nothing_for_leaves() -> None:
-    leaf = torch.ones(2, requires_grad=True)
-    assert not has_leaf_hooks(leaf)
-    register_on_result(leaf * 2, lambda gradient: None)
-    before = torch.utils.hooks.RemovableHandle.next_id
-    assert not has_leaf_hooks(leaf) and torch.utils.hooks.RemovableHandle.next_id == before  # not looked for again
-    leaf.register_post_accumulate_grad_hook(lambda p: None)
-    register_on_result(leaf * 2, lambda gradient: None)
-    assert has_leaf_hooks(leaf)

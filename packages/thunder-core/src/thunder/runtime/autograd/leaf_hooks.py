@@ -7,13 +7,12 @@ registering a hook returns a handle with the dict of all hooks of the node, so a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["has_leaf_hooks", "register_on_result"]
+__all__ = ["has_leaf_hooks"]
 
 # The ids of leaves without hooks, and the number of hooks that had been registered in this process by then. As long as
 # this number stays, the leaves have no hooks: a leaf with the id of one that has been freed was created later.
@@ -47,15 +46,6 @@ def _find_hooks(leaf: Any) -> bool:
     _registered = RemovableHandle.next_id
     _without_hooks.add(id(leaf))
     return False
-
-
-def register_on_result(x: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> None:
-    """Register a hook on a tensor that is not a leaf. What is known about leaves stays."""
-    global _registered
-    before = RemovableHandle.next_id
-    x.register_hook(hook)
-    if _registered == before and RemovableHandle.next_id == before + 1:
-        _registered = before + 1
 
 
 def _no_hook(*gradients: Any) -> None:

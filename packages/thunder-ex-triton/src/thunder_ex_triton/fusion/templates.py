@@ -9,6 +9,7 @@ second kernel then adds the partial sums.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 import textwrap
@@ -17,18 +18,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thunder import prims
-from thunder.extend import BoundSymbol, TensorProxy
+from thunder.extend import BoundSymbol, TensorProxy, to_torch_device
 from thunder_ex_triton.fusion.codegen import Writer, in_blocks, in_chunks, mentions, pointer
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
-from thunder_ex_triton.fusion.op_table import compute_type
+from thunder_ex_triton.fusion.op_table import MATVEC, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import is_chunking_profitable
+from thunder_ex_triton.launch import starts_early
 
 __all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
 
@@ -37,6 +39,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
+
+_IMPORTS_EARLY = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
 # Functions that kernels call. Each function comes after the functions that it calls.
 HELPERS = {
@@ -78,6 +82,9 @@ def _min(tile, axis: tl.constexpr):
 }
 
 
+_EARLY = ("gdc_launch_dependents()", "gdc_wait()")
+
+
 class KernelSource(NamedTuple):
     """The source of a kernel, with the names of the tensors that it reads and writes, in parameter order."""
 
@@ -88,11 +95,14 @@ class KernelSource(NamedTuple):
     template: str  # "elements", "rows", "long", "columns", "finish" or "scan"
     titles: dict[str, str]  # the names of the kernel's values in the trace
     read: int = 0  # the bytes that the kernel reads per element of its space
+    loaded: int = 0  # the bytes that the kernel loads per element of a tile of rows and columns
     written: int = 0  # the bytes that a kernel of long rows writes per element of its space
     tensors: int = 0  # the number of tensors that the kernel reads and writes
     operations: int = 0  # the number of lines
     passes: int = 0  # the number of loops over a long row
     products: int = 0  # the number of weights that the kernel multiplies by a single row
+    norm: bool = False  # whether a kernel of products also reduces the single row
+    early: bool = False  # whether the kernel may start before the kernel before it has ended (`launch.starts_early`)
     checks: bool = False  # whether the kernel asserts that indices are in bounds
     along: bool = False  # whether the elements of a scanned row are adjacent in memory
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
@@ -106,7 +116,8 @@ def module_text(kernels: Sequence[str]) -> str:
         if mentions(text, name):
             needed[name] = helper
             text += helper
-    parts = [_IMPORTS, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
+    imports = _IMPORTS + (_IMPORTS_EARLY if mentions(text, "gdc_wait") else "")
+    parts = [imports, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
     return "\n".join(parts)
 
 
@@ -140,7 +151,10 @@ def kernels_of(
             chunks = not isinstance(columns, Size) and is_chunking_profitable(columns, len(writer.tiles), writer.lines)
         if chunks:
             return [_long(operations, strides, outputs, space, integer)]
-        return [_rows(writer, [p.name for p in outputs], stores, integer)]
+        early = writer.products and starts_early(to_torch_device(outputs[0].device))
+        norm = writer.products and any(is_reduction(op) and op.sym.id != MATVEC for op in operations)
+        kernel = _rows(writer, [p.name for p in outputs], stores, integer, early)
+        return [kernel._replace(norm=norm, early=early)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
@@ -170,14 +184,14 @@ def kernels_of(
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
-def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str) -> KernelSource:
+def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str, early: bool) -> KernelSource:
     """Return a kernel with one program per row, or per few rows."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     lines = [*writer.before, *writer.lines]
     if writer.products:
         lines.sort(key=lambda line: not _is_load_of_weight(line))
-    body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *lines, *stores]
+    body: list[str | Line | Loop] = [*(_EARLY if early else ()), *head, *_columns(space, whole=True), *lines, *stores]
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
@@ -236,6 +250,7 @@ def _in_order_of_memory(
     """Return an index into an output that goes through the memory of most of the kernel's tensors in their order."""
     shape = output.shape
     usual = tuple(range(len(shape)))
+    frames = _frames(operations, output)
     if any(isinstance(s, Size) for s in (*shape, *strides[output.name])):
         return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
     moved: Counter[tuple[int, ...]] = Counter()  # the bytes of the tensors whose dimensions have an order
@@ -243,12 +258,34 @@ def _in_order_of_memory(
         p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides
     }
     for p in tensors.values():
-        if p.shape == shape and any(strides[p.name]):
-            moved[_order(shape, strides[p.name])] += p.dtype.bytes
+        if p.name in frames and any(strides[p.name]):
+            moved[_order(shape, [strides[p.name][d] for d in frames[p.name]])] += p.dtype.bytes
     order = max(moved, key=lambda o: (moved[o], o == usual), default=usual)
     if order == usual:
         return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
     return Index([Group("x", tuple([shape[d] for d in order]))]).transposed(order)
+
+
+def _frames(operations: Sequence[BoundSymbol], output: TensorProxy) -> dict[str, tuple[int, ...]]:
+    """Return, for each tensor whose dimensions are those of an output in some order, the place of each of them.
+
+    Shapes alone do not tell: a channels-last image with as many channels as rows and columns has the same shape in both
+    orders of its dimensions.
+    """
+    found = {output.name: tuple(range(output.ndim))}
+    for op in (*reversed(operations), *operations):  # from the output to the operands, and to their other results
+        for p, a in itertools.product(op.flat_outs, op.tensors()):
+            if op.sym is prims.transpose:
+                order = tuple(op.args[1])
+            elif isinstance(p, TensorProxy) and p.shape == a.shape:
+                order = tuple(range(p.ndim))
+            else:
+                continue
+            if p.name in found:
+                found.setdefault(a.name, tuple([order[d] for d in found[p.name]]))
+            elif a.name in found:
+                found[p.name] = tuple([order.index(d) for d in found[a.name]])
+    return found
 
 
 def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -511,7 +548,7 @@ def _kernel(
     text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        loaded=writer.loaded, tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
         products=len(writer.tiles) if writer.products else 0,
         checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
     )  # fmt: skip

@@ -15,13 +15,14 @@ from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import DRAW, Line
 from thunder_ex_triton.launch import blocks, power_of_two
 
-__all__ = ["Tiling", "is_chunking_profitable", "tilings"]
+__all__ = ["Tiling", "is_chunking_profitable", "tallest", "tilings"]
 
 # Bytes of a multiprocessor's shared memory for prefetched rows. Reductions use the remaining bytes.
 _SHARED = 200 * 1024
 # Bytes of a row (read and written) per warp of its program. At half of the maximal occupancy, all rows in progress then
 # fit into the cache, and are still there when they are read again.
 _CACHED = 13 * 1024
+_LARGEST_TILE = 4096  # the elements of a tile in a kernel that sums columns
 _FEWEST_PROGRAMS = 264  # two programs for each multiprocessor, so that all of them load weights
 
 
@@ -47,6 +48,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def loaded(self) -> int:
+        """The bytes that the kernel loads per element of a tile of rows and columns."""
+        ...
+
+    @property
     def written(self) -> int:
         """The bytes that a kernel of long rows writes per element of its space."""
         ...
@@ -69,6 +75,11 @@ class Kernel(Protocol):
     @property
     def products(self) -> int:
         """The number of weights that the kernel multiplies by a single row."""
+        ...
+
+    @property
+    def norm(self) -> bool:
+        """Whether a kernel of products also reduces the single row."""
         ...
 
     @property
@@ -99,7 +110,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(rows, wide, source.read) if source.products else _of_rows(rows, wide)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
@@ -112,7 +123,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif space.by_row:
         found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
     else:
-        found = _of_columns(space, multiprocessors)
+        found = _of_columns(source, space, multiprocessors)
     return list(dict.fromkeys(found))[:4]
 
 
@@ -149,10 +160,20 @@ def _of_scans(rows: int, wide: int, along: bool) -> list[Tiling]:
     return found
 
 
-def _of_products(rows: int, wide: int, read: int) -> list[Tiling]:
-    """Return the tilings of products of a single row: 64 bytes of weights for each thread."""
-    tall = max(1, min(8192 // (wide * read), power_of_two(blocks(rows, _FEWEST_PROGRAMS))))
-    warps = 4 if tall * wide * read <= 8192 else 16
+def _of_products(source: Kernel, rows: int, wide: int) -> list[Tiling]:
+    """Return the tilings of products of a single row: 64 bytes of weights for each thread.
+
+    Each program computes the norm of the row again. A program with a norm therefore has more rows of weights, if they
+    have eight bits, or if the weight is small.
+    """
+    read, size, warps, programs = source.read, 8192, 4, _FEWEST_PROGRAMS
+    if read == source.products:  # of eight bits
+        programs *= 4
+        size = 16384 if source.norm else size
+    elif source.norm and source.products == 1 and rows <= 4096 and wide <= 2048:
+        size, warps = 16384, 8
+    tall = max(1, min(size // (wide * read), power_of_two(blocks(rows, programs))))
+    warps = warps if tall * wide * read <= 16384 else 16
     others = (tall, warps), (tall, min(warps * 2, 16)), (tall * 2, warps), (max(tall // 2, 1), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 
@@ -172,14 +193,20 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
     return found
 
 
-def _of_columns(space: Space, multiprocessors: int) -> list[Tiling]:
+def tallest(columns: int) -> int:
+    """Return the most rows of a tile in a kernel that sums columns: a power of two."""
+    return max(1, _LARGEST_TILE // _exact(columns))
+
+
+def _of_columns(source: Kernel, space: Space, multiprocessors: int) -> list[Tiling]:
     wide = _exact(space.columns)
     across = blocks(space.columns, wide)
     found = []
-    for tile, each in ((4096, 2), (2048, 4), (4096, 4), (2048, 2)):
-        tall = max(1, min(tile // wide, power_of_two(space.rows)))
+    for part, each in ((1, 2), (2, 4), (1, 4), (2, 2)):
+        tall = min(max(1, tallest(space.columns) // part), power_of_two(space.rows))
         programs = min(blocks(space.rows, tall), max(1, multiprocessors * each // (across * space.batch)))
-        found.append(Tiling((programs * space.batch, across), (tall, wide, 3), 4))
+        stages = _stages(tall * wide * source.loaded * each, 3)
+        found.append(Tiling((programs * space.batch, across), (tall, wide, stages), 4))
     return found
 
 

@@ -178,7 +178,8 @@ class Candidate:
         self, build: Callable[[Any, torch.device], Any], model: nn.Module, device: torch.device,
         counts_eagerly: bool = False,
     ):  # fmt: skip
-        self.device, self.times, self.counts_eagerly = device, [], counts_eagerly
+        self.device, self.counts_eagerly = device, counts_eagerly
+        self.times: list[float] = []
         self.others = _allocated(device)  # what other candidates hold
         self.step = build(copy.deepcopy(model), device)
         self.held = 0  # by this candidate between steps

@@ -26,6 +26,7 @@ from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
 from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
+from thunder.capture.higher_order.data_parallel import leave_reduction_to_torch
 from thunder.capture.higher_order.fully_sharded import leave_backward_to_caller, writes_to_units
 from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
@@ -233,6 +234,7 @@ class CaptureSession:
             finish_collectives(self.tracer)
             finish_dtensors(self.tracer)
             leave_backward_to_caller(self.tracer)
+            leave_reduction_to_torch(self.tracer)
         recorder.finish()
         return result
 

@@ -148,8 +148,6 @@ def finish_collectives(tracer: Tracer) -> None:
     """Wait for values in flight at the end of the program, because nothing outside of it can wait for them."""
     if tracer.communication.works:
         fall_back("the program starts a collective and does not wait for it")
-    if any(replica.expects_gradients for replica in tracer.communication.replicas):
-        fall_back("the program calls a DistributedDataParallel module, and leaves backward() to its caller")
     if tracer.communication.groups:
         _refuse_early_reads(tracer)
     _refuse_unused_parameters(tracer)

@@ -19,11 +19,11 @@ __all__ = ["Communication", "Replica", "Shard", "Unit", "Waiting"]
 class Replica:
     """A `DistributedDataParallel` module that the program calls."""
 
-    def __init__(self, module: Any, group: Group, parameters: list[Any]):
+    def __init__(self, module: Any, group: Group):
         self.module = module
         self.group = group
-        self.parameters = parameters  # those whose gradients are averaged
         self.expects_gradients = False  # whether the next backward averages them
+        self.preparations: list[Any] = []  # operations for a backward that the program leaves to its caller
 
 
 class Unit(NamedTuple):

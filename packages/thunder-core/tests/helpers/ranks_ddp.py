@@ -8,7 +8,6 @@ the bit, the compilations, the reason if the step is partly eager, and the colle
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from processes import main
+from processes import DEVICE, main
 from ranks import collectives
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -24,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import thunder
 
-STEPS = 4
+STEPS = 5  # the first two run eagerly
 CASES: dict[str, Callable[..., Any]] = {}
 
 
@@ -137,22 +136,11 @@ def loop_of(run: Any, optimizer: Any) -> Callable[..., Any]:
     return step_of(run, optimizer)
 
 
-def form_buckets(ddp: Any) -> None:
-    """Let DDP form its final buckets, as after a first step: the sums of more than two ranks depend on them."""
-    before = copy.deepcopy(ddp.state_dict())
-    for _ in range(2):
-        ddp(torch.ones(6, 5)).sum().backward()
-    ddp.zero_grad()
-    ddp.load_state_dict(before)
-
-
 def train(
     rank: int, build: Callable[[], Any], make: Callable[..., Any], jit: Callable[..., Any] | None, optimizer: Any
 ) -> tuple[list[Any], Any]:
     """Train for some steps, and return the state after each step, and what was jitted."""
     ddp = build()
-    if dist.get_world_size() > 2:
-        form_buckets(ddp)
     step = make(ddp, optimizer(ddp.parameters()))
     jitted = step if jit is None else jit(step)
     torch.manual_seed(100 + rank)
@@ -168,6 +156,7 @@ def report(eager: list[Any], found: list[Any], jitted: Any) -> dict[str, Any]:
     return {
         "equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(eager, found)],
         "misses": stats.cache_misses, "reason": stats.partly_eager, "collectives": collectives(jitted),
+        "explained": str(thunder.explain(jitted)),
     }  # fmt: skip
 
 
@@ -218,10 +207,44 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
             jit = functools.partial(thunder.jit, check_ranks=False) if name == "used_on_one_rank" else thunder.jit
             states, jitted = train(rank, lambda: build(rank), make, jit, OPTIMIZERS[optimizer])
             found[name] = report(eager, states, jitted)
+    for name in BESIDE:
+        if not wanted or name in wanted:
+            found[name] = beside_an_eager_rank(rank, name)
     for name in OUTSIDE:
         if not wanted or name in wanted:
             found[name] = with_backward_outside(rank, name)
     return found
+
+
+# The step from which on rank 1 runs eagerly; without thunder at all if it is None.
+BESIDE: dict[str, int | None] = {"beside_from_the_start": 0, "beside_later": 4, "beside_without_thunder": None}
+
+
+def beside_an_eager_rank(rank: int, name: str) -> dict[str, Any]:
+    """Train on ranks of which one runs eagerly, with buffers and several buckets."""
+    runs, first = [], BESIDE[name]
+    for jits in (False, True):
+        ddp = replicated(rank, bucket_cap_mb=0.0001)
+        inner = step_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9))
+
+        def step(x: torch.Tensor, eagerly: bool, inner: Any = inner) -> torch.Tensor:
+            if eagerly:
+                torch.manual_seed(0)  # no trace can express it
+            return inner(x)
+
+        if jits and not (first is None and rank == 1):
+            step = thunder.jit(step, check_ranks=False)
+        generator, states = torch.Generator().manual_seed(rank), []
+        for i in range(8):
+            x = torch.randn(6, 5, generator=generator).to(DEVICE)
+            eagerly = rank == 1 and first is not None and i >= first
+            states.append([step(x, eagerly).clone(), *[v.clone() for v in ddp.state_dict().values()]])
+        runs.append(states)
+    stats = getattr(step, "_stats", None)
+    return {
+        "equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(*runs)],
+        "hits": stats and stats.cache_hits, "reason": stats and stats.partly_eager,
+    }  # fmt: skip
 
 
 def loss_of(ddp: Any) -> Callable[..., Any]:

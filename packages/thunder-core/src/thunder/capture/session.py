@@ -73,6 +73,7 @@ class CaptureSession:
     With `independent`, each argument is a separate input, even if several arguments are the same tensor. Transforms
     that take gradients need this. Tensors with an id in `distinct` are separate inputs, too, but `IsShared` is raised
     if the program can detect that they are the same tensor. `dynamic` determines which sizes and numbers are symbolic.
+    `may_run_eagerly` says whether eager mode computes the same.
     If `imposed` is given, values that Python needs are decided, the first ones by `imposed`. The contexts that the
     functions in `around` return are entered for the run.
     """
@@ -87,6 +88,7 @@ class CaptureSession:
         name: str,
         executors: Sequence[Executor],
         independent: bool,
+        may_run_eagerly: bool,
         distinct: frozenset[int],
         around: Iterable[Callable[[], AbstractContextManager[Any]]],
         dynamic: Dynamic | None,
@@ -112,6 +114,7 @@ class CaptureSession:
         self.effects: list[Effect] = []
         self.aliases: dict[int, Any] = {}
         tracer.name_lifted(recorder.name_of)
+        tracer.may_run_eagerly = may_run_eagerly
         tracer.undo_later = None if independent else substitutions.callback
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
         tracer.read_class = lambda cls: recorder.classes.read_whole(cls, observed=False)

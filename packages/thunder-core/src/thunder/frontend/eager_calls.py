@@ -19,7 +19,13 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly, stays_an_error
+from thunder.capture.base.fallback import (
+    CompiledLater,
+    ModuleFallback,
+    RunsEagerly,
+    reason_to_run_eagerly,
+    stays_an_error,
+)
 from thunder.capture.base.modes import mode_around
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.reads.hooks import PROFILED, is_profiled
@@ -291,6 +297,8 @@ class EagerCalls:
             raise TracingError(
                 f"{self._stats.name} is transformed as a whole, but {ended}. Move that call out of the function"
             ) from None
+        if isinstance(ended, CompiledLater):
+            return ended
         if self._options.sharp_edges == "error" and not ended.is_programs:
             if ended.error is not None:
                 raise ended.error
@@ -333,6 +341,12 @@ class EagerCalls:
             self._warn(f"{ended}", ended.where)
         release_frames(ended.error)
         return result
+
+    def run_for_now(self, ended: CompiledLater, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call eagerly whose program is compiled in a later call. All ranks do so in the same calls."""
+        self._stats.cache_misses -= 1
+        self._stats.fell_back(f"{ended}", ended.where)
+        return self.run_inside_transforms(_with_transforms_of_torch(self._fn), args, kwargs)
 
     def _cannot_be_compiled(self, ended: RunsEagerly) -> TracingError:
         where = at_line(ended.where, str(ended))

@@ -483,6 +483,16 @@ def reduced_parameters(ddp: Any) -> list[torch.Tensor] | None:
     return found if constructed == (len(found), size) else None
 
 
+def formed_buckets(ddp: Any) -> list[list[int]]:
+    """Return the buckets that DDP has formed after its first step: the positions of its trained parameters."""
+    ddp.logger.set_runtime_stats_and_log()
+    text = ddp.logger._get_ddp_logging_data().strs_map.get("rebuilt_per_bucket_param_indices")
+    if text:
+        return [[int(i) for i in bucket.split()] for bucket in text.split(",")]
+    position = {id(p): i for i, p in enumerate(p for p in ddp._module_parameters if p.requires_grad)}
+    return [[position[id(p)] for p in bucket.parameters()] for bucket in ddp.reducer._get_zeros_like_grad_buckets()]
+
+
 def buckets_of_gradients(ddp: Any, parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Return the buckets in which DDP reduces gradients from its second step on: lists of parameters.
 

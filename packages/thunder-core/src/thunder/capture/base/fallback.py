@@ -24,8 +24,10 @@ from thunder.core.errors import (
 from thunder.core.state import SourceLine, state
 
 __all__ = [
+    "CompiledLater",
     "ModuleFallback",
     "RunsEagerly",
+    "compile_later",
     "fall_back",
     "is_torchs",
     "reason_to_run_eagerly",
@@ -55,9 +57,21 @@ class ModuleFallback(RunsEagerly):
         self.asked = asked
 
 
+class CompiledLater(RunsEagerly):
+    """Raised if only some first calls have to run eagerly. The next call is traced again."""
+
+
 def fall_back(why: str, *, asked: bool = False) -> NoReturn:
     """End the trace. If user code catches the exception, the program still falls back and is not compiled."""
-    reason = ModuleFallback(why, asked=asked)
+    _end(ModuleFallback(why, asked=asked))
+
+
+def compile_later(why: str) -> NoReturn:
+    """End the trace. This call runs eagerly, without a warning, and the next one is traced again."""
+    _end(CompiledLater(why))
+
+
+def _end(reason: RunsEagerly) -> NoReturn:
     reason.where = user_line()
     tracer: Any = state.frontend
     if hasattr(tracer, "partly_eager"):

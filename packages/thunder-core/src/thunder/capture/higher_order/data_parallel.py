@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import compile_later, fall_back
 from thunder.capture.base.sources import Root
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
@@ -39,7 +39,7 @@ from thunder.runtime import replicas
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
-__all__ = ["data_parallel_forward", "leave_reduction_to_torch", "reduce_gradients"]
+__all__ = ["check_reductions", "data_parallel_forward", "leave_reduction_to_torch", "reduce_gradients"]
 
 _FUNCTIONS = Root(replicas, title="thunder.runtime.replicas")  # that prologues call
 
@@ -130,6 +130,27 @@ def leave_reduction_to_torch(tracer: Tracer) -> None:
             tracer.recorder.value(_FUNCTIONS.attr("number_of").call((reached.source,)), number)
 
 
+def check_reductions(tracer: Tracer) -> None:
+    """End the trace of a `backward()` whose gradients it cannot reduce, or cannot reduce yet.
+
+    DDP forms its final buckets in its second step, from the order of gradients in the first, in a collective of its
+    own. Until then steps run eagerly, so that a rank that runs eagerly always pairs with compiled ones.
+    """
+    for replica in tracer.communication.replicas:
+        if not replica.preparations:
+            continue
+        if replica.expects_gradients:
+            _refuse(_why_not_reduced(tracer, replica.module))
+        if _forms_buckets_later(replica) and tracer.may_run_eagerly:
+            compile_later("DistributedDataParallel forms its buckets in its first two steps")
+
+
+def _forms_buckets_later(replica: Replica) -> bool:
+    """Check whether a module has not formed its final buckets yet, which depends on no rank's program."""
+    alone = replica.group.size == 1 or torch.distributed.get_backend() == "fake"
+    return not (alone or replica.module.find_unused_parameters or replica.module._has_rebuilt_buckets)
+
+
 def _reduce_here(tracer: Tracer, replica: Replica) -> None:
     """Remove the preparations for a `backward()` of the caller, because the program calls it."""
     operations = tracer.trace.scopes[0]
@@ -206,7 +227,6 @@ def reduce_gradients(tracer: Tracer, leaves: Sequence[Handle], gradient_of: Call
         _reduce_here(tracer, replica)
         if not replica.expects_gradients:
             continue
-        _refuse(_why_not_reduced(tracer, replica.module))
         if len(ready) < len(trained):
             fall_back(
                 f"{len(trained) - len(ready)} parameters of a DistributedDataParallel module get no gradient in "
@@ -221,7 +241,7 @@ def _reduce(
     gradient_of: Callable[[Handle], Any],
 ) -> None:  # fmt: skip
     with tracer.recording():
-        buckets = private.buckets_of_gradients(replica.module, _in_common_order(replica, parameters, ready))
+        buckets = _buckets(replica, parameters, ready)
 
     def all_reduce(flat: Any) -> Any:
         return _start_bucket(tracer, prims.all_reduce, flat, "sum", replica.group)
@@ -232,6 +252,13 @@ def _reduce(
         if replica.module.find_unused_parameters:  # other ranks may run DDP eagerly, which counts the uses
             used = torch.ones(len(parameters), dtype=torch.int32, device=parameters[0].device)
             wait(tracer, all_reduce(tracer.handle_of(used)))
+
+
+def _buckets(replica: Replica, parameters: Sequence[Any], ready: Sequence[Any]) -> list[list[Any]]:
+    """Return the buckets of a module's reducer, or those that it would form if this was its first step."""
+    if replica.module._has_rebuilt_buckets:
+        return [[parameters[i] for i in bucket] for bucket in private.formed_buckets(replica.module)]
+    return private.buckets_of_gradients(replica.module, _in_common_order(replica, parameters, ready))
 
 
 # For each module the order in which gradients become ready, as the indices of parameters. It is the same on all ranks.

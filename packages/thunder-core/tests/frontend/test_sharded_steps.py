@@ -15,10 +15,11 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 COMPILED = (
     "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "zeros", "bfloat16", "frozen_and_tied", "no_sync",
     "no_sync_bfloat16", "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program", "forward_after_update",
-    "second_dimension", "units_checkpointed",
+    "second_dimension", "units_checkpointed", "resharding_by_hand", "unsharding_by_hand", "evaluated_between",
+    "grouped", "hooks",
 )  # fmt: skip
 PARTLY_EAGER = {
-    "resharding_by_hand": "calls reshard", "unused": "2 parameters of a sharded module",
+    "left_whole": "leaves its parameters whole", "unused": "2 parameters of a sharded module",
     "no_sync_by_torch": "with gradients that are not reduced yet", "two_backwards": "calls backward() twice",
 }  # fmt: skip
 

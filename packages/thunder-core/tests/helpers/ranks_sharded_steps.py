@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from processes import DEVICE, main
-from ranks_sharded import ALL_HALF, HALF, second_dimension, sharded
+from ranks_sharded import ALL_HALF, HALF, add_hooks, second_dimension, sharded
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.utils import clip_grad_norm_
@@ -49,6 +49,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "second_dimension": ({"shard_placement_fn": second_dimension}, ADAMW, {"clip": 0.1}),
     "units_checkpointed": ({"units_checkpointed": True}, SGD, {"parts": 2}),
     "resharding_by_hand": ({}, SGD, {"by_hand": True}),
+    "unsharding_by_hand": ({}, SGD, {"unshards": True, "steps": 5}),
+    "left_whole": ({}, SGD, {"leaves_whole": True}),
+    "evaluated_between": ({}, SGD, {"evaluates": True}),
+    "grouped": ({"grouped": True, "mp_policy": HALF}, ADAMW, {"parts": 2, **INSIDE}),
+    "hooks": ({"after": add_hooks}, ADAMW, {"clip": 0.1}),
     "unused": ({"unused": True}, SGD, {}),
 }  # fmt: skip
 if len(sys.argv) > 1 and sys.argv[1] == "4":
@@ -74,7 +79,12 @@ class Training:
         for i, x in enumerate(parts):
             if options.get("sync") == "inside":
                 self.module.set_requires_gradient_sync(i == len(parts) - 1)
-            loss = self.module(x).square().mean()
+            if options.get("unshards"):
+                self.module.blocks[1].unshard(async_op=True).wait()
+                self.module.unshard()
+                loss = self.module(x).square().mean() + self.module.start.bias.sum()
+            else:
+                loss = self.module(x).square().mean()
             loss.backward(retain_graph=bool(options.get("again")))
             if options.get("again"):
                 loss.backward()
@@ -82,6 +92,8 @@ class Training:
             return loss.detach(), norm
         if options.get("by_hand"):
             self.module.reshard()
+        if options.get("leaves_whole"):
+            self.module.blocks[0].unshard()
         if "clip" in options:
             norm = clip_grad_norm_(self.module.parameters(), options["clip"], options.get("norm", 2.0))
         self.optimizer.step()
@@ -104,6 +116,11 @@ class Training:
                 update = i % 2 == 1
                 self.module.set_requires_gradient_sync(update)
             result = (self.step if i % 2 == self.options.get("eagerly") else self.jitted)(parts, update)
+            if self.options.get("evaluates") and i == 2:
+                with torch.no_grad():
+                    self.module(parts[0])  # leaves the parameters of the root whole
+            if self.options.get("leaves_whole"):
+                self.module.blocks[0].reshard()
             if self.options.get("twice"):
                 self.module.reshard()  # in eager mode, a forward without gradients leaves the root's parameters whole
             states.append(_flat([*result, *self.state()]))

@@ -80,6 +80,7 @@ class EagerCalls:
         self._extra_state = extra_state
         self._jit = jit
         self._uncacheable_traces = 0  # in a row
+        self._postponed = 0  # calls in a row that a later call may compile
         self._uncacheable_line: SourceLine | None = None
         self._warned = False  # that it runs eagerly
         self._reasons: set[str] = set()  # of such warnings, shared with the programs of modules
@@ -278,6 +279,7 @@ class EagerCalls:
         """Record a trace, and the reason if it cannot be cached."""
         self._stats.uncacheable = uncacheable
         self._uncacheable_line = where
+        self._postponed = 0
         self._uncacheable_traces = 0 if uncacheable is None else self._uncacheable_traces + 1
 
     def check_is_cacheable(self) -> None:
@@ -343,7 +345,10 @@ class EagerCalls:
         return result
 
     def run_for_now(self, ended: CompiledLater, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call eagerly whose program is compiled in a later call. All ranks do so in the same calls."""
+        """Run a call eagerly whose program may be compiled in a later call."""
+        self._postponed += 1
+        if self._postponed > ended.most:
+            return self.run_untraced(ModuleFallback(f"{ended}, in {self._postponed} calls in a row"), args, kwargs)
         self._stats.cache_misses -= 1
         self._stats.fell_back(f"{ended}", ended.where)
         return self.run_inside_transforms(_with_transforms_of_torch(self._fn), args, kwargs)

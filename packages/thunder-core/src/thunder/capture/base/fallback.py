@@ -8,6 +8,7 @@ mode is the specification: if the eager run raises an error too, this is the err
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import torch
@@ -58,7 +59,14 @@ class ModuleFallback(RunsEagerly):
 
 
 class CompiledLater(RunsEagerly):
-    """Raised if only some first calls have to run eagerly. The next call is traced again."""
+    """Raised if this call has to run eagerly, and the next one may be compiled.
+
+    After `most` such calls in a row, the function is not traced any more.
+    """
+
+    def __init__(self, why: str, most: float = math.inf) -> None:
+        super().__init__(why)
+        self.most = most
 
 
 def fall_back(why: str, *, asked: bool = False) -> NoReturn:
@@ -66,9 +74,12 @@ def fall_back(why: str, *, asked: bool = False) -> NoReturn:
     _end(ModuleFallback(why, asked=asked))
 
 
-def compile_later(why: str) -> NoReturn:
-    """End the trace. This call runs eagerly, without a warning, and the next one is traced again."""
-    _end(CompiledLater(why))
+def compile_later(why: str, most: float = math.inf) -> NoReturn:
+    """End the trace. This call runs eagerly, without a warning, and the next one is traced again.
+
+    A function that a transform changes falls back instead. So does one after `most` such calls in a row.
+    """
+    _end(CompiledLater(why, most) if getattr(state.frontend, "may_run_eagerly", True) else ModuleFallback(why))
 
 
 def _end(reason: RunsEagerly) -> NoReturn:

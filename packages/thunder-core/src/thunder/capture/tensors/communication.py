@@ -65,6 +65,7 @@ class Communication:
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
+        self.whole: dict[int, Any] = {}  # units that `unshard()` has gathered before their forward, by id
         self.reduced: set[str] = set()  # the names of whole parameters whose gradients a backward has computed
         self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
         self.syncs: dict[int, tuple[Any, Any, bool]] = {}  # units, sources, and whether they reduce now, by id
@@ -78,7 +79,7 @@ class Communication:
 
     def release(self) -> None:
         """Release the handles."""
-        self.units, self.receivers, self.shards, self.waiting, self.syncs = [], {}, {}, {}, {}
+        self.units, self.receivers, self.shards, self.waiting, self.syncs, self.whole = [], {}, {}, {}, {}, {}
 
     def check_reads(self, handles: Iterable[Handle]) -> None:
         """Fall back if the program reads tensors that collectives in flight write."""

@@ -93,6 +93,20 @@ def test_sizes_may_be_symbolic() -> None:
     assert [fn.space.batch != 1 for fn in regions(jitted)] == [True]
 
 
+@pytest.mark.parametrize(("rows", "uniform"), [(512, True), (500, False)])
+def test_operands_of_batch_entries_are_read_once_per_tile(rows: int, uniform: bool) -> None:
+    """If no tile of rows reaches into the next entry. Tiles of 16 columns have 256 rows."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x * w[:, None] + w[:, None].exp()
+        return y, y.sum((0, 1), dtype=w.dtype)
+
+    jitted = compare(f, make(3, rows, 16), make(3, 16))
+    [fn] = [fn for fn in regions(jitted) if fn.template == "columns, finish"]
+    assert (f"(row // {rows})" in fn.source) == uniform
+    assert (f"(rows // {rows})" in fn.source) != uniform
+
+
 def test_sums_of_a_batch_after_sums_of_its_entries() -> None:
     def f(x: torch.Tensor) -> Any:
         each = (x * x).sum(1)

@@ -301,6 +301,23 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
+def test_equal_sizes_do_not_hide_the_order_of_memory() -> None:
+    """An image with as many channels as rows and columns: its shape is the same in any order of its dimensions."""
+
+    def f(x: Any, y: Any) -> Any:
+        z = x * 2 + y
+        return z, z.permute(0, 3, 1, 2).tanh()
+
+    args = make(2, 4, 4, 4).detach(), make(2, 4, 4, 4, seed=1).detach()
+    jitted = thunder.jit(f, executors=["triton"])
+    for mine, right in zip(jitted(*args), f(*args)):
+        torch.testing.assert_close(mine, right)
+        assert mine.stride() == right.stride()
+    found = [op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    [fn] = [fn for fn in found if isinstance(fn, region.FusedRegion)]
+    assert "//" not in fn.source and "%" not in fn.source
+
+
 @pytest.mark.parametrize("name", PLACED)
 def test_results_lie_as_eagers(name: str) -> None:
     """So that what comes next needs no copy that eager does not make."""

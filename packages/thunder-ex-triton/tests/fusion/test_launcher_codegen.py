@@ -102,7 +102,7 @@ def test_profilers_see_launches(launched: list[tuple[Any, ...]]) -> None:
 @pytest.mark.parametrize("template", ["elements", "rows", "columns", "finish"])
 def test_tiles(template: str, columns: int) -> None:
     """Whatever the size, tiles are powers of two that cover what there is and fit into a multiprocessor."""
-    source = KernelSource("k", "", (), (), template, {}, read=8, tensors=3, operations=40)
+    source = KernelSource("k", "", (), (), template, {}, read=8, loaded=8, tensors=3, operations=40)
     for rows, by_row in ((1, True), (300, True), (100000, True), (5000, False)):
         space = Space(rows * columns, 1) if template == "elements" else Space(rows, columns, by_row, not by_row)
         found = tilings(source, space, 132, 200)
@@ -133,6 +133,15 @@ def test_rows_that_begin_anywhere(columns: int, moved: tuple[int, int]) -> None:
     assert piece == 256 * warps and 4 <= warps <= 32 and others
     assert warps == 32 or 132 * (32 // warps) * columns * sum(moved) <= 54 << 20
     assert warps == 4 or 132 * (64 // warps) * columns * sum(moved) > 54 << 20
+
+
+@pytest.mark.parametrize("loaded", [4, 8, 16, 40])
+def test_prefetched_rows_of_all_programs_fit(loaded: int) -> None:
+    """Two programs of a multiprocessor share its memory, or one of them waits for the other."""
+    source = KernelSource("k", "", (), (), "columns", {}, read=4, loaded=loaded)
+    (programs, _), (tall, wide, stages), _ = tilings(source, Space(1 << 17, 64, by_column=True), 132, 0)[0]
+    assert programs == 2 * 132 and (stages == 3) == (loaded < 16)
+    assert stages == 1 or 2 * (stages - 1) * tall * wide * loaded <= 200 * 1024
 
 
 def test_elements_of_kernels_that_do_much() -> None:

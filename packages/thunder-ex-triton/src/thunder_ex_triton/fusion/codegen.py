@@ -32,6 +32,7 @@ from thunder_ex_triton.fusion.op_table import (
 )
 from thunder_ex_triton.fusion.scans import is_scan, scan_index, scan_of
 from thunder_ex_triton.fusion.sizes import Size
+from thunder_ex_triton.fusion.tiles import tallest
 from thunder_ex_triton.probe import interpreting
 
 __all__ = ["GATHERS", "UNIFORM", "Writer", "in_blocks", "in_chunks", "mentions", "pointer"]
@@ -53,6 +54,7 @@ class Writer:
     ):
         self.products = any(op.sym.id == MATVEC for op in operations)
         self.long = long  # whether the kernel loops over the chunks of a row
+        self.sums = space.by_column and not space.by_row and axis == "x"  # whether the kernel loops over tiles of rows
         self.axis = axis  # the index variable of a kernel with a single axis
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
         self.strides = strides
@@ -62,6 +64,7 @@ class Writer:
         self.lines: list[Line] = []
         self.reads: list[str] = []
         self.tiles: dict[str, int] = {}  # the itemsize of each tensor that is read once per element
+        self.loaded = 0  # the bytes that a tile of rows and columns loads per element
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
         self.rounded: dict[str, str] = {}  # the unrounded value of each rounded value
@@ -249,8 +252,10 @@ class Writer:
             self.reads.append(x.name)
         if math.prod(x.shape) == self.space.size:
             self.tiles[x.name] = x.dtype.bytes
-        offset = address(index, self.strides[x.name])
+        offset = self._of_tile(address(index, self.strides[x.name]))
         masks = [f"{v}m" for v in ("x", "r") if mentions(offset, v)]
+        if len(masks) == 2:
+            self.loaded += x.dtype.bytes
         mask = " & ".join([*masks, *([guard] if guard else [])])
         if guard:  # offsets and masks must have one shape
             offset = f"{offset} + tl.where({guard}, 0, 0)"
@@ -263,6 +268,17 @@ class Writer:
             text = "(@ != 0)"
         other = "0.0" if x.dtype is dtypes.float8_e4m3fn else "0"  # no integer can be converted to float8
         return self.named(text, access=Access(pointer(x.name), offset, mask, other=other, itemsize=x.dtype.bytes))
+
+    def _of_tile(self, offset: str) -> str:
+        """Return an offset without the rows of the tile, if all of them have the same one.
+
+        The sums of columns of a batch read numbers of each batch entry, which are those of one row then.
+        """
+        if not self.sums or isinstance(self.space.columns, Size):
+            return offset
+        tall = tallest(self.space.columns)
+        text = re.sub(r"\(x // (\d+)\)", lambda m: f"(row // {m[1]})" if int(m[1]) % tall == 0 else m[0], offset)
+        return offset if mentions(text, "x") else text
 
     def drawn(self, op: BoundSymbol, index: Index) -> str:
         """Return the random number of an element."""
@@ -408,6 +424,8 @@ class Writer:
         line = Line(text, access, kind)
         text = str(line)
         depends = ({"x"} if self.long or not single else set()) if row else {v for v in ("x", "r") if mentions(text, v)}
+        if self.sums and mentions(text, "row"):
+            depends.add("x")
         for name in re.findall(r"\b[vc]\d+\b", text):
             depends |= self.depends.get(name, frozenset()) - ({"r"} if row else set())
         name = f"v{self.count}"

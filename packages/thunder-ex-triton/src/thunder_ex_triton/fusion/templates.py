@@ -9,6 +9,7 @@ second kernel then adds the partial sums.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 import textwrap
@@ -88,6 +89,7 @@ class KernelSource(NamedTuple):
     template: str  # "elements", "rows", "long", "columns", "finish" or "scan"
     titles: dict[str, str]  # the names of the kernel's values in the trace
     read: int = 0  # the bytes that the kernel reads per element of its space
+    loaded: int = 0  # the bytes that the kernel loads per element of a tile of rows and columns
     written: int = 0  # the bytes that a kernel of long rows writes per element of its space
     tensors: int = 0  # the number of tensors that the kernel reads and writes
     operations: int = 0  # the number of lines
@@ -236,6 +238,7 @@ def _in_order_of_memory(
     """Return an index into an output that goes through the memory of most of the kernel's tensors in their order."""
     shape = output.shape
     usual = tuple(range(len(shape)))
+    frames = _frames(operations, output)
     if any(isinstance(s, Size) for s in (*shape, *strides[output.name])):
         return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
     moved: Counter[tuple[int, ...]] = Counter()  # the bytes of the tensors whose dimensions have an order
@@ -243,12 +246,34 @@ def _in_order_of_memory(
         p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides
     }
     for p in tensors.values():
-        if p.shape == shape and any(strides[p.name]):
-            moved[_order(shape, strides[p.name])] += p.dtype.bytes
+        if p.name in frames and any(strides[p.name]):
+            moved[_order(shape, [strides[p.name][d] for d in frames[p.name]])] += p.dtype.bytes
     order = max(moved, key=lambda o: (moved[o], o == usual), default=usual)
     if order == usual:
         return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
     return Index([Group("x", tuple([shape[d] for d in order]))]).transposed(order)
+
+
+def _frames(operations: Sequence[BoundSymbol], output: TensorProxy) -> dict[str, tuple[int, ...]]:
+    """Return, for each tensor whose dimensions are those of an output in some order, the place of each of them.
+
+    Shapes alone do not tell: a channels-last image with as many channels as rows and columns has the same shape in both
+    orders of its dimensions.
+    """
+    found = {output.name: tuple(range(output.ndim))}
+    for op in (*reversed(operations), *operations):  # from the output to the operands, and to their other results
+        for p, a in itertools.product(op.flat_outs, op.tensors()):
+            if op.sym is prims.transpose:
+                order = tuple(op.args[1])
+            elif isinstance(p, TensorProxy) and p.shape == a.shape:
+                order = tuple(range(p.ndim))
+            else:
+                continue
+            if p.name in found:
+                found.setdefault(a.name, tuple([order[d] for d in found[p.name]]))
+            elif a.name in found:
+                found[p.name] = tuple([order.index(d) for d in found[a.name]])
+    return found
 
 
 def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -511,7 +536,7 @@ def _kernel(
     text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        loaded=writer.loaded, tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
         products=len(writer.tiles) if writer.products else 0,
         checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
     )  # fmt: skip

@@ -15,13 +15,14 @@ from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import DRAW, Line
 from thunder_ex_triton.launch import blocks, power_of_two
 
-__all__ = ["Tiling", "is_chunking_profitable", "tilings"]
+__all__ = ["Tiling", "is_chunking_profitable", "tallest", "tilings"]
 
 # Bytes of a multiprocessor's shared memory for prefetched rows. Reductions use the remaining bytes.
 _SHARED = 200 * 1024
 # Bytes of a row (read and written) per warp of its program. At half of the maximal occupancy, all rows in progress then
 # fit into the cache, and are still there when they are read again.
 _CACHED = 13 * 1024
+_LARGEST_TILE = 4096  # the elements of a tile in a kernel that sums columns
 _FEWEST_PROGRAMS = 264  # two programs for each multiprocessor, so that all of them load weights
 
 
@@ -44,6 +45,11 @@ class Kernel(Protocol):
     @property
     def read(self) -> int:
         """The bytes that the kernel reads per element of its space."""
+        ...
+
+    @property
+    def loaded(self) -> int:
+        """The bytes that the kernel loads per element of a tile of rows and columns."""
         ...
 
     @property
@@ -112,7 +118,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif space.by_row:
         found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
     else:
-        found = _of_columns(space, multiprocessors)
+        found = _of_columns(source, space, multiprocessors)
     return list(dict.fromkeys(found))[:4]
 
 
@@ -172,14 +178,20 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
     return found
 
 
-def _of_columns(space: Space, multiprocessors: int) -> list[Tiling]:
+def tallest(columns: int) -> int:
+    """Return the most rows of a tile in a kernel that sums columns: a power of two."""
+    return max(1, _LARGEST_TILE // _exact(columns))
+
+
+def _of_columns(source: Kernel, space: Space, multiprocessors: int) -> list[Tiling]:
     wide = _exact(space.columns)
     across = blocks(space.columns, wide)
     found = []
-    for tile, each in ((4096, 2), (2048, 4), (4096, 4), (2048, 2)):
-        tall = max(1, min(tile // wide, power_of_two(space.rows)))
+    for part, each in ((1, 2), (2, 4), (1, 4), (2, 2)):
+        tall = min(max(1, tallest(space.columns) // part), power_of_two(space.rows))
         programs = min(blocks(space.rows, tall), max(1, multiprocessors * each // (across * space.batch)))
-        found.append(Tiling((programs * space.batch, across), (tall, wide, 3), 4))
+        stages = _stages(tall * wide * source.loaded * each, 3)
+        found.append(Tiling((programs * space.batch, across), (tall, wide, stages), 4))
     return found
 
 

@@ -72,3 +72,10 @@ def test_four_ranks(tmp_path: Path) -> None:
     for report in reports("ranks_sharded_steps.py", 4, tmp_path, *names):
         assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
         assert all(report[name]["reason"] is None for name in names)
+
+
+def test_random_steps(tmp_path: Path) -> None:
+    """Combinations of frozen and tied parameters, groups, checkpoints, hooks, precisions, accumulation and clipping."""
+    for report in reports("ranks_sharded_steps.py", 2, tmp_path, *[f"random{seed}" for seed in range(5)]):
+        assert {name: found["reason"] for name, found in report.items()} == dict.fromkeys(report)
+        assert {name: all(found["equal"]) for name, found in report.items()} == dict.fromkeys(report, True)

@@ -7,6 +7,7 @@ after each step, the compilations, the reason if the step is partly eager, and t
 
 from __future__ import annotations
 
+import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -60,11 +61,30 @@ if len(sys.argv) > 1 and sys.argv[1] == "4":
     CASES["hybrid"] = {"hybrid": True}, ADAMW, {"clip": 0.1, "parts": 2, **INSIDE}
 
 
+def random_case(seed: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return random options of a module, of an optimizer, and of a step."""
+    choose = random.Random(seed)
+    module: dict[str, Any] = {
+        name: True for name in ("frozen", "tied", "checkpointed", "looks_ahead") if choose.random() < 0.4
+    }
+    module |= choose.choice(({}, {"grouped": True}, {"units_checkpointed": True}))
+    module["calls"] = choose.choice((1, 1, 2))
+    module |= choose.choice(({}, {"mp_policy": HALF}, {"mp_policy": ALL_HALF}))
+    module |= choose.choice(({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}))
+    module |= choose.choice(({}, {}, {"shard_placement_fn": second_dimension}))
+    module |= choose.choice(({}, {"before": add_hooks}, {"after": add_hooks}))
+    step: dict[str, Any] = {"steps": 4, "zero_grad": choose.choice(("last", "first", "zeros"))}
+    step |= choose.choice(({}, {"clip": 0.1}, {"clip": 0.01, "norm": float("inf")}))
+    step |= choose.choice(({}, {"parts": 2}, {"parts": 3, **INSIDE}, {"sync": "outside"}))
+    step |= choose.choice(({}, {}, {"evaluates": True}))
+    return module, choose.choice((ADAMW, SGD, {**ADAMW, "foreach": True})), step
+
+
 class Training:
     """A sharded module with an optimizer, and its step."""
 
     def __init__(self, name: str, jit: Callable[..., Any] = lambda step: step):
-        module, optimizer, self.options = CASES[name]
+        module, optimizer, self.options = random_case(int(name[6:])) if name.startswith("random") else CASES[name]
         self.module: Any = sharded(**module)
         optimizer = dict(optimizer)
         trained = [p for p in self.module.parameters() if p.requires_grad]
@@ -172,8 +192,8 @@ def checkpoints(folder: str) -> dict[str, bool]:
 
 def all_cases(rank: int, size: int) -> dict[str, Any]:
     wanted, found = sys.argv[3:], {}
-    for name in CASES:
-        if wanted and name not in wanted:
+    for name in wanted or CASES:
+        if name == "checkpoints":
             continue
         training = Training(name, thunder.jit)
         eager, states = Training(name).run(), training.run()

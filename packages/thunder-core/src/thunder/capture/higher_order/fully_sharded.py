@@ -116,17 +116,17 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
     """Record the gather of a unit's parameters, unless it is known, and let its modules see them."""
     tracer.communication.whole.pop(id(unit), None)
     grad = torch.is_grad_enabled()
-    units = tracer.communication.units
     # Gradients of all forwards before a backward are reduced together.
-    known = next((x for x in units if x.unit is unit and (x.differentiable or not grad)), None)
+    known = next((x for x in tracer.communication.units if x.unit is unit and (x.differentiable or not grad)), None)
     if known is None or not _is_current(tracer, known):
         known = _gathered(tracer, unit, module, grad)
-        units.append(known)
+        tracer.communication.units.append(known)
     with tracer.recording():
         for p, handle in zip(unit.fsdp_params, known.shown):
             for owner, name in private.holders_of_parameter(p):
-                before = owner._parameters[name]
-                if before is not handle:
+                if owner._parameters[name] is not handle:
+                    tracer.recorder.withdraw((owner._parameters, name))  # what an earlier forward has gathered
+                    before = owner._parameters[name]
                     tracer.recorder.substitute((owner._parameters, name), before, handle)
     return args, kwargs
 
@@ -137,8 +137,13 @@ def _is_current(tracer: Tracer, known: Unit) -> bool:
         return True
     if known.unit.post_forward_mesh_info is None or known.differentiable:
         fall_back("the program writes to sharded parameters (fully_shard) between forward and backward")
-    tracer.communication.units.remove(known)
+    _forget(tracer, known)
     return False
+
+
+def _forget(tracer: Tracer, known: Unit) -> None:
+    """Remove a unit by identity: tuples of handles that are compared would become operations."""
+    tracer.communication.units = [x for x in tracer.communication.units if x is not known]
 
 
 def _versions(tracer: Tracer, unit: Any) -> list[int]:
@@ -243,7 +248,7 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
                 f"{len(known.trained) - len(reached)} parameters of a sharded module (fully_shard) get no gradient in "
                 "backward()"
             )
-        tracer.communication.units.remove(known)
+        _forget(tracer, known)
         tracer.communication.reduced.update(reached)
 
 

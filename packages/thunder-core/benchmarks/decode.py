@@ -4,7 +4,7 @@
     python packages/thunder-core/benchmarks/decode.py [--markdown FILE] [--json FILE]
 
 Each call takes a token and its position, writes to the cache in place, and returns the next token. A second row is of
-128 tokens, and a third of a token with weights in int8 with a scale for each row (the head, too): by
+128 tokens, and two more of a token with weights in int8 and float8 with a scale for each row (the head, too): by
 `QuantizationTransform` for thunder, and by a module that dequantizes them for the others. The exit status says whether
 the targets are met: at most as slow as torch.compile's `mode="reduce-overhead"`.
 """
@@ -27,14 +27,14 @@ NAMES = [OURS, 'thunder, cuda_graphs="never"', PEER, "torch.compile", "eager"]
 HEADS, KV_HEADS, SIZE, TOKENS, GENERATED = 32, 8, 64, 64, 128
 
 
-class Int8Linear(nn.Module):
-    """A linear layer whose weight is stored in int8."""
+class QuantizedLinear(nn.Module):
+    """A linear layer whose weight is stored in int8 or float8."""
 
-    def __init__(self, linear: nn.Linear):
+    def __init__(self, linear: nn.Linear, kind: str):
         super().__init__()
-        from thunder.transforms.quantization import quantize_int8
+        from thunder.transforms.quantization import quantize_float8, quantize_int8
 
-        numbers, scale = quantize_int8(linear.weight)
+        numbers, scale = (quantize_int8 if kind == "int8" else quantize_float8)(linear.weight)
         self.register_buffer("numbers", numbers)
         self.register_buffer("scale", scale)
 
@@ -42,10 +42,11 @@ class Int8Linear(nn.Module):
         return F.linear(x, self.numbers.to(x.dtype) * self.scale)
 
 
-def quantized(module: nn.Module) -> nn.Module:
+def quantized(module: nn.Module, kind: str) -> nn.Module:
     """Replace the linear layers of a module."""
     for name, child in module.named_children():
-        setattr(module, name, Int8Linear(child) if isinstance(child, nn.Linear) else quantized(child))
+        new = QuantizedLinear(child, kind) if isinstance(child, nn.Linear) else quantized(child, kind)
+        setattr(module, name, new)
     return module
 
 
@@ -99,13 +100,13 @@ class Decoder(nn.Module):
 class Candidate:
     """A model that generates tokens."""
 
-    def __init__(self, name: str, given: Any, int8: bool = False):
+    def __init__(self, name: str, given: Any, kind: str | None = None):
         torch.manual_seed(0)
         sizes = (2, 64, 128, 97) if given.tiny else (16, 2048, 8192, 128256)
         with torch.device(given.device):
             self.model = Decoder(*sizes, given.length).to(torch.bfloat16)
-            if int8 and not name.startswith("thunder"):
-                quantized(self.model)
+            if kind and not name.startswith("thunder"):
+                quantized(self.model, kind)
         self.run: Callable[..., torch.Tensor] = self.model
         self.mark = name == PEER
         if name.startswith("torch.compile"):
@@ -113,7 +114,7 @@ class Candidate:
         elif name.startswith("thunder"):
             import thunder
 
-            transforms = [thunder.transforms.QuantizationTransform("int8")] if int8 else []
+            transforms = [thunder.transforms.QuantizationTransform(kind)] if kind else []
             graphs: Any = "auto" if name == OURS else "never"
             self.run = thunder.jit(self.model, cuda_graphs=graphs, transforms=transforms)
         self.positions = [torch.tensor([i], device=given.device) for i in range(GENERATED)]
@@ -156,14 +157,14 @@ def main() -> None:
         cells = {name: milliseconds(best(found)) for name, found in times.items()}
         report.add(Row(what, cells, (ratio(PEER, 1.0, times[OURS], times[PEER]),), dict(times)))
 
-    for int8 in (False, True):
-        candidates = {name: Candidate(name, given, int8) for name in NAMES}
+    for kind in (None, "int8", "float8"):
+        candidates = {name: Candidate(name, given, kind) for name in NAMES}
         expected = candidates["eager"].tokens()
         equal = {name: sum(a == b for a, b in zip(c.tokens(), expected)) for name, c in candidates.items()}
         print(f"of {TOKENS} tokens, equal to eager mode's: {equal}")
-        weights = ", weights in int8" if int8 else ""
+        weights = f", weights in {kind}" if kind else ""
         row(f"a token, cache of {given.length}{weights}", {name: c.seconds for name, c in candidates.items()})
-        if not int8:
+        if not kind:
             row(f"{GENERATED} tokens", {name: c.generation for name, c in candidates.items()})
         del candidates
         torch.compiler.reset()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether it pays to join products that share an input, and to add bias, activation and residual in the product.
 
-    python benchmarks/products.py [--markdown FILE] [--repetitions 5]
+    python benchmarks/products.py [--markdown FILE] [--repetitions 5] [--quick]
 
 The first table compares linear layers of the same input, one by one, with one layer whose weight is joined in each step
 and with one whose weight is kept joined; forward, the gradient of the input, and those of the weights. The shapes are
@@ -11,7 +11,7 @@ epilogues. All run as CUDA graphs; GPU times by events, the median of interleave
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,8 @@ SHAPES: dict[str, tuple[int, int, list[int]]] = {
     "Qwen3, gate and up": (4096, 1024, [3072] * 2),
     "T5, q, k, v": (4096, 512, [512] * 3),
 }
+QUICK = ("BERT, q, k, v", "Llama, q, k, v", "Llama, gate and up")
+EPILOGUES = ((4096, 768), (2048, 2048), (8192, 4096))  # tokens and widths
 
 
 def drawn(*shape: int) -> torch.Tensor:
@@ -75,10 +77,10 @@ def added(gs: list[torch.Tensor], ws: list[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def epilogue_rows(repetitions: int) -> list[list[str]]:
+def epilogue_rows(repetitions: int, sizes: Sequence[tuple[int, int]]) -> list[list[str]]:
     """Measure a layer with its bias, activation or residual in the product, and in the kernel behind it."""
     rows = []
-    for tokens, size in ((4096, 768), (2048, 2048), (8192, 4096)):
+    for tokens, size in sizes:
         x, w, b, r, n = drawn(tokens, size), drawn(4 * size, size), drawn(4 * size), drawn(tokens, size), drawn(size)
         down, hidden = drawn(size, 4 * size), drawn(tokens, 4 * size)
         options: Any = {"cuda_graphs": "never"}
@@ -97,7 +99,10 @@ def epilogue_rows(repetitions: int) -> list[list[str]]:
 
 def main() -> None:
     """Print the tables, in microseconds."""
-    options = parser(__doc__).parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--quick", action="store_true", help="only three groups of layers, and two widths")
+    options = arguments.parse_args()
+    names, sizes = (QUICK, EPILOGUES[:2]) if options.quick else (tuple(SHAPES), EPILOGUES)
     torch.manual_seed(0)
     head = [
         "layers of one input, µs",
@@ -111,9 +116,9 @@ def main() -> None:
         "weights",
         "joined",
     ]
-    first = table(head, [joined_row(name, options.repetitions) for name in SHAPES])
+    first = table(head, [joined_row(name, options.repetitions) for name in names])
     head = ["tokens x width, µs", "bias, GELU behind", "inside", "residual and norm behind", "residual inside"]
-    report(f"{first}\n\n{table(head, epilogue_rows(options.repetitions))}", options)
+    report(f"{first}\n\n{table(head, epilogue_rows(options.repetitions, sizes))}", options)
 
 
 if __name__ == "__main__":

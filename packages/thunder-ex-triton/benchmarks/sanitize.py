@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs fusions of every template at odd sizes under a memory checker, which finds accesses out of bounds.
+"""Runs fusions and the kernels of decoding at odd sizes under a memory checker, which finds accesses out of bounds.
 
     compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py
 
-Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes; each runs
-forward and backward twice, launched by Triton and by a warm call.
+Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
+every template run forward and backward twice, launched by Triton and by a warm call.
 """
 
 from __future__ import annotations
@@ -31,6 +31,41 @@ def heads(q: Any, c: Any) -> Any:
     """Apply rotary embedding to heads."""
     q = q.view(2, 17, 3, 8).transpose(1, 2)
     return q * c + torch.cat((-q[..., 4:], q[..., :4]), -1) * c
+
+
+def decode(dtype: torch.dtype) -> None:
+    """Run the kernels of decoding: products of one and few rows with weights of all kinds, and attention to a cache."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=dtype)
+
+    def mlp(h: Any, norm: Any, gate: Any, up: Any, down: Any) -> Any:
+        x = F.rms_norm(h, norm.shape, norm)
+        return h + F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+    def attention(qkv: Any, keys: Any, values: Any, at: Any, cos: Any, sin: Any) -> Any:
+        q, k, v = qkv.view(1, 1, -1, 16).transpose(1, 2).split((6, 2, 2), 1)
+        q, k = (x * cos + torch.cat((-x[..., 8:], x[..., :8]), -1) * sin for x in (q, k))
+        keys.index_copy_(2, at, k)
+        values.index_copy_(2, at, v)
+        mask = torch.arange(keys.shape[2], device="cuda")[None] <= at
+        return F.scaled_dot_product_attention(q, keys, values, mask, enable_gqa=True)
+
+    with torch.no_grad():
+        jitted = thunder.jit(mlp)
+        args = make(259), make(277, 259), make(277, 259), make(259, 277)
+        for rows in (1, 3):
+            for _ in range(2):
+                jitted(make(rows, 1, 259), *args)
+        for kind in ("int8", "float8"):
+            model = torch.nn.Sequential(torch.nn.Linear(259, 277), torch.nn.Linear(277, 7)).to("cuda", dtype)
+            quantized = thunder.jit(model, transforms=[thunder.transforms.QuantizationTransform(kind)])
+            for rows in (1, 3, 1):
+                quantized(make(rows, 259))
+        cache = make(1, 2, 131, 16), make(1, 2, 131, 16)
+        attended = thunder.jit(attention)
+        for position in (0, 63, 130, 130):
+            attended(make(1, 1, 160), *cache, torch.tensor([position], device="cuda"), make(1, 16), make(1, 16))
 
 
 def check(dtype: torch.dtype) -> None:
@@ -62,5 +97,7 @@ def check(dtype: torch.dtype) -> None:
 if __name__ == "__main__":
     for dtype in (torch.float32, torch.bfloat16):
         check(dtype)
+    for dtype in (torch.float16, torch.bfloat16):
+        decode(dtype)
     torch.cuda.synchronize()
     print("all programs ran")

@@ -24,7 +24,7 @@ from thunder_ex_triton.environment import interpreting
 
 __all__ = [
     "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks",
-    "increment_versions", "is_watched", "kernel", "load_apart", "new_tensor", "power_of_two",
+    "increment_versions", "is_watched", "kernel", "load_apart", "new_tensor", "power_of_two", "starts_early",
 ]  # fmt: skip
 
 INTERPRETED = interpreting()  # Triton reads this when a kernel is declared, not when the kernel is launched
@@ -38,10 +38,12 @@ class Kernel:
     `numbers` are the other arguments (including `constexpr` arguments), in the order of the parameters.
     """
 
-    def __init__(self, function: Callable[..., Any], *, checks: bool = False):
+    def __init__(self, function: Callable[..., Any], *, checks: bool = False, early: bool = False):
         self.jit: Any = triton.jit(function) if inspect.isfunction(function) else function
         # Compile the kernel's own assertions, but not Triton's overflow checks of all arithmetic.
-        self.options = {"debug": True, "sanitize_overflow": False} if checks else {}
+        self.options: dict[str, Any] = {"debug": True, "sanitize_overflow": False} if checks else {}
+        if early:  # the function calls `gdc_wait` (see `starts_early`)
+            self.options["launch_pdl"] = True
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self._compiled: dict[Any, Any] = {}
@@ -129,6 +131,16 @@ def load_apart(load: Callable[[str, str], ModuleType]) -> Callable[[str, str], M
 
 if triton.__version__.startswith("3.6."):
     build._load_module_from_path = load_apart(build._load_module_from_path)
+
+
+def starts_early(device: torch.device) -> bool:
+    """Check whether kernels can start before the kernel before them in their stream has ended.
+
+    Such a kernel begins with `gdc_launch_dependents()`, which lets the next one start, and `gdc_wait()`, which waits
+    until the memory of all kernels before it is written ("programmatic dependent launch"). Only the launch overlaps, so
+    values cannot change. It pays for chains of small kernels.
+    """
+    return not INTERPRETED and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:

@@ -55,7 +55,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Register the passes (cross-entropy, layouts, products, sums of rows, random numbers, routing), and autotuning."""
-    from thunder_ex_triton import channels_last, indexed_rows
+    from thunder_ex_triton import cached_attention, channels_last, indexed_rows
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
     from thunder_ex_triton.matmul import matvec, padding, skinny
@@ -63,6 +63,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
     linear_passes.register(registry, CROSS_ENTROPY)
     casts.register(registry, CROSS_ENTROPY)
+    cached_attention.register(registry, FUSION)
     channels_last.register(registry, FUSION)
     matvec.register(registry, FUSION)
     skinny.register(registry, FUSION)

@@ -14,7 +14,7 @@ import torch
 
 from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
-from thunder_ex_triton import argmax, decode_attention, embedding, indexed_rows, pooling, resize
+from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.fusion.random import drawn_seeds
 from thunder_ex_triton.matmul import matvec, padding, skinny
@@ -256,6 +256,18 @@ def _attended(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
             yield *tensors, mask > 0, 0.25
 
 
+def _cached(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield attention to caches: positions in the first and the last part of the keys, with and without rotation."""
+    for batch, heads, kv_heads, keys, size, at in ((1, 4, 1, 70, 16, 3), (2, 2, 2, 130, 32, 129)):
+        new, cache = (batch, kv_heads, 1, size), (batch, kv_heads, keys, size)
+        tensors = make((batch, heads, 1, size)), make(new), make(new), make(cache), make(cache)
+        position = torch.tensor([at], dtype=torch.int64, device=make.device)
+        mask = torch.arange(keys, device=make.device)[None] <= at
+        angles = [make.constant((1, size), low=-1, high=1) for _ in range(2)]
+        yield *tensors, position, mask, None, None, 0.25, (False, False)
+        yield *tensors, position, None, *angles, 0.25, (False, False)
+
+
 def _long_rows(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for shape in ((1, 5000), (3, 1024), (2, 1, 1300)):
         yield make(shape), -1
@@ -274,6 +286,7 @@ def fusion_opinfos() -> list[Any]:
         "triton_padded_matmul": OperatorSamples(_padded, padding.PaddedMatmul.like, skinny.DTYPES),
         "triton_skinny_linear": OperatorSamples(_skinny, skinny.like, skinny.DTYPES),
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
+        "triton_cached_attention": OperatorSamples(_cached, cached_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),
     }
     indexed = {

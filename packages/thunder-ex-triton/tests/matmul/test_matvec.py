@@ -166,7 +166,7 @@ def test_quantized_weights(kind: str, rows: int) -> None:
     expected = F.linear(F.silu(F.linear(x.double(), first, model[0].bias.double())), second)
     torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-3)
     assert len(fusions(jitted)) == (2 if rows == 1 else 0)
-    assert all({"to", "mul"} <= {*names} for names in fusions(jitted))
+    assert all({"to", "mul"}.isdisjoint(names) for names in fusions(jitted))  # scales multiply sums
 
 
 def test_gradients_of_a_single_row() -> None:

@@ -26,6 +26,7 @@ from thunder_ex_triton.fusion.op_table import (
     POINTWISE,
     REDUCTIONS,
     compute_type,
+    float_of,
     literal,
     operands_of,
     storage_type,
@@ -313,16 +314,20 @@ class Writer:
 
     def product(self, op: BoundSymbol, index: Index, guard: str) -> str:
         """Return an element of the product of a weight and a single row: the sum over a row of the weight."""
-        weight, x = op.args
+        weight, x, scale = (*op.args, None)[:3]
         rows, columns = weight.shape
-        if guard or index.key != Index([Group("x", (rows,))]).key:
+        row = Index([Group("x", (rows,))])
+        if guard or index.key != row.key:
             raise Unfit("uses the product of another row")
 
         def tile() -> str:
             element = self.value(weight, Index([Group("x", (rows,)), Group("r", (columns,))]))
+            if weight.dtype is dtypes.int8:
+                element = self.named(float_of(element, dtypes.int8))
             return f"{element} * {self.value(x, Index([Group('r', (columns,))]).reshaped(x.shape))}"
 
-        return self._reduced(prims.sum.id, tile, x.dtype)
+        total = self._reduced(prims.sum.id, tile, x.dtype)
+        return total if scale is None else self.named(f"{total} * {self.value(scale, row.reshaped(scale.shape))}")
 
     def _reduced(self, kind: Any, tile: Callable[[], str], dtype: Any, single: bool = False) -> str:
         """Return the reduction of the elements of a row; of the single row that all programs read, if `single`."""

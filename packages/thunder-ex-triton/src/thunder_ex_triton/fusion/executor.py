@@ -210,6 +210,8 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
 
 def _unfit_float8(bsym: BoundSymbol) -> str | None:
     """Return why an operation on float8 cannot be fused. Kernels only dequantize: torch rounds, and saturates."""
+    if bsym.sym.id == MATVEC:
+        return None
     if bsym.sym is not prims.convert_element_type or bsym.output.dtype not in _FROM_FLOAT8:
         return "computes in float8"
     device = to_torch_device(bsym.output.device)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from thunder.extend import BoundSymbol, FusionExecutor, OpTags, ResultMemory, Strides, TensorProxy, dense_strides
+from thunder_ex_triton.cached_attention import is_cached_attention, strides_of_caches, update_in_place, written_caches
 from thunder_ex_triton.fusion.layout import contiguous
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate
 from thunder_ex_triton.fusion.op_table import POINTWISE
@@ -25,7 +26,7 @@ _KERNELS = (FusedRegion, MultiTensorUpdate)
 
 
 class FusionMemory(ResultMemory):
-    """The memory of the results of fusions with known sizes, and of padded matrix multiplications."""
+    """The memory of the results of fusions with known sizes, of padded matrix multiplications, and caches."""
 
     def __init__(self, executor: FusionExecutor):
         self.executor = executor
@@ -35,6 +36,8 @@ class FusionMemory(ResultMemory):
 
     def written(self, op: BoundSymbol) -> Sequence[str] | None:
         region: Any = op.sym.fn
+        if is_cached_attention(op):
+            return written_caches(op)
         return [op.args[i].name for i in region.into.values()] if type(region) in _KERNELS else None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
@@ -43,6 +46,8 @@ class FusionMemory(ResultMemory):
             return region.result_strides(known)
         if region is PaddedMatmul.run:
             return {} if op.args[-1] else {op.output.name: _contiguous(op.output)}
+        if is_cached_attention(op):
+            return strides_of_caches(op, known)
         if type(region) is not FusedRegion or any(p.name not in known for p in region.inputs):
             return {}
         layouts = zip(region.outputs, region.output_strides([known[p.name] for p in region.inputs]))
@@ -52,6 +57,8 @@ class FusionMemory(ResultMemory):
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
     ) -> BoundSymbol | None:
+        if is_cached_attention(op):
+            return update_in_place(op, targets)
         region = op.sym.fn
         results = {name: target for name, (target, _) in targets.items()}
         if type(region) is MultiTensorUpdate:

@@ -19,7 +19,7 @@ from thunder.extend import Proxy, TensorProxy, dtypes
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["MATVEC", "POINTWISE", "REDUCTIONS", "compute_type", "literal", "operands_of", "storage_type"]
+__all__ = ["MATVEC", "POINTWISE", "REDUCTIONS", "compute_type", "float_of", "literal", "operands_of", "storage_type"]
 
 MATVEC = "triton.triton_matvec"  # the id of the operator that multiplies a weight by a single row
 
@@ -110,9 +110,7 @@ def _convert(bsym: Any, a: str) -> str | None:
     if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
         return None
     if source in (dtypes.int8, dtypes.uint8) and compute_type(target) == "tl.float32":  # any of the dtypes is exact
-        return (
-            f"{a}.to(tl.float32)" if interpreting() else f"float_of_byte({a}, {0 if source is dtypes.uint8 else 128})"
-        )
+        return float_of(a, source)
     if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
         a = f"{a}.to(tl.float32)"  # there is no direct conversion of integers to half precision
     if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():
@@ -121,6 +119,11 @@ def _convert(bsym: Any, a: str) -> str | None:
         a = f"{a}.to(tl.float32)"  # torch rounds twice, too
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
+
+
+def float_of(a: str, source: Any) -> str:
+    """Return the code that converts int8 or uint8 to single precision."""
+    return f"{a}.to(tl.float32)" if interpreting() else f"float_of_byte({a}, {0 if source is dtypes.uint8 else 128})"
 
 
 def _negative(bsym: Any, a: str) -> str:

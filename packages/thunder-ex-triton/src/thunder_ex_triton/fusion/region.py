@@ -303,7 +303,7 @@ def launches_of(
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
         programs, numbers, warps = tilings(source, space, multiprocessors, partial)[way if source is sources[0] else 0]
-        kernel = Kernel(getattr(module, source.name), checks=source.checks)
+        kernel = Kernel(getattr(module, source.name), checks=source.checks, early=source.early)
         out.append(Launch(kernel, source, programs, numbers, warps))
         partial = programs[0] // space.batch if sums else partial
     return out, partial

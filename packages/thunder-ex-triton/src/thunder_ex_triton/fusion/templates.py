@@ -18,18 +18,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from thunder import prims
-from thunder.extend import BoundSymbol, TensorProxy
+from thunder.extend import BoundSymbol, TensorProxy, to_torch_device
 from thunder_ex_triton.fusion.codegen import Writer, in_blocks, in_chunks, mentions, pointer
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
-from thunder_ex_triton.fusion.op_table import compute_type
+from thunder_ex_triton.fusion.op_table import MATVEC, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import is_chunking_profitable
+from thunder_ex_triton.launch import starts_early
 
 __all__ = ["HELPERS", "KernelSource", "kernels_of", "module_text"]
 
@@ -38,6 +39,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
+
+_IMPORTS_EARLY = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
 # Functions that kernels call. Each function comes after the functions that it calls.
 HELPERS = {
@@ -79,6 +82,9 @@ def _min(tile, axis: tl.constexpr):
 }
 
 
+_EARLY = ("gdc_launch_dependents()", "gdc_wait()")
+
+
 class KernelSource(NamedTuple):
     """The source of a kernel, with the names of the tensors that it reads and writes, in parameter order."""
 
@@ -95,6 +101,8 @@ class KernelSource(NamedTuple):
     operations: int = 0  # the number of lines
     passes: int = 0  # the number of loops over a long row
     products: int = 0  # the number of weights that the kernel multiplies by a single row
+    norm: bool = False  # whether a kernel of products also reduces the single row
+    early: bool = False  # whether the kernel may start before the kernel before it has ended (`launch.starts_early`)
     checks: bool = False  # whether the kernel asserts that indices are in bounds
     along: bool = False  # whether the elements of a scanned row are adjacent in memory
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
@@ -108,7 +116,8 @@ def module_text(kernels: Sequence[str]) -> str:
         if mentions(text, name):
             needed[name] = helper
             text += helper
-    parts = [_IMPORTS, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
+    imports = _IMPORTS + (_IMPORTS_EARLY if mentions(text, "gdc_wait") else "")
+    parts = [imports, *reversed(needed.values()), *(f"\n{kernel}" for kernel in kernels)]
     return "\n".join(parts)
 
 
@@ -142,7 +151,10 @@ def kernels_of(
             chunks = not isinstance(columns, Size) and is_chunking_profitable(columns, len(writer.tiles), writer.lines)
         if chunks:
             return [_long(operations, strides, outputs, space, integer)]
-        return [_rows(writer, [p.name for p in outputs], stores, integer)]
+        early = writer.products and starts_early(to_torch_device(outputs[0].device))
+        norm = writer.products and any(is_reduction(op) and op.sym.id != MATVEC for op in operations)
+        kernel = _rows(writer, [p.name for p in outputs], stores, integer, early)
+        return [kernel._replace(norm=norm, early=early)]
     sums = [op for op in operations if is_reduction(op) and _by_column(op, space)]
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
@@ -172,14 +184,14 @@ def kernels_of(
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
-def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str) -> KernelSource:
+def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str, early: bool) -> KernelSource:
     """Return a kernel with one program per row, or per few rows."""
     space = writer.space
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     lines = [*writer.before, *writer.lines]
     if writer.products:
         lines.sort(key=lambda line: not _is_load_of_weight(line))
-    body: list[str | Line | Loop] = [*head, *_columns(space, whole=True), *lines, *stores]
+    body: list[str | Line | Loop] = [*(_EARLY if early else ()), *head, *_columns(space, whole=True), *lines, *stores]
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
 
 

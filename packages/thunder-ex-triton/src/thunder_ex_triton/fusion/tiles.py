@@ -78,6 +78,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def norm(self) -> bool:
+        """Whether a kernel of products also reduces the single row."""
+        ...
+
+    @property
     def operations(self) -> int:
         """The number of lines."""
         ...
@@ -105,7 +110,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(rows, wide, source.read) if source.products else _of_rows(rows, wide)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
@@ -155,10 +160,20 @@ def _of_scans(rows: int, wide: int, along: bool) -> list[Tiling]:
     return found
 
 
-def _of_products(rows: int, wide: int, read: int) -> list[Tiling]:
-    """Return the tilings of products of a single row: 64 bytes of weights for each thread."""
-    tall = max(1, min(8192 // (wide * read), power_of_two(blocks(rows, _FEWEST_PROGRAMS))))
-    warps = 4 if tall * wide * read <= 8192 else 16
+def _of_products(source: Kernel, rows: int, wide: int) -> list[Tiling]:
+    """Return the tilings of products of a single row: 64 bytes of weights for each thread.
+
+    Each program computes the norm of the row again. A program with a norm therefore has more rows of weights, if they
+    have eight bits, or if the weight is small.
+    """
+    read, size, warps, programs = source.read, 8192, 4, _FEWEST_PROGRAMS
+    if read == source.products:  # of eight bits
+        programs *= 4
+        size = 16384 if source.norm else size
+    elif source.norm and source.products == 1 and rows <= 4096 and wide <= 2048:
+        size, warps = 16384, 8
+    tall = max(1, min(size // (wide * read), power_of_two(blocks(rows, programs))))
+    warps = warps if tall * wide * read <= 16384 else 16
     others = (tall, warps), (tall, min(warps * 2, 16)), (tall * 2, warps), (max(tall // 2, 1), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 

@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, bytes_of, dtypes, rewrite, to_torch_device
+from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, bytes_of, dtypes, rewrite
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
-from thunder_ex_triton.matmul.matvec import product_of
+from thunder_ex_triton.matmul.matvec import dequantized, product_of
 from thunder_ex_triton.matmul.skinny_kernels import ROWS, TILES, parts_of, skinny_product
 from thunder_ex_triton.probe import interpreting, unusable_device
 
@@ -31,9 +31,7 @@ __all__ = ["OPTION", "SkinnyProduct", "is_skinny", "like", "register", "run", "w
 
 OPTION = "triton_skinny"
 DTYPES = (dtypes.float16, dtypes.bfloat16, dtypes.float32)
-QUANTIZED = (dtypes.int8, dtypes.float8_e4m3fn)
 FEWEST_ELEMENTS = 1 << 18  # of a quantized weight; kernels of smaller ones take as long as their launch
-_FLOAT8_GPU = (8, 9)  # the oldest compute capability with instructions for float8
 _COLD = 1 << 27  # the bytes of weights that candidates read in turn, because a program finds none in the cache
 _MOST_COPIES = 32
 _TORCH = "torch"
@@ -90,11 +88,7 @@ def is_skinny(product: SkinnyProduct) -> bool:
         return False
     if bias is not None and (bias.dtype is not x.dtype or bias.ndim != 1):
         return False
-    if scale is None:
-        return weight.dtype is x.dtype
-    device = to_torch_device(x.device)
-    old = device.type == "cuda" and torch.cuda.get_device_capability(device) < _FLOAT8_GPU
-    return scale.dtype is x.dtype and not (old and weight.dtype is dtypes.float8_e4m3fn)
+    return weight.dtype is x.dtype if scale is None else scale.dtype is x.dtype
 
 
 def default_of(product: SkinnyProduct) -> str:
@@ -185,21 +179,8 @@ class _Replacements:
         if found is None or not isinstance(found[1], TensorProxy):
             return None
         x, weight, bias = found
-        numbers, scale = self.dequantized(weight)
+        numbers, scale = dequantized(weight, self.made_by)
         return SkinnyProduct(x, numbers, scale, bias)
-
-    def dequantized(self, weight: TensorProxy) -> tuple[TensorProxy, TensorProxy | None]:
-        """Return the numbers and the scales of the rows that a weight is computed from; else the weight, and None."""
-        product = self.made_by.get(weight.name)
-        if product is None or product.sym.id not in ("torch.mul", prims.mul.id) or len(product.tensors()) != 2:
-            return weight, None
-        converted, scale = product.args
-        conversion = self.made_by.get(converted.name)
-        if conversion is None or not _converts(conversion) or weight.ndim != 2:
-            return weight, None
-        numbers = conversion.args[0]
-        fits = numbers.dtype in QUANTIZED and numbers.shape == weight.shape and scale.shape == (weight.shape[0], 1)
-        return (numbers, scale) if fits and converted.dtype is scale.dtype is weight.dtype else (weight, None)
 
     def _include(self, name: str, op: BoundSymbol) -> None:
         """Include an addition of two tensors of one shape and dtype, of which one is a product."""
@@ -224,10 +205,3 @@ class _Replacements:
     def call(self, name: str, residual: Any) -> Any:
         (x, weight, scale, bias), tile = self.products[name]
         return self.skinny(x, weight, scale, bias, residual, tile)
-
-
-def _converts(op: BoundSymbol) -> bool:
-    """Check whether an operation converts the dtype of a tensor, and does nothing else."""
-    while not op.sym.is_prim and len(op.subsymbols) == 1 and op.subsymbols[0].out_names == op.out_names:
-        op = op.subsymbols[0]
-    return op.sym is prims.convert_element_type

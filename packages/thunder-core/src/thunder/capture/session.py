@@ -114,7 +114,7 @@ class CaptureSession:
         self.effects: list[Effect] = []
         self.aliases: dict[int, Any] = {}
         tracer.name_lifted(recorder.name_of)
-        tracer.may_run_eagerly = may_run_eagerly
+        tracer.communication.may_wait = may_run_eagerly
         tracer.undo_later = None if independent else substitutions.callback
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
         tracer.read_class = lambda cls: recorder.classes.read_whole(cls, observed=False)

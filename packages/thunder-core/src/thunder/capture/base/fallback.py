@@ -74,12 +74,12 @@ def fall_back(why: str, *, asked: bool = False) -> NoReturn:
     _end(ModuleFallback(why, asked=asked))
 
 
-def compile_later(why: str, most: float = math.inf) -> NoReturn:
+def compile_later(tracer: Any, why: str, most: float = math.inf) -> NoReturn:
     """End the trace. This call runs eagerly, without a warning, and the next one is traced again.
 
     A function that a transform changes falls back instead. So does one after `most` such calls in a row.
     """
-    _end(CompiledLater(why, most) if getattr(state.frontend, "may_run_eagerly", True) else ModuleFallback(why))
+    _end(CompiledLater(why, most) if tracer.communication.may_wait else ModuleFallback(why))
 
 
 def _end(reason: RunsEagerly) -> NoReturn:

@@ -141,8 +141,8 @@ def check_reductions(tracer: Tracer) -> None:
             continue
         if replica.expects_gradients:
             _refuse(_why_not_reduced(tracer, replica.module))
-        if _forms_buckets_later(replica) and tracer.may_run_eagerly:
-            compile_later("DistributedDataParallel forms its buckets in its first two steps")
+        if _forms_buckets_later(replica) and tracer.communication.may_wait:
+            compile_later(tracer, "DistributedDataParallel forms its buckets in its first two steps")
 
 
 def _forms_buckets_later(replica: Replica) -> bool:

@@ -86,7 +86,7 @@ def _tensors(x: Any) -> list[Any]:
 def unshard(tracer: Tracer, module: Any, async_op: bool = False) -> Any:
     """Replace the method of sharded modules that gathers parameters before their forward."""
     if not private.is_initialized(module):
-        compile_later("the program calls unshard() before the first forward of a sharded module (fully_shard)")
+        compile_later(tracer, "the program calls unshard() before the first forward of a sharded module (fully_shard)")
     for unit in shards.units_of(module):
         gather_parameters(tracer, unit, module, (), {})
         tracer.communication.whole[id(unit)] = unit
@@ -99,7 +99,7 @@ def reshard(tracer: Tracer, module: Any) -> None:
         if id(module) not in tracer.recorder.reached:
             fall_back("the program calls reshard() of a module to which no path leads")
         if unit._sharded_state.name != "SHARDED":
-            _run_on_whole_parameters()
+            _run_on_whole_parameters(tracer)
         with tracer.recording():
             source = _unit_source(tracer, module, i).attr("_sharded_state").attr("name")
             tracer.recorder.value(source, unit._sharded_state.name)
@@ -107,9 +107,9 @@ def reshard(tracer: Tracer, module: Any) -> None:
         show_shards(tracer, unit)
 
 
-def _run_on_whole_parameters() -> NoReturn:
+def _run_on_whole_parameters(tracer: Tracer) -> NoReturn:
     """Run a call eagerly if a unit has gathered its parameters before: eager mode does not gather them again."""
-    compile_later("the parameters of a sharded module (fully_shard) are not sharded at the moment", most=3)
+    compile_later(tracer, "the parameters of a sharded module (fully_shard) are not sharded at the moment", most=3)
 
 
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -324,7 +324,7 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
     known, sharded = dict(settings), classes[3] in ("FSDPMeshInfo", "HSDPMeshInfo")
     if sharding != "SHARDED" or known["_all_gather_result"]:
-        _run_on_whole_parameters()
+        _run_on_whole_parameters(tracer)
     reasons = [
         ("whose parameters are not sharded", not sharded),
         ("in a transform", bool(tracer.parts)),

@@ -60,6 +60,7 @@ class Communication:
     """The process groups of the program, and the collectives that it has started and not waited for."""
 
     def __init__(self) -> None:
+        self.may_wait = True  # whether first calls may run eagerly, because no transform changes the results
         self.groups: dict[str, Group] = {}  # by name
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for

@@ -137,7 +137,6 @@ class Tracer:
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
         self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
-        self.may_run_eagerly = True  # whether eager mode computes the same, because no transform changes the results
         self.undo_later: Callable[..., None] | None = None  # registers a step that undoes a change after the run
 
     def release(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps on several ranks: eager, torch.compile and thunder, with DistributedDataParallel and fully_shard.
+"""Training steps on several ranks: eager, torch.compile and thunder, with DDP, fully_shard and tensor parallelism.
 
     python packages/thunder-core/benchmarks/distributed.py [--ranks 2] [--backend gloo|nccl] [--layers N] [--width N]
         [--tokens N] [--steps N] [--rows TEXT] [--json FILE]
@@ -7,7 +7,8 @@
 Starts one process for each rank on this machine. The model is a stack of transformer blocks in float32 on a CPU and in
 bfloat16 on GPUs. A step is forward, backward and AdamW. All candidates run in the same processes, interleaved. Times
 are wall times of rank 0, with a barrier before each step; "first" is the time of the first step, with compilation.
-"peak" is the memory of a candidate alone: what the others hold meanwhile is subtracted.
+"peak" is the memory of a candidate alone: what the others hold meanwhile is subtracted. "collectives" are those of a
+program, or those that eager mode's DTensors call. With tensor parallelism, all ranks have the same data.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import torch
 import torch.distributed as dist
 from measuring import machine
 from torch import nn
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 import thunder
@@ -56,14 +58,50 @@ class Block(nn.Module):
         return x + self.down(nn.functional.silu(gate) * up)
 
 
+class SeparateBlock(nn.Module):
+    """The same block with a linear layer for each projection, so that ranks can divide heads."""
+
+    def __init__(self, block: Block):
+        super().__init__()
+        self.norms, self.out, self.down = block.norms, block.out, block.down
+        self.q, self.k, self.v = (_linear(w) for w in block.qkv.weight.chunk(3))
+        self.gate, self.up = (_linear(w) for w in block.up.weight.chunk(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        a = self.norms[0](x)
+        q, k, v = (linear(a).view(b, t, -1, 64).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, -1))
+        a = self.norms[1](x)
+        return x + self.down(nn.functional.silu(self.gate(a)) * self.up(a))
+
+
+def _linear(weight: torch.Tensor) -> nn.Linear:
+    with torch.device(weight.device):
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    linear.weight = nn.Parameter(weight.detach().clone())
+    return linear
+
+
 def model_of(args: argparse.Namespace, device: torch.device) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(*[Block(args.width) for _ in range(args.layers)]).to(device)
     return model.bfloat16() if device.type == "cuda" else model
 
 
+def input_of(args: argparse.Namespace, seed: int, device: torch.device) -> torch.Tensor:
+    torch.manual_seed(seed)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.randn(2, args.tokens // 2, args.width, device=device, dtype=dtype)
+
+
 def step_of(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    kinds: dict[type, list[nn.Parameter]] = {}  # foreach=True does not take DTensors and other tensors together
+    for p in model.parameters():
+        kinds.setdefault(type(p.data), []).append(p)
+    groups = [{"params": parameters} for parameters in kinds.values()]
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, foreach=True)
 
     def step(x: torch.Tensor) -> torch.Tensor:
         loss = model(x).float().square().mean()
@@ -72,6 +110,7 @@ def step_of(model: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
         optimizer.zero_grad()
         return loss.detach()
 
+    step.model = model  # type: ignore[attr-defined]
     return step
 
 
@@ -89,6 +128,20 @@ def sharded(model: nn.Sequential, block: Callable[[nn.Module], nn.Module], devic
     for child in model:
         fully_shard(child, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def tensor_parallel(model: nn.Sequential, device: torch.device) -> nn.Module:
+    """Divide heads and the hidden layer of each block among all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    columns, rows = ("q", "k", "v", "gate", "up"), ("out", "down")
+    plan = {**{name: ColwiseParallel() for name in columns}, **{name: RowwiseParallel() for name in rows}}
+    model = nn.Sequential(*[SeparateBlock(block) for block in model])
+    for block in model:
+        parallelize_module(block, mesh, plan)
+    return model
 
 
 def jitted_forward(block: nn.Module) -> nn.Module:
@@ -111,14 +164,22 @@ CANDIDATES: dict[str, Callable[[Any, torch.device], Any]] = {
     "fully_shard, thunder, model": lambda m, d: step_of(thunder.jit(sharded(m, lambda block: block, d))),
     "fully_shard, thunder, whole step": lambda m, d: thunder.jit(step_of(sharded(m, lambda block: block, d))),
     "fully_shard, thunder per block": lambda m, d: step_of(sharded(m, jitted_forward, d)),
+    "tensor parallel, eager": lambda m, d: step_of(tensor_parallel(m, d)),
+    "tensor parallel, torch.compile": lambda m, d: step_of(torch.compile(tensor_parallel(m, d))),
+    "tensor parallel, thunder, model": lambda m, d: step_of(thunder.jit(tensor_parallel(m, d))),
+    "tensor parallel, thunder, whole step": lambda m, d: thunder.jit(step_of(tensor_parallel(m, d))),
 }
 
 
 class Candidate:
     """One way to run the step, and its measurements."""
 
-    def __init__(self, build: Callable[[Any, torch.device], Any], model: nn.Module, device: torch.device):
-        self.device, self.times = device, []
+    def __init__(
+        self, build: Callable[[Any, torch.device], Any], model: nn.Module, device: torch.device,
+        counts_eagerly: bool = False,
+    ):  # fmt: skip
+        self.device, self.counts_eagerly = device, counts_eagerly
+        self.times: list[float] = []
         self.others = _allocated(device)  # what other candidates hold
         self.step = build(copy.deepcopy(model), device)
         self.held = 0  # by this candidate between steps
@@ -147,13 +208,24 @@ class Candidate:
         self.held = _allocated(self.device) - self.others
         return {"first": first, "loss": losses[-1]}
 
-    @property
-    def collectives(self) -> str:
-        """The number of collectives of the program, if the whole step is one."""
-        if not hasattr(self.step, "_thunder_jitted") and not isinstance(self.step, thunder.frontend.jit.JitFunction):
-            return "-"
-        program = thunder.last_traces(self.step)[-1].bound_symbols
-        return str(sum(OpTags.COLLECTIVE in op.sym.tags and op.sym.name != "wait" for op in program))
+    def collectives(self, x: torch.Tensor) -> str:
+        """Return the number of collectives of a program, or of a step of eager DTensors. All ranks call this."""
+        model = getattr(self.step, "model", None)
+        if isinstance(self.step, thunder.frontend.jit.JitFunction):
+            return str(_collectives(thunder.last_traces(self.step)))
+        if isinstance(model, thunder.frontend.module.ThunderModule):
+            return str(_collectives(thunder.last_traces(model)) + _collectives(thunder.last_backward_traces(model)))
+        if self.counts_eagerly:
+            with CommDebugMode() as debug:
+                self.step(x)
+            return str(debug.get_total_counts())
+        return "-"
+
+
+def _collectives(traces: Any) -> int:
+    """Return how many collectives a program starts."""
+    program = traces[-1].bound_symbols if traces else []
+    return sum(OpTags.COLLECTIVE in op.sym.tags and op.sym.name != "wait" for op in program)
 
 
 def _allocated(device: torch.device) -> int:
@@ -179,14 +251,14 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
     """Measure on one rank, and print the table on rank 0."""
     device = join(args, rank)
     model = model_of(args, device)
-    torch.manual_seed(1 + rank)
-    x = torch.randn(2, args.tokens // 2, args.width, device=device, dtype=next(model.parameters()).dtype)
+    own, shared = [input_of(args, seed, device) for seed in (1 + rank, 1)]
     chosen = {name: build for name, build in CANDIDATES.items() if args.rows in name}
     rows: dict[str, Any] = {}
-    candidates = {}
+    candidates, inputs = {}, {}
     for name, build in chosen.items():
+        inputs[name] = x = shared if name.startswith("tensor parallel") else own
         try:
-            candidate = Candidate(build, model, device)
+            candidate = Candidate(build, model, device, counts_eagerly=name == "tensor parallel, eager")
             rows[name] = candidate.warm(x)
         except Exception as error:  # e.g. no C++ compiler for torch.compile: all ranks fail alike
             rows[name] = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
@@ -197,12 +269,11 @@ def on_rank(args: argparse.Namespace, rank: int) -> None:
             print(f"{name}: first step {seconds:.1f} s", file=sys.stderr)  # what is known if the run is cut off
     gc.collect()  # once, because it takes longer than a step
     for _ in range(args.steps):
-        for candidate in candidates.values():
-            candidate.times.append(candidate.timed(x)[0])
+        for name, candidate in candidates.items():
+            candidate.times.append(candidate.timed(inputs[name])[0])
     for name, candidate in candidates.items():
-        rows[name].update(
-            step=statistics.median(candidate.times), collectives=candidate.collectives, memory=candidate.memory
-        )
+        count = candidate.collectives(inputs[name])
+        rows[name].update(step=statistics.median(candidate.times), collectives=count, memory=candidate.memory)
     if rank == 0:
         print(table(args, rows))
         if args.json:

@@ -17,7 +17,7 @@ from thunder.core.groups import ONE_RANK, Group
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
 from thunder.execution.memory_estimate import predicted_peaks
-from thunder.passes.overlap import overlapped
+from thunder.passes.overlap import overlapped, start_early
 
 PAIR = Group("5", (0, 2), "mesh_dp")
 LAYERS, WIDTH = 5, 64
@@ -125,3 +125,62 @@ def test_nothing_moves_across_a_write() -> None:
     trace = record(program, [float_tensor("a", 4), float_tensor("b", 4)])
     moved = overlapped(trace, predicted_peaks)
     assert [str(op) for op in moved.bound_symbols] == [str(op) for op in trace.bound_symbols]
+
+
+def test_a_wait_moves_with_the_views_of_its_result() -> None:
+    """Gradients of shards are views of a reduced tensor: they are made where a gradient is used."""
+
+    def program(a: Any) -> Any:
+        part = prims.reshape(prims.wait(prims.all_reduce(prims.matmul(a, a), "sum", PAIR)), (2, 8))
+        squares = prims.mul(part, part)
+        b = prims.matmul(a, a)
+        return prims.matmul(prims.transpose(squares, (1, 0)), part), b
+
+    moved = overlapped(record(program, [float_tensor("a", 4, 4)]), predicted_peaks)
+    names = [op.sym.name for op in moved.bound_symbols if op.sym.name not in ("unpack_trivial", "python_return")]
+    assert names == ["matmul", "all_reduce", "matmul", "wait", "reshape", "mul", "transpose", "matmul"]
+
+
+def sharded_backward(a: Any, *shards: Any) -> Any:
+    """Gather each weight, use it, and reduce its gradient, as the backward of units with `fully_shard` does."""
+    gradients = []
+    for shard in shards:
+        weight = prims.wait(prims.gather_shards(shard, ONE_RANK))
+        b = prims.matmul(a, weight)
+        gradient, a = prims.matmul(prims.transpose(a, (1, 0)), b), b
+        total = prims.wait(prims.reduce_scatter(gradient, "sum", ONE_RANK))
+        gradients.append(prims.reshape(total, (WIDTH * WIDTH,)))
+    return a, gradients
+
+
+@pytest.mark.parametrize(
+    ("allowance", "expected"),
+    [(0, "Gw..RGww..RGww..RGww..Rw"), (3 * SHARD, "GGw..RGw..RGww..Rww..Rww"), (1 << 30, "GGw..RGw..RGw..Rw..Rwwww")],
+)
+def test_shards_are_gathered_one_ahead(allowance: int, expected: str) -> None:
+    """The next gather starts before the gradient of this weight is reduced, and a reduction has a weight's time."""
+    shards = [float_tensor(f"s{i}", WIDTH, WIDTH) for i in range(4)]
+    program = claimed(record(sharded_backward, [float_tensor("a", WIDTH, WIDTH), *shards], unpack=True))
+    moved = verify(overlapped(program, predicted_peaks, allowance))
+    marks = {"gather_shards": "G", "wait": "w", "matmul": ".", "reduce_scatter": "R"}
+    assert "".join(marks.get(op.sym.name, "") for op in moved.bound_symbols) == expected
+    values = [torch.randn(WIDTH, WIDTH) for _ in program.args]
+    before, after = (trace.python_callable()(*values) for trace in (program, moved))
+    assert torch.equal(before[0], after[0])
+    assert all(torch.equal(x, y) for x, y in zip(before[1], after[1]))
+
+
+@pytest.mark.parametrize(("most", "expected"), [(SHARD, "GwG.wG.w."), (2 * SHARD, "GGwG.w.w."), (1 << 30, "GGGw.w.w.")])
+def test_few_shards_are_gathered_at_the_same_time(most: int, expected: str) -> None:
+    """Otherwise the parameters of all units would be packed before the first unit computes."""
+
+    def program(a: Any, *shards: Any) -> Any:
+        for shard in shards:
+            a = prims.matmul(a, prims.wait(prims.gather_shards(shard, ONE_RANK)))
+        return a
+
+    shards = [float_tensor(f"s{i}", WIDTH, WIDTH) for i in range(3)]
+    trace = record(program, [float_tensor("a", 2, WIDTH), *shards], unpack=True)
+    marks = {"gather_shards": "G", "wait": "w", "matmul": "."}
+    moved = start_early(trace.bound_symbols, most_gathered=most)
+    assert "".join(marks.get(op.sym.name, "") for op in moved) == expected

@@ -149,3 +149,18 @@ def test_regions_do_not_join_forward_and_backward() -> None:
     ]
     kinds = [{not backward.isdisjoint(op.out_names) for op in region.operations} for region in regions]
     assert all(len(kind) == 1 for kind in kinds) and {True} in kinds and {False} in kinds
+
+
+def test_all_that_is_computed_again_belongs_to_backward() -> None:
+    """Also values inside of operations: a fusion executor would otherwise merge them with those of the forward part."""
+    step = thunder.jit(once(network()), remat="all", executors=["torch"])
+    step(torch.randn(16, 8))
+    traces = thunder.last_traces(step)
+    at = next(i for i, t in enumerate(traces) if t.provenance is not None and "Recompute" in str(t.provenance))
+
+    def values(operations: Any) -> set[str]:
+        return {name for op in operations for name in (*op.out_names, *values(op.subsymbols))}
+
+    again = values(traces[at].bound_symbols) - values(traces[at - 1].bound_symbols)
+    assert len(again) > 10
+    assert again <= traces[at].info["backward"][0]

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 import thunder
 from thunder.core.errors import ThunderError
 from thunder.frontend import saving
+from thunder.saved import source_names
+from thunder.saved.source_names import SourceLines
 
 pytestmark = pytest.mark.usefixtures("seeded", "cache")
 
@@ -81,15 +83,57 @@ def test_other_sizes_and_gradients(f: Callable[..., Any]) -> None:
     assert stats.saved_hits == 1 and stats.cache_misses == 0, _notes(second)
 
 
-def test_sizes_that_the_data_determines() -> None:
-    """They are not saved with gradients, and the note says so."""
+def _mask(x: torch.Tensor, y: torch.Tensor) -> Any:
+    found = x[x > 0]
+    return found.sin(), (found.shape[0] * y).sum(0), found.reshape(1, -1) * 2
 
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x[x > 0].sin()
 
-    jitted = _jitted(f)
-    jitted(torch.ones(3, requires_grad=True)).sum().backward()
-    assert _notes(jitted)[-1] == "not saved: the program refers to gradients of data-dependent sizes"
+def _decisions(x: torch.Tensor, y: torch.Tensor) -> Any:
+    n = int((x[0, 0] * 0 + 2).item())
+    starts = [int(i) for i in torch.arange(3)[: n + 1].tolist()]
+    if y[0, 0] < 100:
+        x = x * 2
+    return x[: n + starts[1]] * y[: max(n, 1)].sum(), y.split([n, y.shape[0] - n])[1]
+
+
+def _checked(x: torch.Tensor, y: torch.Tensor) -> Any:
+    n, m = (x[:, 0] > -100).sum().item(), (x[:, 0] < -100).sum().item()
+    left, right = x.split([n, m])
+    return left.cos(), torch.cat([right, y]).view(n + m, -1).sum(0)
+
+
+@pytest.mark.parametrize("f", [_mask, _decisions, _checked])
+def test_sizes_that_the_data_determines(f: Callable[..., Any]) -> None:
+    """Programs that decide by them, check them and compute with them are compiled anew from the source, too."""
+    args = _inputs(6)
+    count = len(f(*args))
+    first, second = _jitted(f), _jitted(f)
+    torch.testing.assert_close(_step(first, args, [0]), _step(f, args, [0]))
+    assert any(note.startswith("saved") for note in _notes(first)), _notes(first)
+    for of in [[i] for i in range(1, count)] + [[0], [*range(count)]]:
+        torch.testing.assert_close(_step(second, args, of), _step(f, args, of))
+    stats = thunder.compile_stats(second)
+    assert stats.saved_hits and not stats.cache_misses, _notes(second)
+
+
+def test_checks_in_saved_programs() -> None:
+    """A saved program checks sizes that the data determines, as the first process did."""
+    first, second = _jitted(_checked), _jitted(_checked)
+    args = _inputs(6)
+    _step(first, args, [0])
+    _step(second, args, [0])
+    with pytest.raises(RuntimeError, match="split_sizes"):
+        second(torch.full((6, 4), math.nan, requires_grad=True), args[1])
+
+
+def test_source_that_does_not_determine_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program is not saved, because other gradients could not be computed."""
+    monkeypatch.setattr(SourceLines, "answer", lambda self, asked, answer: None)
+    monkeypatch.setattr(source_names, "_assume", lambda left, relation, right: None)
+    jitted = _jitted(_decisions)
+    _step(jitted, _inputs(6), [0])
+    assert not any(note.startswith("saved") for note in _notes(jitted)), _notes(jitted)
+    assert "cannot be compiled anew" in _notes(jitted)[-1]
 
 
 def test_constraints_are_those_of_the_prologue(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:

@@ -2,9 +2,10 @@
 """The changes in the text files beside this module.
 
 A change begins with a line `== name | before | after`, or `== name (not saved) | before | after` if a process must not
-find the program of the one before it. In its source, `$1` stands for what changes; more pairs are `$2` and so on. A
-line `-- name.py | before | after` adds a file that the source imports or reads, or that only one version has (`-`). In
-all of these, `\n` is a new line, and `(nothing)` an empty text.
+find the program of the one before it, or `(perhaps saved)` if that depends on the processes. In its source, `$1` stands
+for what changes; more pairs are `$2` and so on. A line `-- name.py | before | after` adds a file that the source
+imports or reads, or that only one version has (`-`). In all of these, `\n` is a new line, and `(nothing)` an empty
+text.
 
 A source defines `f`, which is jitted with the argument `X`, or `make()`, which returns a callable and its arguments. It
 may define `reset()`, which runs before each call, `after()`, whose result must be eager mode's after the call, and
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 X = torch.arange(6.0).reshape(2, 3) + 1
 """
 MAKE = "def make(): return f, (X,)\n"
-NOT_SAVED = " (not saved)"
+MARKS = {" (not saved)": False, " (perhaps saved)": None}
 
 
 @dataclasses.dataclass
@@ -35,7 +36,7 @@ class Change:
     """A program in two versions: each a source and further files."""
 
     name: str
-    is_saved: bool
+    is_saved: bool | None
     sources: tuple[str, str]
     files: tuple[dict[str, str], dict[str, str]]
 
@@ -58,7 +59,8 @@ def _parsed(text: str) -> Change:
     sources = [HEADER + "\n".join(lines) + "\n" + ("" if "\ndef make():" in text else MAKE)] * 2
     for i, value in enumerate(values):
         sources[i % 2] = sources[i % 2].replace(f"${i // 2 + 1}", _unescaped(value))
-    return Change(name.removesuffix(NOT_SAVED), not name.endswith(NOT_SAVED), (sources[0], sources[1]), files)
+    mark = next((mark for mark in MARKS if name.endswith(mark)), "")
+    return Change(name.removesuffix(mark), MARKS.get(mark, True), (sources[0], sources[1]), files)
 
 
 def _unescaped(text: str) -> str:

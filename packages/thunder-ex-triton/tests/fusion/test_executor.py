@@ -495,3 +495,19 @@ def test_kernels_are_compiled_ahead_for_the_strides_of_the_call(monkeypatch: pyt
     thunder.jit(f, executors=["triton"])(x, make(4, 3, 3, 3).detach(), make(2, 5, 48).detach())
     assert len(seen) >= 4 and seen == expected
     assert any(strides[1] == 1 for strides in (key[0] for key in seen.values()) if len(strides) == 4)
+
+
+@pytest.mark.parametrize(
+    ("f", "count"),
+    [
+        (lambda a, b: torch.cat([a.view(-1), b.view(-1)]), 0),
+        (lambda a, b: torch.cat([a.view(2, -1), b.view(2, -1)], 1).view(-1), 0),
+        (lambda a, b: torch.cat([a.view(-1).half(), b.view(-1).half()]), 1),
+        (lambda a, b: torch.cat([a.mT.reshape(-1), b.mT.reshape(-1)]), 1),
+    ],
+)
+def test_torch_concatenates_tensors_as_they_are(f: Callable[..., Any], count: int) -> None:
+    a, b = make(4, 6).detach(), make(4, 8).detach()
+    jitted = thunder.jit(f, executors=["triton"])
+    assert torch.equal(jitted(a, b), f(a, b))
+    assert fusions(thunder.last_traces(jitted)[-1]) == count

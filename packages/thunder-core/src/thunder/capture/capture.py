@@ -45,6 +45,7 @@ class Captured:
         self.numbers = numbers
         self.epilogue = None if epilogue is None else epilogue.trace
         self.targets = () if epilogue is None else tuple(thing for _, thing in epilogue.targets)
+        self.functions: dict[int, weakref.ref[Any]] = {}  # those that the program has made, by their ids
         self.prologue: Prologue | None = None
         self.decisions: tuple[Decision, ...] = ()
         # The positions of the inputs whose requires_grad is set before the program runs, and unset at its end.
@@ -52,6 +53,8 @@ class Captured:
         self.uncacheable: str | None = None
         self.enables_grad = False  # whether the program enables gradients that the caller has disabled
         self.varies = False  # whether the program may depend on what differs between processes, e.g. hashes
+        # What sets are made of over which the program loops, and the orders of their elements.
+        self.orders: Sequence[tuple[str, list[Any], list[Any]]] = ()
         self.not_loaded: frozenset[str] = frozenset()  # modules that the program has asked for or tried to import
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
@@ -163,7 +166,9 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
         captured.decisions = tuple(tracer.decisions.made)
     ran = recorder.code.ran
     captured.varies = recorder.code.sets.is_used(recorder.guards, ran) or any(map(varies_among_processes, ran))
+    captured.orders = [*recorder.code.sets.orders.values()]
     captured.not_loaded = frozenset(recorder.code.modules.not_loaded)
+    captured.functions = recorder.functions
     captured.where = recorder.unguardable.get(captured.uncacheable or "")
     if captured.uncacheable is None:
         written = _changed(tracer)

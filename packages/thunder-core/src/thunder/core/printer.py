@@ -17,7 +17,7 @@ from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.structures import proxies_in
 from thunder.core.symint.numbers import SymbolicNumber
 
-__all__ = ["RESERVED_NAMES", "PrintContext", "bound_symbol_lines", "printable", "trace_text"]
+__all__ = ["RESERVED_NAMES", "PrintContext", "bound_symbol_lines", "call_line", "printable", "trace_text"]
 
 # Names that printed traces use for modules and builtins; a value with one of these names would shadow them.
 RESERVED_NAMES = frozenset({

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`thunder.examine.profile(fn, *args)`: the time of each line, and how near it is to the limit of the machine.
 
-Lines run by themselves, one after another, on copies of the inputs, so that their times contain the overhead of a call
-from Python. A roofline says which limit applies: a line takes at least as long as the machine needs to move its bytes,
-and to compute its floating-point operations. Both limits of the machine are measured (`Machine`). A timeline of whole
-calls, with CUDA graphs and without pauses between lines, is recorded by torch's profiler.
+Lines run by themselves, one after another, on copies of the inputs. On a CPU, their times contain the overhead of a
+call from Python. A GPU is still busy when a line is launched, so that the time is that of its kernels.
+
+A roofline says which limit applies: a line takes at least as long as the machine needs to move its bytes, and to
+compute its floating-point operations. Both limits of the machine are measured (`Machine`). A timeline of whole calls,
+with CUDA graphs and without pauses between lines, is recorded by torch's profiler.
 """
 
 from __future__ import annotations
@@ -38,6 +40,9 @@ from thunder.reproduce.variants import jit_function, variant
 from thunder.runtime.kernels.collectives import wait
 
 __all__ = ["Machine", "Profile", "TimedLine", "profile"]
+
+
+_LAUNCHING = 2_000_000  # cycles for which the GPU is busy while a line is launched, about a millisecond
 
 
 class Machine(NamedTuple):
@@ -250,6 +255,7 @@ def _completed(start: Callable[..., Any]) -> Callable[..., Any]:
 def _seconds(function: Callable[..., Any], given: Sequence[Any]) -> float:
     if any(isinstance(x, torch.Tensor) and x.is_cuda for x in given):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(_LAUNCHING)
         begin.record()
         function(*given)
         end.record()

@@ -169,6 +169,8 @@ class SavedPrograms:
             for module, found in content["modules"].items():
                 if is_importable(module) != found:
                     return f"whether the module {module} can be imported has changed"
+            if not all(_has_order(*map(Decoder(None), part)) for part in content["orders"]):
+                return "the elements of a set have another order in this process"
             decode = ProgramDecoder(self._fn, self._shared, signed, runs_code=self.store.is_of_user)
             prologue = SavedText(content["programs"]["prologue"]).function(decode, kind="prologue")
             try:
@@ -223,6 +225,11 @@ def _directory(options: Options) -> str | None:
     if options.save is None or options.save is True:
         return default_directory()
     return os.path.abspath(os.path.expanduser(options.save))
+
+
+def _has_order(kind: str, given: Sequence[Any], order: Sequence[Any]) -> bool:
+    """Check whether a set that is made of a list has its elements in an order."""
+    return [*{"set": set, "frozenset": frozenset}[kind](given)] == order
 
 
 def _begins_with(content: Mapping[str, Any], observed: Sequence[Any]) -> bool:

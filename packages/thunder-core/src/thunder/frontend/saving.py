@@ -10,8 +10,10 @@ process compiles it anew for a combination of gradients that no process before i
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from thunder.capture.higher_order.gradient_hooks import Node
 from thunder.capture.reads.guard_kinds import HasType, IsAlive, IsObject
 from thunder.capture.reads.memoized_functions import CallMemoized
 from thunder.core import prims
-from thunder.core.devices import to_device, to_torch_device
+from thunder.core.devices import Device, to_device, to_torch_device
 from thunder.core.dtypes import to_dtype, to_torch_dtype
 from thunder.core.errors import ThunderError
 from thunder.core.events import EventLog
@@ -53,6 +55,7 @@ from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, Path
 from thunder.saved.keys import call_text, is_importable
 from thunder.saved.programs import ProgramDecoder, SavedText, backward_folder, describe_layout, key_text
 from thunder.saved.references import Unsavable
+from thunder.saved.source_names import SourceLines
 from thunder.saved.store import Store
 from thunder.saved.verify import CALL_MEMOIZED, Refused
 from thunder.transforms.captured_region import CapturedRegion
@@ -68,9 +71,11 @@ class _Facts(NamedTuple):
 
     symbolic: bool
     varies: bool
+    orders: Sequence[tuple[str, list[Any], list[Any]]]
     not_loaded: frozenset[str]
     enables_grad: bool
     switched: tuple[tuple[int, ...], tuple[int, ...]]
+    functions: Mapping[int, weakref.ref[Any]]
 
 
 class Saving:
@@ -90,9 +95,11 @@ class Saving:
             facts = _Facts(
                 "symbols" in captured.computation.info,
                 captured.varies,
+                captured.orders,
                 captured.not_loaded,
                 captured.enables_grad,
                 captured.switched,
+                captured.functions,
             )
             self._pending = specialization, facts, call_text(args, kwargs), seconds
 
@@ -123,7 +130,7 @@ class Saving:
         if foreign is not None:
             raise Refused(foreign)
         self._check_fusions(specialization.traces[-1])
-        writer = _Writer(self._fn, specialization, store)
+        writer = _Writer(self._fn, specialization, store, facts.functions)
         name = store.write(self._saved.key(), writer.content(facts, call, seconds))
         self._saved.known.add(name)
         self._saved.note(f"saved: {name[:12]}", name=name)
@@ -186,12 +193,15 @@ def _has_fusions(trace: Trace) -> bool:
 class _Writer:
     """Describes a specialization and its backward programs as JSON."""
 
-    def __init__(self, fn: Any, specialization: Specialization, store: Store):
+    def __init__(
+        self, fn: Any, specialization: Specialization, store: Store, functions: Mapping[int, weakref.ref[Any]]
+    ):
         self._fn = fn
         self._store = store
         self._specialization = specialization
         guarded: Any = specialization.guarded
-        self._encode = Encoder(fn, _Paths(() if guarded is None else guarded.guards), _saved_region)
+        paths = _Paths(() if guarded is None else guarded.guards)
+        self._encode = Encoder(fn, paths, _saved_region, functions=functions)
 
     def content(self, facts: _Facts, call: str, seconds: float) -> dict[str, Any]:
         """Return the content of the entry."""
@@ -202,6 +212,8 @@ class _Writer:
         programs = {"prologue": self._prologue(s.prologue_traces[-1]), "computation": self.program(last)}
         if s.epilogue_traces:
             programs["epilogue"] = self.program(s.epilogue_traces[-1])
+        if self._encode.makes_functions:
+            self._store.check_key("functions that programs make")
         layout = source = None
         if isinstance(differentiable, DifferentiableProgram):
             groups = differentiable.output_groups() if differentiable.layout.retains else {}
@@ -221,6 +233,7 @@ class _Writer:
             "source": source,
             "path": None if s.path is None else self._path(s.path),
             "leaves": list(s.leaves),
+            "orders": [[kind, *map(self._encode, lists)] for kind, *lists in facts.orders],
             "modules": {name: is_importable(name) for name in sorted(facts.not_loaded)},
             "flags": {
                 "no_grad": differentiable is None and needs_decorators(last),
@@ -252,7 +265,7 @@ class _Writer:
             "decisions": [
                 {"answer": encode(d.answer), "question": d.question, "random": d.random} for d in path.decisions
             ],
-            "sources": [[encode(x) for x in source] for source in path.sources],
+            "sources": [[encode(_plain_device(x)) for x in source] for source in path.sources],
         }
 
     def _source(self, differentiable: DifferentiableProgram) -> dict[str, Any]:
@@ -294,8 +307,6 @@ class _Writer:
     def _sizes(self, split: Split, source: Mapping[str, Any]) -> dict[str, Any]:
         """Describe the constraints on symbolic sizes, and those that were known before differentiation as a program."""
         symbols = split.source.info["symbols"]
-        if any(leaf.hint is None for leaf in symbols.leaves.values()):
-            raise Unsavable("gradients of data-dependent sizes")
         constraints = [c.text() for c in symbols.constraints]
         lines = [f"  c{i} = {c.text()}" for i, c in enumerate(split.constraints)]
         leaves = [x[0] for a in source["arguments"] for x in (a[1] if len(a) > 2 else [a]) if isinstance(x, list)]
@@ -361,14 +372,18 @@ def _text_of(trace: Trace, context: PrintContext) -> str:
     return _without_comments(trace_text(trace, depth=0, decorators=False, context=context))
 
 
-_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$')
+def _plain_device(x: Any) -> Any:
+    return to_torch_device(x) if isinstance(x, Device) else x
+
+
+_LINE_OF_COMMENT = re.compile(r"\n *#[^\n]*")
+_COMMENT = re.compile(r'  # \w+: "[^"\n]*"$', re.MULTILINE)
 
 
 def _without_comments(text: str) -> str:
     """Return a text without imports, without lines of comments, and without the types of results."""
-    lines = [line for line in text[text.index("def ") :].split("\n") if not line.lstrip().startswith("#")]
-    kept = [_COMMENT.sub("", line) if line[-1:] == '"' and "  # " in line else line for line in lines]
-    text = "\n".join(kept if len(kept) > 1 else [*kept, "  pass"])
+    text = _COMMENT.sub("", _LINE_OF_COMMENT.sub("", text[text.index("def ") :]))
+    text = text if "\n" in text else f"{text}\n  pass"
     return text if text.isascii() else text.encode("ascii", "backslashreplace").decode()
 
 
@@ -428,7 +443,9 @@ def _traced(source: Mapping[str, Any], decode: Decoder) -> Trace:
             leaves = [size for p in arguments for size in (p.shape if isinstance(p, TensorProxy) else [p.symbol])]
             known = SavedText(source["known"]).function(decode, kind="source")
             known(*[x for x in leaves if isinstance(x, SymbolicNumber)])
-        prims.python_return(function(*map(number_of, arguments)))
+        with SourceLines():
+            found = function(*map(number_of, arguments))
+        prims.python_return(found)
     return trace
 
 
@@ -463,32 +480,34 @@ class _Paths(Mapping[int, Path]):
 
     def __init__(self, guards: Any):
         self._guards = guards
-        self._found: dict[int, Path] | None = None
 
-    def _all(self) -> dict[int, Path]:
-        if self._found is None:
-            self._found = {}
-            for guard in self._guards:
-                x, step = guard.operand, []
-                if isinstance(guard, IsAlive):
-                    x = guard.operand()
-                elif isinstance(guard, HasType):
-                    step = [["type"]]
-                elif not isinstance(guard, IsObject):
-                    continue
-                path = _path_of(guard.source)
-                if path is not None:
-                    self._found.setdefault(id(x), (path[0], [*path[1], *step]))
-        return self._found
+    @functools.cached_property
+    def _found(self) -> dict[int, Path]:
+        found: dict[int, Path] = {}
+        for guard in self._guards:
+            x, step = guard.operand, []
+            if isinstance(guard, IsAlive):
+                x = guard.operand()
+            elif isinstance(guard, HasType):
+                step = [["type"]]
+            elif not isinstance(guard, IsObject):
+                continue
+            path = _path_of(guard.source)
+            if path is not None:
+                found.setdefault(id(x), (path[0], [*path[1], *step]))
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._found
 
     def __getitem__(self, key: int) -> Path:
-        return self._all()[key]
+        return self._found[key]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._all())
+        return iter(self._found)
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self._found)
 
 
 _STEPS: dict[type[Source], Callable[[Any], list[Any]]] = {

@@ -30,7 +30,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
-from thunder.passes.overlap import barrier_free, is_start, is_wait, start_early, wait_late
+from thunder.passes.overlap import barrier_free, group_of, is_start, is_wait, start_early, wait_late
 from thunder.torch import cat, clone, reshape
 
 __all__ = ["Bucket", "bucketed", "group_of"]
@@ -105,11 +105,6 @@ def _start_late(lines: Sequence[list[BoundSymbol]]) -> list[BoundSymbol]:
             waiting.clear()
         done += line
     return done + [op for start in waiting for op in start]
-
-
-def group_of(op: BoundSymbol) -> Group:
-    """Return the process group of a collective."""
-    return next(x for x in op.args if isinstance(x, Group))
 
 
 def _only_waits(trace: Trace) -> dict[str, str]:

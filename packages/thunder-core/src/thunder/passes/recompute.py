@@ -61,14 +61,17 @@ def _recomputed(
     known = {p.name for p in saved} | {name for name in read if name not in producers}
     known |= {name for op in operations[:first] for name in op.out_names if name not in producers}
     renamed: dict[str, Proxy] = {}
+    again: set[str] = set()  # also values inside of operations, which a fusion executor may see one by one
     lines: list[BoundSymbol] = []
     for op, is_it in zip(operations, is_backward):
         if is_it:
             missing = [name for name in op.arg_names if name in producers and name not in known and name not in renamed]
-            lines += [_renamed(again, renamed, out) for again in leading_to(missing, known | renamed.keys(), producers)]
+            for earlier in leading_to(missing, known | renamed.keys(), producers):
+                lines.append(_renamed(earlier, renamed, out))
+                again.update(_made_in(lines[-1]))
             op = op.substitute(renamed) if renamed else op
         lines.append(op)
-    return lines, {p.name for p in renamed.values()}
+    return lines, again
 
 
 def _renamed(op: BoundSymbol, renamed: dict[str, Proxy], out: Trace) -> BoundSymbol:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from thunder.core.layouts import Layout, Partial
@@ -33,6 +34,8 @@ _SETTINGS = (
 )  # fmt: skip
 _CLASSES = ("offload_policy", "_all_gather_comm", "_reduce_scatter_comm", "mesh_info")
 
+_KNOWN_PLANS: dict[Any, tuple[Any, ...]] = {}
+
 
 def units_of(module: Any) -> list[Any]:
     """Return the units whose parameters are gathered for a module; none if another module has torch's state of it."""
@@ -44,21 +47,40 @@ def units_of(module: Any) -> list[Any]:
     return [x for x in [state._fsdp_param_group] if x is not None] if units is None else units
 
 
-def local_shards(module: Any, i: int) -> list[torch.Tensor]:
+def local_shards(module: Any, i: int) -> tuple[torch.Tensor, ...]:
     """Return the shards of a unit's parameters. Their gradients arrive at the parameters as sharded tensors.
 
     Like parameters, they require grad also where gradients are disabled.
     """
-    unit = units_of(module)[i]
+    parameters = units_of(module)[i].fsdp_params
     with torch.enable_grad():
-        found = [p.sharded_param.to_local() for p in unit.fsdp_params]
-    for p, local in zip(unit.fsdp_params, found):
-        if local.requires_grad:
-            local.register_hook(functools.partial(_reduced, p, p.unsharded_accumulated_grad))
+        found: tuple[torch.Tensor, ...] = _LocalShards.apply(parameters, *[p.sharded_param for p in parameters])
     return found
 
 
-def _reduced(p: Any, waiting: torch.Tensor | None, gradient: torch.Tensor) -> None:
+class _LocalShards(torch.autograd.Function):
+    """`to_local()` of all parameters of a unit at once, because this runs before each call of a program."""
+
+    @staticmethod
+    def forward(ctx: Any, parameters: Sequence[Any], *sharded: Any) -> tuple[torch.Tensor, ...]:
+        ctx.parameters, ctx.waiting = parameters, [p.unsharded_accumulated_grad for p in parameters]
+        ctx.set_materialize_grads(False)
+        found = [x._local_tensor.view_as(x._local_tensor) for x in sharded]
+        ctx.mark_non_differentiable(*[local for x, local in zip(sharded, found) if not x.requires_grad])
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[Any, ...]:
+        found = []
+        for p, waiting, gradient in zip(ctx.parameters, ctx.waiting, gradients):
+            if gradient is not None:
+                _reduced(p, waiting)
+            found.append(None if gradient is None else p.to_sharded_dtensor(gradient))
+        return None, *found
+
+
+def _reduced(p: Any, waiting: torch.Tensor | None) -> None:
     """Note that a caller's `backward()` has reduced a gradient, with those that waited for it in the forward."""
     if p.unsharded_accumulated_grad is not waiting:
         raise RuntimeError(
@@ -155,9 +177,12 @@ def plan_of_unit(module: Any, i: int) -> tuple[Any, ...]:
     groups = [getattr(info, name, None) for info in (unit.mesh_info, after) for name in names]
     meshes = (*meshes, tuple([None if g is None else g.group_name for g in groups]))
     parameters = tuple([_plan_of(p) for p in unit.fsdp_params])
-    return unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
+    found = unit._sharded_state.name, plain, classes, meshes, parameters, str(unit.mp_policy)
+    # A guard compares the same object quickly. Settings may be equal and of different types, e.g. 1 and True.
+    return _KNOWN_PLANS.setdefault((found, tuple(map(type, settings.values()))), found)
 
 
+@functools.lru_cache(maxsize=64)  # meshes do not change
 def _plan_of_mesh(mesh: Any) -> tuple[Any, ...]:
     return tuple(mesh.shape), tuple(mesh.mesh.flatten().tolist())
 
@@ -237,11 +262,11 @@ def factors_of_unit(unit: Any) -> tuple[Any, Any, str, str]:
     return found[0], found[1], scatter, reduce
 
 
-def whole_of(rows: torch.Tensor, p: Shape) -> torch.Tensor:
-    """Return a parameter, given the shards of all ranks."""
+def whole_of(flat: torch.Tensor, p: Shape, size: int) -> torch.Tensor:
+    """Return a parameter, given the shards of all `size` ranks, one after another."""
     if p.dim == 0:
-        return rows.reshape(-1)[: p.numel].view(p.whole)
-    return torch.cat([row.reshape(p.shard) for row in rows.unbind(0)], p.dim)  # shards of the same shape
+        return flat[: p.numel].view(p.whole)
+    return torch.cat([row.view(p.shard) for row in flat.view(size, -1).unbind(0)], p.dim)  # shards of the same shape
 
 
 def _rows_of(whole: torch.Tensor, p: Shape, size: int) -> torch.Tensor:

@@ -23,8 +23,8 @@ def dump_code(function: Any, printed: str) -> dict[str, Any] | None:
     code = getattr(getattr(function, "__wrapped__", function), "__code__", None)
     if not isinstance(code, types.CodeType) or code.co_freevars:
         return None
-    lines = printed[printed.index("def ") :].split("\n")
-    comments = [i for i, line in enumerate(lines) if line.lstrip().startswith("#")]
+    lines = enumerate(printed[printed.index("def ") :].split("\n"))
+    comments = [i for i, line in lines if "#" in line and line.lstrip().startswith("#")]
     data = marshal.dumps(code.replace(co_filename="", co_firstlineno=1))
     return {"bytes": base64.b64encode(data).decode(), "comments": comments}
 

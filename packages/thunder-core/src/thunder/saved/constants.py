@@ -29,6 +29,7 @@ from thunder.runtime.guards import class_attributes
 from thunder.runtime.tensor_check import TensorCheck
 from thunder.saved.digests import is_of_library
 from thunder.saved.keys import plugin_packages
+from thunder.saved.made_functions import TAG, describe_function, make_function
 from thunder.saved.references import CALLABLE, Stale, Unsavable, fingerprint, follow, module_called, named_path
 from thunder.saved.tensor_checks import SavedTensorCheck
 
@@ -56,12 +57,16 @@ class Encoder:
         save_region: Callable[[Any], Any] = lambda x: None,
         *,
         libraries_only: bool = False,
+        functions: Mapping[int, weakref.ref[Any]] = types.MappingProxyType({}),
     ):
         self._root = root
         self._libraries_only = libraries_only  # whether only objects of Python and torch may be referred to
         self._save_region = save_region
         self._paths = paths
         self._prints: dict[int, str] = {}
+        self._functions = functions  # those that the program has made, by their ids
+        self._numbers: dict[int, int] = {}  # of those that were encoded, and of their defaults: each is made once
+        self._parts: dict[int, list[Any]] = {}
         self.tensors: dict[str, torch.Tensor] = {}
 
     def __call__(self, x: Any) -> Any:
@@ -112,7 +117,27 @@ class Encoder:
             if self._libraries_only and not is_of_library(module):
                 raise Unsavable(f"{_described(x)} of {module}, which is neither Python's nor torch's")
             return ["ref", module, [["member", name] for name in names], mark]
+        made = self._functions.get(id(x))
+        if made is not None and made() is x:
+            return self._made(x)
         return self._by_path(x, mark)
+
+    @property
+    def makes_functions(self) -> bool:
+        """Whether a constant is a function that the program has made."""
+        return bool(self._numbers)
+
+    def _made(self, x: Any) -> list[Any]:
+        known = id(x) in self._numbers
+        number = self._number(x)
+        if not known:
+            self._parts[number] = describe_function(x, self, self._number)
+        if number not in self._parts:
+            raise Unsavable(f"the function {x.__qualname__}, which refers to itself")
+        return [TAG, number, *self._parts[number]]
+
+    def _number(self, x: Any) -> int:
+        return self._numbers.setdefault(id(x), len(self._numbers))
 
     def _by_path(self, x: Any, mark: str) -> list[Any]:
         found = self._paths.get(id(x))
@@ -264,6 +289,7 @@ class Decoder:
         self._tensors = tensors or {}
         self._prints: dict[int, str] = {}
         self._found: dict[str, Any] = {}
+        self._made: dict[int, Any] = {}
 
     def __call__(self, x: Any) -> Any:
         """Return the value of a constant."""
@@ -315,6 +341,14 @@ class Decoder:
     def signed(self) -> bool:
         """Whether the entry is signed, so that it may load kernels and call functions of the user."""
         return self._signed()
+
+    def function(self, number: int, *parts: Any) -> types.FunctionType:
+        """Return a function that the program makes."""
+        if not self.signed:
+            raise Stale("a function that the program makes, in a file that is not signed")
+        if number not in self._made:
+            self._made[number] = make_function(self, self._made, *parts)
+        return self._made[number]  # type: ignore[no-any-return]
 
     def of_file(self, signed: Callable[[], bool]) -> Decoder:
         """Return a decoder for another file of the same entry, which has a signature of its own."""
@@ -449,6 +483,7 @@ _READERS: dict[str, Callable[..., Any]] = {
     "tensors": Decoder.tensor_check,
     "generator": Decoder.generator,
     "region": Decoder.region,
+    TAG: Decoder.function,
     **{tag: lambda d, *parts, tag=tag: d.with_programs(tag, *parts) for tag in WITH_PROGRAMS},
     "symbol": lambda d, x: opaque_symbol(d(x)),
     "derived": lambda d, what, function, more: _derived_symbol(what, d(function), d(more)).fn,

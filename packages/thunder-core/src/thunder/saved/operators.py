@@ -373,8 +373,8 @@ torchex.resize torchex.resize_backward torchex.rms_norm_backward torchex.rms_nor
 torchex.rrelu_noise torchex.scatter_from torchex.selu_backward torchex.send torchex.setitem torchex.setitem_
 torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scatter torchex.slice_scatter_
 torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort torchex.stride_order
-torchex.sum torchex.synchronize_ranks torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform torchex.var
-torchex.var_mean torchex.wait
+torchex.sum torchex.synchronize_ranks torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform
+torchex.unpack_shards torchex.var torchex.var_mean torchex.wait
 """.split()
 )
 
@@ -490,7 +490,7 @@ prims.resize_backward prims.rng_state prims.round prims.rrelu_noise prims.rsqrt 
 prims.scatter_from prims.scatter_reduce prims.searchsorted prims.send prims.sgn prims.sign prims.signbit prims.sin
 prims.sinh prims.size prims.slice prims.slice_scatter prims.sort prims.sqrt prims.squeeze prims.stride_order prims.sub
 prims.sum prims.synchronize_ranks prims.take prims.tan prims.tanh prims.tensor_from_sequence prims.topk
-prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved prims.unpack_trivial prims.var
-prims.var_mean prims.view prims.wait prims.where prims.zeta
+prims.transpose prims.trunc prims.unfold prims.uniform prims.unpack_saved prims.unpack_shards prims.unpack_trivial
+prims.var prims.var_mean prims.view prims.wait prims.where prims.zeta
 """.split()
 )

@@ -19,8 +19,9 @@ from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.names import GUARD_HELPERS, HELPERS, Kernels
 from thunder.runtime.torch_originals import namespaces, original_torch
 from thunder.saved.bytecode import load_code
-from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder, opaque_symbol
+from thunder.saved.constants import WITH_PROGRAMS, Decoder, Encoder
 from thunder.saved.keys import plugin_packages
+from thunder.saved.made_functions import TAG
 from thunder.saved.operators import OPERATORS
 from thunder.saved.verify import CALL_MEMOIZED, ERRORS, Names, Refused, verify
 
@@ -38,8 +39,6 @@ _RESERVED = frozenset({
     *_BUILTINS, *ERRORS, *HELPERS, "__builtins__", "torch", "Tensor", "operator", "math", "torchex", "dtypes",
     "devices", "prims", "ltorch", "clang", "lnp",
 })  # fmt: skip
-_LANGUAGES = {"ltorch": "thunder.torch", "prims": "thunder.core.prims", "clang": "thunder.clang",
-              "lnp": "thunder.numpy", "dtypes": "thunder.core.dtypes", "devices": "thunder.core.devices"}  # fmt: skip
 _kernels = Kernels()
 
 
@@ -83,6 +82,8 @@ class SavedText:
             raise Refused("a constant with the name of a module or a function")
         if kind != "source" and any(isinstance(x, list) and x[:1] in _OF_SOURCES for x in constants.values()):
             raise Refused("an operation that only sources have")
+        if any(isinstance(x, list) and x[:1] == [TAG] for x in constants.values()) and not signed():
+            raise Refused("a function that the program makes, in a file that is not signed")
         if kind == "program" and any(map(_is_foreign_function, constants.values())):
             raise Refused("a function that is no operator of torch")
         names = Names(
@@ -119,12 +120,11 @@ class SavedText:
             }
         )
         if kind == "source":
-            namespace["torch"], namespace["Tensor"] = Opaque(original_torch), Opaque(namespaces["torch.Tensor"])
-        if kind == "source" or "dtypes." in self.text:
-            for name, module in _LANGUAGES.items():
-                if f"{name}." in self.text:
-                    # Imported by name at run time, and only for programs that use it: most belong to higher layers.
-                    namespace[name] = importlib.import_module(module)
+            # Imported by name at run time: few programs are compiled anew, and it loads symbolic numbers.
+            namespace |= importlib.import_module("thunder.saved.source_names").names_of_source(self.text)
+        elif "dtypes." in self.text:
+            # Imported by name at run time, and only for programs that use it.
+            namespace["dtypes"] = importlib.import_module("thunder.core.dtypes")
         filename = f"{PROGRAM_PREFIX}saved.{self.name} {next(_counter)}>"
         if code is not None:
             found, lines = load_code(code, self.text, filename)
@@ -168,19 +168,6 @@ class ProgramDecoder(Decoder):
         if tag == "checkpoint":
             return module.region_of(*functions, same_random_numbers=parts[-1] is True)
         return module.loaded_function(*functions, parts[-1])
-
-
-class Opaque:
-    """The namespace `torch` of the source of a program: its functions are operations that a trace records."""
-
-    def __init__(self, owner: Any):
-        self._owner = owner
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._owner, name)
-        if isinstance(found, types.ModuleType):
-            return Opaque(found)
-        return opaque_symbol(found) if callable(found) and not isinstance(found, type) else found
 
 
 def _is(constant: Any, tag: str, length: int) -> bool:

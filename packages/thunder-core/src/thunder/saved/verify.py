@@ -89,7 +89,7 @@ _TOKEN = re.compile(
 # What is replaced in a whole text at once, so that few lines remain: strings, and the variables that the printer makes.
 # A call of a variable is left, to be refused.
 _STRING = re.compile(r"""'[^'\\\n]*(?:\\.[^'\\\n]*)*'|"[^"\\\n]*(?:\\.[^"\\\n]*)*\"""")
-_VARIABLE = re.compile(r"\b[tv](?:\d+|_\w+)\b(?!\()")
+_VARIABLE = re.compile(r"[tv](?<!\w[tv])(?:\d+|_\w+)\b(?!\()")  # begins with letters, for which the search is quick
 _ROOTS = frozenset({"torch", "dtypes", "Tensor", "torchex", "operator", "math", "prims", "ltorch", "clang", "lnp",
                     "devices"})  # fmt: skip
 _NAME = re.compile(r"\w+")

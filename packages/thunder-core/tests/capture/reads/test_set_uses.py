@@ -174,7 +174,8 @@ def all_codes(code: CodeType) -> Iterator[CodeType]:
 
 def is_ordered(body: str) -> bool:
     """Check whether a function may depend on the order of a set."""
-    return any(set_uses(x).ordered for x in all_codes(code_of(body)))
+    found = [set_uses(x) for x in all_codes(code_of(body))]
+    return any(uses.ordered or uses.loops or uses.called for uses in found)
 
 
 @pytest.mark.parametrize("body", [*(f"return {x}" for x in HARMLESS), *HARMLESS_BODIES])
@@ -193,4 +194,49 @@ def test_uses_that_are_decided_when_the_program_runs() -> None:
     assert set_uses(code_of("return sorted(set(a))")).sorts
     assert set_uses(code_of("if x: raise ValueError(f'{set(a)}')")).raises
     assert set_uses(code_of("return len(set(a))")).builtins == {"len", "set"}
-    assert set_uses(code_of("return a - b")) == (False, False, frozenset(), frozenset())
+    assert set_uses(code_of("return a - b")) == (False, False, False, False, frozenset(), frozenset())
+
+
+LOOPS = [
+    "for i in set(a): x = x * i\nreturn x",
+    "s=set(a)\nif b in s: g(1)\nfor i in s: x=x*i\nreturn x",
+    "for i in frozenset(a.b):\n  for j in set(c): x[i]=j",
+    "return [i for i in set(a)]",
+    "s=set(a)\nt=set(b)\nt.add(c)\nreturn len(t)",
+]
+# Of these sets, the order is not that of a new one.
+CHANGED = [
+    "s=set(a)\ns.add(b)\nfor i in s: x=x*i",
+    "s=set(a)\nt=s\nt.discard(b)\nfor i in s: x=x*i",
+    "s=set(a)\nadd=s.add\nadd(b)\nfor i in s: x=x*i",
+    "for i in set(a)|set(b): x=x*i",
+    "for i in set(a).union(b): x=x*i",
+    "for i in set(a).copy(): x=x*i",
+    "s=set(a) if b else c\nfor i in s: x=x*i",
+    "s=set(a)\nfor i in s: x=x*i\nreturn s",
+    "s=set(a)\ng(s)\nfor i in s: x=x*i",
+    "if x: g.s = set(a)\nreturn b in {1, 2}",
+    "if x: return set()\nreturn len({i for i in a})",
+]
+# These make sets also without a call of `set` with one argument, of which no hook sees that it happens.
+UNSEEN = [
+    "s=set(a)\nif b: s={c}\nfor i in s: x=x*i",
+    "for i in set(*a): x=x*i",
+    "s=set(a)\ns|={b}\nfor i in s: x=x*i",
+    "for i in {a,b}: x=x*i",
+    "for i in {a for a in b}: x=x*i",
+    "if x: g.s = set(a)\nreturn {a, b}",
+    "if x: g.s = set(a)\nreturn g(set)",
+    "s = set\nif x: return s(*a)\nfor i in set(a): x=x*i",
+]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the interpreter reports no calls of classes")
+def test_loops_over_new_sets() -> None:
+    for body in LOOPS[:-1]:
+        assert set_uses(code_of(body)).loops and not set_uses(code_of(body)).ordered, body
+    assert not set_uses(code_of(LOOPS[-1])).loops and not set_uses(code_of(LOOPS[-1])).ordered
+    for body in CHANGED:
+        assert set_uses(code_of(body)).called and not set_uses(code_of(body)).ordered, body
+    for body in UNSEEN:
+        assert set_uses(code_of(body)).ordered, body

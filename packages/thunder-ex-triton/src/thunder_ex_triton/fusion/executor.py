@@ -80,7 +80,9 @@ class TritonFusion(FusionExecutor):
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
-            if not any(_computes(op) for op in region.operations) or not self.get_fuel():
+            if not any(_computes(op) for op in region.operations) or _concatenates(region, views()):
+                return None
+            if not self.get_fuel():
                 return None
             before, inner, after = without_views(region)
             operations = [op for part in inner.operations for op in _primitives(part)]
@@ -113,6 +115,11 @@ class TritonFusion(FusionExecutor):
             """Return the strides that values will probably have. This takes time, which other programs do not need."""
             values = [p for op in own.bound_symbols for p in op.tensors()]
             return {} if interpreting() else eager_strides(own, values, claimed=True)
+
+        @functools.cache
+        def views() -> set[str]:
+            found = [op for op in own.bound_symbols if OpTags.VIEW_OP in op.sym.tags and not _reshapes(op)]
+            return {name for op in found for name in op.out_names}
 
         def update(updates: Sequence[Update]) -> list[BoundSymbol]:
             nonlocal count
@@ -257,6 +264,18 @@ def _computes(bsym: BoundSymbol) -> bool:
     return OpTags.VIEW_OP not in bsym.sym.tags and any(
         op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
     )
+
+
+def _concatenates(region: Region, views: set[str]) -> bool:
+    """Check whether a region is one concatenation of tensors as they are, which torch's kernel copies faster."""
+    parts = [part for op in region.operations for part in _primitives(op)]
+    if [part.sym for part in parts if part.sym is not prims.reshape] != [prims.cat]:
+        return False
+    return views.isdisjoint(p.name for p in region.inputs)
+
+
+def _reshapes(bsym: BoundSymbol) -> bool:
+    return all(part.sym is prims.reshape for part in _primitives(bsym))
 
 
 def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -> Trace:

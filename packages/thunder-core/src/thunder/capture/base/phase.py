@@ -70,6 +70,9 @@ class Reader(Protocol):
     def order_of_set_read(self) -> None:
         """Record that the program may depend on the order of a set."""
 
+    def set_made(self, code: CodeType, kind: type, given: Any) -> None:
+        """Record that code is about to make a set by the call `kind(given)`."""
+
     def c_function_called(self, fn: Any, owner: Any, frame: FrameType) -> bool:
         """Record that a function written in C is about to be called; `owner` is what a method is bound to.
 

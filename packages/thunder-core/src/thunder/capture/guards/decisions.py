@@ -18,7 +18,7 @@ from thunder.core import prims
 from thunder.core.errors import DataDependentError
 from thunder.core.symbol import BoundSymbol
 from thunder.core.symint.functions import SymbolicBool
-from thunder.core.symint.numbers import Constraint, SymbolicNumber
+from thunder.core.symint.numbers import OPPOSITE, Constraint, SymbolicNumber
 from thunder.passes.checkpoint import copy_operations
 from thunder.runtime.decisions import Decision
 
@@ -29,8 +29,6 @@ __all__ = ["Decisions"]
 
 # A program that makes more decisions runs eagerly: a path of so many answers is rarely taken again.
 MAX_DECISIONS = 256
-
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 
 
 class Decisions:
@@ -53,7 +51,7 @@ class Decisions:
         known = len(self.made)
         answer = bool(self._answer(asked))
         whole = all(issubclass(x.__class__, int) for x in (constraint.left, constraint.right))
-        relation = constraint.relation if answer else _OPPOSITE[constraint.relation]
+        relation = constraint.relation if answer else OPPOSITE[constraint.relation]
         if len(self.made) > known and whole and relation != "!=":
             self._symbols.assume(constraint.left, relation, constraint.right)
         return answer

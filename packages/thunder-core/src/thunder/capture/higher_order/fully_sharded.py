@@ -448,8 +448,8 @@ class _Gathered(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, half: Any, waiting: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.plan, ctx.waiting, ctx.keeps = plan, waiting, len(inputs) > len(plan.parameters)
         rows = _rows_of_ranks(state.frontend, plan, half, inputs[: len(plan.parameters)])
-        parts = rows.split([p.padded for p in plan.parameters], dim=1)
-        return tuple([shards.whole_of(part, p) for part, p in zip(parts, plan.parameters)])
+        parts = _unpacked(state.frontend, rows, [p.padded for p in plan.parameters])
+        return tuple([shards.whole_of(part, p, plan.group.size) for part, p in zip(parts, plan.parameters)])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
@@ -466,6 +466,11 @@ class _Gathered(torch.autograd.Function):
 
 def _exchanged(tracer: Any, gather: Any, flat: Any, group: Group) -> Any:
     return wait(tracer, start(tracer, "fully_shard", gather, flat, group))
+
+
+def _unpacked(tracer: Any, rows: Any, sizes: Sequence[int]) -> Any:
+    with tracer.recording():
+        return tracer.wrap(prims.unpack_shards(tracer.unwrap(rows), tuple(sizes)), requires_grad=False)
 
 
 def _flat(plan: Plan, locals_: Sequence[torch.Tensor]) -> torch.Tensor:

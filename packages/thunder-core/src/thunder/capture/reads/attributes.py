@@ -86,6 +86,10 @@ class AttributeReads:
             self._read(owner, "__dict__")
         return self._recorder.code.c_function_called(fn, owner, frame) and not reads_whole
 
+    def set_made(self, code: types.CodeType, kind: type, given: Any) -> None:
+        """Record that code is about to make a set."""
+        self._recorder.code.sets.made(code, kind, given)
+
     def order_of_set_read(self) -> None:
         """Record that the program may depend on the order of a set."""
         self._recorder.code.sets.matters = True

@@ -298,6 +298,10 @@ class CodeWatch:
     def _on_call(self, code: CodeType, offset: int, fn: Any, first: Any) -> Any:
         if threading.get_ident() != self._thread or not active.thread:
             return None
+        if fn is set or fn is frozenset:
+            with TracerPhase():
+                self._reader.set_made(code, fn, first)
+            return None
         cls = type(fn)
         if cls is types.BuiltinFunctionType:
             owner = fn.__self__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from types import CodeType
@@ -17,10 +18,13 @@ from thunder.capture.base.phase import TracerPhase, active
 from thunder.capture.base.sources import CellContents, Global, Source
 from thunder.capture.reads import bytecode
 from thunder.capture.reads.guard_kinds import Guard, HasContents, HasMembers, HasType, IsSame
-from thunder.capture.reads.set_uses import set_uses
+from thunder.capture.reads.set_uses import SetUses, set_uses
 
 __all__ = ["OrderOfSets", "sorted_sets"]
 
+_NEW_SETS = (set, frozenset)
+_HASHED_ALIKE = (str, bytes, int, bool)  # in all processes with the same seed of hashes
+_MISSING = getattr(getattr(sys, "monitoring", None), "MISSING", None)
 _WITHOUT_ORDER = {bytecode.MEMBERSHIP, bytecode.LENGTH, "add", "discard"}
 
 
@@ -36,15 +40,33 @@ class OrderOfSets:
         self._read_whole: dict[Source, tuple[frozenset[int], str | None]] = {}
         self.fetched: set[int] = set()
         self.names: set[str] = set()
+        self._making: dict[int, SetUses] = {}  # for whose sets it matters that they are made, by the ids of code
+        # What these sets were made of, and in which order a loop gets their elements, by their texts.
+        self.orders: dict[str, tuple[str, list[Any], list[Any]]] = {}
 
     def code_runs(self, code: CodeType, scope: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         """Record that code has run; `before` are its globals, as they were before thunder replaced some of them."""
         uses = set_uses(code)
         shadowed = any(name in before for name in uses.builtins)
         unchecked = uses.sorts and scope.get("sorted") is not sorted_sets
+        if uses.loops or uses.called:
+            self._making[id(code)] = uses
+            unchecked |= any(getattr(builtins, kind.__name__) is not kind for kind in _NEW_SETS)
         self.matters = self.matters or uses.ordered or shadowed or unchecked
         if uses.raises:
             self.raising[id(code)] = uses.raises
+
+    def made(self, code: CodeType, kind: type, given: Any) -> None:
+        """Record that code is about to make a set: its order, if the code loops over sets of lists or tuples."""
+        uses = self._making.get(id(code))
+        if uses is None or (given is _MISSING and not uses.called):
+            return
+        if not uses.called and type(given) in (list, tuple) and all(type(x) in _HASHED_ALIKE for x in given):
+            order = [*kind(given)]
+            if len(order) > 1:
+                self.orders[f"{kind.__name__}({given!r})"] = kind.__name__, [*given], order
+        else:
+            self.matters = True
 
     def read_whole(self, source: Source, x: Any, owner: Any = None, *, name: str | None = None) -> None:
         """Record an attribute that was read with all others of an object that reports what it returns.

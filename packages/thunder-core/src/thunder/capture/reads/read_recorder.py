@@ -24,7 +24,7 @@ import torch
 from thunder.capture.base.absent import ABSENT
 from thunder.capture.base.ending import end_trace
 from thunder.capture.base.fallback import ModuleFallback, RunsEagerly
-from thunder.capture.base.new_objects import new_objects, watch_new_objects
+from thunder.capture.base.new_objects import functions_made, new_objects, watch_new_objects
 from thunder.capture.base.phase import Reader, TracerPhase, active, pause_reads
 from thunder.capture.base.snapshots import (
     AttributesSnapshot,
@@ -96,6 +96,7 @@ class ReadRecorder:
         self._guarded: set[Source] = set()
         self._absent: set[tuple[Source, str]] = set()
         self.expected: set[int] = set()  # the ids of objects, from before their snapshots are taken
+        self.functions: dict[int, Any] = {}  # weak references to those that the program has made, by their ids
         self._alive: list[Any] = []
         self._checks: list[Callable[[], None]] = []
         self._copies: set[int] = set()  # the ids of the copies of containers among the arguments
@@ -165,6 +166,7 @@ class ReadRecorder:
     def end_watch(self) -> None:
         """Stop to record reads at the end of the program, and check that reads were recorded until then."""
         watched = pause_reads() is not None and active.intact and self._watch.is_intact()
+        self.functions = functions_made(self.code.ran)
         if not watched:
             self.refuse(
                 "the program replaces the interpreter's profiler, or goes on after an exception that interrupted "

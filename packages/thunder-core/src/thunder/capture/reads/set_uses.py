@@ -10,12 +10,25 @@ the stack. Some uses are known to be harmless only when the program has run (`Se
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dis
 import functools
 import sys
-from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
+
+from thunder.capture.reads.stack_effects import (
+    BUILDS,
+    ENDS,
+    JUMPS,
+    NAMED_OPERATIONS,
+    NULL_COMES_LAST,
+    ONLY_TAKE,
+    SET_OPERATIONS,
+    SET_UP_HANDLERS,
+    TAKEN,
+    handlers,
+)
 
 __all__ = ["SetUses", "set_uses"]
 
@@ -24,6 +37,9 @@ class SetUses(NamedTuple):
     """How code uses the sets that it makes."""
 
     ordered: bool = False  # it may depend on their order
+    # It loops over `set(x)`, which it never changes. Then the order of this set decides (`order_of_sets.py`).
+    loops: bool = False
+    called: bool = False  # it depends on their order only if it makes one by a call of `set`
     sorts: bool = False  # it sorts them, so that the result depends on their order unless elements are ordered totally
     raises: frozenset[int] = frozenset()  # the positions where it raises an error whose message contains one
     builtins: frozenset[str] = frozenset()  # the built-in functions that it is assumed to call by these names
@@ -38,6 +54,7 @@ class _UsesOrder(Exception):
 _OTHER = ""
 _SET = "set"
 _MAYBE = "set on some ways"
+_NEW = "new set"  # the result of `set(x)`, which has the order of `x` and of hashes until it is changed
 _VIEW = "view"  # the keys or items of a dict, which become a set if they are combined with others
 _TEXT = "text"  # a text that contains the elements of a set, or an error with such a message
 _COMPREHENSION = "<setcomp>"  # the name of its code
@@ -52,13 +69,16 @@ _TEXTS = frozenset({"str", "repr"})
 _BUILTINS = _MAKES | _MEASURES | _TEXTS | {"sorted"}
 _ERRORS = frozenset(n for n, x in vars(builtins).items() if isinstance(x, type) and issubclass(x, Exception))
 _RETURN_SETS = frozenset({"copy", "union", "intersection", "difference", "symmetric_difference"})
-_RETURN_OTHER = frozenset({"add", "discard", "remove", "clear", "update", "difference_update", "intersection_update",
-                           "symmetric_difference_update", "isdisjoint", "issubset", "issuperset"})  # fmt: skip
+_CHANGE = frozenset({"add", "discard", "remove", "clear", "update", "difference_update", "intersection_update",
+                     "symmetric_difference_update"})  # fmt: skip
+_RETURN_OTHER = _CHANGE | {"isdisjoint", "issubset", "issuperset"}
 # Functions that only iterate over a dict's keys or items, or test or measure them.
 _ITERATE = frozenset({"list", "tuple", "dict", "sorted", "enumerate", "zip", "map", "filter", "iter", "any", "all",
                       "min", "max", "sum", "reversed", *_MAKES, *_MEASURES, *_TEXTS})  # fmt: skip
 _METHODS = _RETURN_SETS | _RETURN_OTHER
 _VIEWS = frozenset({"keys", "items"})
+# Since Python 3.12, the interpreter reports calls of classes.
+_SEES_NEW_SETS = sys.version_info >= (3, 12)
 # Names by which code reads variables of a function, so that sets in them cannot be followed.
 _READS_VARIABLES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "f_locals"})
 
@@ -68,9 +88,9 @@ def _carries(mark: str) -> bool:
     return mark in _CARRIERS or mark.startswith(("method ", "maybe ")) or mark in _CLASSES
 
 
-_CARRIERS = frozenset({_SET, _MAYBE, _VIEW, _TEXT, _MAKER, _TYPES})
+_CARRIERS = frozenset({_SET, _MAYBE, _NEW, _VIEW, _TEXT, _MAKER, _TYPES})
 _CLASSES = frozenset(f"global {name}" for name in _MAKES)
-_SETS = frozenset({_SET, _MAYBE})
+_SETS = frozenset({_SET, _MAYBE, _NEW})
 
 
 def _joined(a: str, b: str) -> str:
@@ -87,35 +107,7 @@ def _joined(a: str, b: str) -> str:
     raise _UsesOrder
 
 
-# -- instructions -----------------------------------------------------------------------------------------------------
-# How many values an instruction takes from the stack; how many it puts there follows from its effect.
-_TAKES = {
-    0: "NOP RESUME CACHE KW_NAMES EXTENDED_ARG NOT_TAKEN LOAD_SMALL_INT LOAD_BUILD_CLASS "
-       "LOAD_CLOSURE JUMP_FORWARD JUMP_BACKWARD JUMP_ABSOLUTE JUMP_BACKWARD_NO_INTERRUPT "
-       "MAKE_CELL COPY_FREE_VARS DELETE_FAST DELETE_DEREF DELETE_GLOBAL DELETE_NAME PUSH_EXC_INFO",
-    1: "UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT LIST_TO_TUPLE STORE_DEREF STORE_GLOBAL STORE_NAME "
-       "IMPORT_FROM LIST_APPEND LIST_EXTEND DICT_UPDATE DICT_MERGE UNPACK_SEQUENCE UNPACK_EX POP_EXCEPT RETURN_VALUE "
-       "GET_LEN YIELD_VALUE CALL_INTRINSIC_1",
-    2: "BINARY_SUBSCR SET_FUNCTION_ATTRIBUTE CALL_INTRINSIC_2 "
-       "STORE_ATTR DELETE_SUBSCR IMPORT_NAME MAP_ADD BINARY_ADD BINARY_MULTIPLY "
-       "BINARY_TRUE_DIVIDE BINARY_FLOOR_DIVIDE BINARY_MODULO BINARY_POWER INPLACE_ADD INPLACE_MULTIPLY",
-    3: "STORE_SUBSCR BINARY_SLICE",
-    4: "STORE_SLICE",
-}  # fmt: skip
-_TAKEN = {name: count for count, names in _TAKES.items() for name in names.split()}
-_BUILDS = frozenset({"BUILD_LIST", "BUILD_MAP", "BUILD_SLICE", "BUILD_CONST_KEY_MAP"})
-_ONLY_TAKE = frozenset({"FOR_ITER", "END_FOR", "GEN_START"})
-_SET_OPERATIONS = frozenset({"&", "|", "-", "^", "&=", "|=", "-=", "^="})
-_NAMED_OPERATIONS = {f"{kind}_{name}": sign for kind in ("BINARY", "INPLACE")
-                     for name, sign in (("AND", "&"), ("OR", "|"), ("SUBTRACT", "-"), ("XOR", "^"))}  # fmt: skip
-_NULL_COMES_LAST = sys.version_info >= (3, 13)  # after the function that is called
-_ENDS = frozenset({"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "RETURN_VALUE",
-                   "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})  # fmt: skip
-_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
-# Python 3.10 has no table of handlers, which could be reached from each instruction that they protect.
-_SET_UP_HANDLERS = frozenset({"SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH"})
-
-
+# -- code ------------------------------------------------------------------------------------------------------------
 class _State(NamedTuple):
     """The marks before an instruction: of the stack, and of the variables that may hold a set."""
 
@@ -133,24 +125,29 @@ class _State(NamedTuple):
 
 
 class _Walk:
-    """Follows the code of one function. `cells` are closure variables that may hold a set."""
+    """Follows the code of one function. `cells` are closure variables that may hold a set.
 
-    def __init__(self, code: CodeType, cells: frozenset[str]):
+    Without `calls`, it is assumed that the code calls no `set`.
+    """
+
+    def __init__(self, code: CodeType, cells: frozenset[str], *, calls: bool):
         self.code = code
         self.cells = cells
+        self.calls = calls
         self.stored: set[str] = set()  # the closure variables of this code that it stores a set in
+        self.loops = self.changes = False  # whether it loops over a new set, and whether it changes one
         self.sorts = False
         self.raises: set[int] = set()
         self.builtins: set[str] = set()
         self._instructions = [*dis.get_instructions(code)]
         self._index = {x.offset: i for i, x in enumerate(self._instructions)}
-        self._handlers = [*_handlers(code)]
+        self._handlers = [*handlers(code)]
         self._states: dict[int, _State] = {}
         self._waiting: list[int] = []
 
     def run(self) -> None:
         """Follow all ways through the code. Raise `_UsesOrder` if one of them may depend on the order of a set."""
-        if not _SET_UP_HANDLERS.isdisjoint(x.opname for x in self._instructions):
+        if not SET_UP_HANDLERS.isdisjoint(x.opname for x in self._instructions):
             raise _UsesOrder
         self._arrive(0, _State((), ()))
         while self._waiting:
@@ -170,14 +167,14 @@ class _Walk:
             if start <= instruction.offset < end:
                 self._catch(target, depth + with_offset + 1, depth, state)
         frame = _Frame(self, instruction, [*state.stack], dict(state.variables))
-        if instruction.opcode in _JUMPS and op not in _ENDS:
+        if instruction.opcode in JUMPS and op not in ENDS:
             jumping = _Frame(self, instruction, [*state.stack], dict(state.variables))
             jumping.apply(jump=True)
             self._arrive(self._index[instruction.argval], jumping.state())
-        frame.apply(jump=op in _ENDS and instruction.opcode in _JUMPS)
-        if op not in _ENDS:
+        frame.apply(jump=op in ENDS and instruction.opcode in JUMPS)
+        if op not in ENDS:
             self._arrive(i + 1, frame.state())
-        elif instruction.opcode in _JUMPS:
+        elif instruction.opcode in JUMPS:
             self._arrive(self._index[instruction.argval], frame.state())
 
     def _catch(self, target: int, height: int, depth: int, state: _State) -> None:
@@ -201,6 +198,9 @@ class _Frame:
         return _State(tuple(self._stack), tuple(sorted((k, v) for k, v in self._variables.items() if v)))
 
     def take(self, count: int) -> list[str]:
+        return [_SET if mark == _NEW else mark for mark in self._taken(count)]
+
+    def _taken(self, count: int) -> list[str]:
         if count == 0:
             return []
         if count > len(self._stack):
@@ -227,8 +227,8 @@ class _Frame:
             self.push(_OTHER)
         elif "FAST" in op:
             self._fast(op)
-        elif op in _NAMED_OPERATIONS:
-            self._combine(_NAMED_OPERATIONS[op])
+        elif op in NAMED_OPERATIONS:
+            self._combine(NAMED_OPERATIONS[op])
         elif op.startswith("CALL_FUNCTION") or op in ("CALL", "CALL_METHOD", "CALL_KW"):
             self._call_of(op, argument)
         else:
@@ -236,12 +236,12 @@ class _Frame:
 
     def _generic(self, op: str, argument: int, jump: bool) -> None:
         effect = dis.stack_effect(self._instruction.opcode, self._instruction.arg, jump=jump)
-        if op in _ONLY_TAKE:
+        if op in ONLY_TAKE:
             taken = max(0, -effect)
-        elif op in _BUILDS:
+        elif op in BUILDS:
             taken = 1 - effect
-        elif op in _TAKEN:
-            taken = _TAKEN[op]
+        elif op in TAKEN:
+            taken = TAKEN[op]
         else:  # an instruction that is not listed may use all values
             self._use(self._stack)
             taken = max(0, -effect)
@@ -279,7 +279,7 @@ class _Frame:
             self._walk.builtins.add(name)
         with_null = sys.version_info >= (3, 11) and argument & 1
         pushed = [_NULL, mark] if with_null else [mark]
-        self.push(*(reversed(pushed) if _NULL_COMES_LAST else pushed))
+        self.push(*(reversed(pushed) if NULL_COMES_LAST else pushed))
 
     def _load_name(self, argument: int) -> None:
         if self._instruction.argval in _BUILTINS:  # in the body of a class, which may assign it
@@ -331,7 +331,7 @@ class _Frame:
             if known[kind]:
                 self.push(self._variables.get(name, _OTHER))  # since Python 3.13 also cells, which are followed
             else:
-                self._variables[name] = self.take(1)[0]
+                self._variables[name] = self._taken(1)[0]
 
     def _odd_fast(self, op: str, names: list[str]) -> None:
         if op == "LOAD_FAST_AND_CLEAR":
@@ -342,8 +342,9 @@ class _Frame:
             raise _UsesOrder
 
     def _load_attr(self, argument: int) -> None:
-        (owner,) = self.take(1)
         name = self._instruction.argval
+        self._changes(self._stack[-1:], name in _CHANGE)
+        (owner,) = self.take(1)
         is_method = self._instruction.opname == "LOAD_METHOD" or (sys.version_info >= (3, 12) and argument & 1)
         if owner in _SETS:
             if name not in _METHODS:
@@ -378,7 +379,7 @@ class _Frame:
         self.push(*self._stack[-2:])
 
     def _rot(self, count: int) -> None:
-        taken = self.take(count)
+        taken = self._taken(count)
         self.push(taken[-1], *taken[:-1])
 
     def _rot_two(self, argument: int) -> None:
@@ -418,8 +419,15 @@ class _Frame:
         self.push(_OTHER)
 
     def _get_iter(self, argument: int) -> None:
-        self._use([x for x in self.take(1) if x != _VIEW])
+        (mark,) = self._taken(1)
+        if mark == _NEW and _SEES_NEW_SETS:
+            self._walk.loops = True
+        elif mark != _VIEW:
+            self._use([mark])
         self.push(_OTHER)
+
+    def _changes(self, marks: list[str], is_change: bool) -> None:
+        self._walk.changes |= is_change and _NEW in marks
 
     def _compare_op(self, argument: int) -> None:
         both = self.take(2)
@@ -431,12 +439,13 @@ class _Frame:
         self._combine(self._instruction.argrepr)
 
     def _combine(self, sign: str) -> None:
+        self._changes(self._stack[-2:-1], sign.endswith("="))
         both = self.take(2)
-        if sign in _SET_OPERATIONS and {*both} == {_SET}:
+        if sign in SET_OPERATIONS and {*both} == {_SET}:
             self.push(_SET)
         else:
             self._use([x for x in both if x != _VIEW])
-            self.push(_MAYBE if sign in _SET_OPERATIONS and _VIEW in both else _OTHER)
+            self.push(_MAYBE if sign in SET_OPERATIONS and _VIEW in both else _OTHER)
 
     def _build_tuple(self, argument: int) -> None:
         taken = self.take(argument)
@@ -518,7 +527,10 @@ class _Frame:
             self._walk.builtins.add(name)
             others = [x for x in others if x != _VIEW]
         if kind == "global" and name in _BUILTINS:
-            return self._called_builtin(name, others, sets)
+            found = self._called_builtin(name, others, sets)
+            if found != _SET or spread:
+                return found
+            return _OTHER if not self._walk.calls else _NEW if len(arguments) == 1 else found
         if kind == "global" and name in _ERRORS and _TEXT in others:
             self._use([*sets, *(x for x in others if x != _TEXT)])
             self._walk.builtins.add(name)
@@ -544,29 +556,23 @@ class _Frame:
         return _SET if name in _MAKES else _OTHER
 
 
-def _handlers(code: CodeType) -> Iterator[tuple[int, int, int, int, int]]:
-    """Iterate over the handlers of errors: start, end and target of the protected code, the height of the stack, and
-    whether the position of the error is put on it. Python 3.10 has no such table.
-    """
-    for entry in getattr(dis.Bytecode(code), "exception_entries", ()):
-        yield entry.start, entry.end, entry.target, entry.depth, int(entry.lasti)
-
-
-def _followed(code: CodeType, cells: frozenset[str]) -> SetUses:
+def _followed(code: CodeType, cells: frozenset[str], *, calls: bool = True) -> SetUses:
     """Follow code, and the functions that it defines if they see a set in a closure variable."""
-    walk = _Walk(code, cells)
+    walk = _Walk(code, cells, calls=calls)
     walk.run()
+    if walk.loops and walk.changes:
+        raise _UsesOrder
     seen = cells | walk.stored
     if seen != cells:  # the code may read what it stores
-        return _followed(code, seen)
+        return _followed(code, seen, calls=calls)
     assumed = {*walk.builtins}
     for nested in (c for c in code.co_consts if isinstance(c, CodeType)):
         if shared := seen.intersection(nested.co_freevars):
-            more = _followed(nested, shared)
+            more = _followed(nested, shared, calls=calls)
             if more.raises or more.sorts:  # nobody asks whether the nested function did
                 raise _UsesOrder
             assumed |= more.builtins
-    return SetUses(False, walk.sorts, frozenset(walk.raises), frozenset(assumed))
+    return SetUses(False, walk.loops, not calls, walk.sorts, frozenset(walk.raises), frozenset(assumed))
 
 
 _MAKES_SETS = {dis.opmap[n] for n in ("BUILD_SET", "SET_ADD", "SET_UPDATE") if n in dis.opmap}
@@ -587,7 +593,7 @@ def set_uses(code: CodeType) -> SetUses:
         return SetUses(ordered=True)
     if sys.version_info < (3, 11) and any(x.opname.startswith("SETUP_") for x in dis.get_instructions(code)):
         return SetUses(ordered=makes)  # handlers of errors, which this version has no table of
-    try:
-        return _followed(code, frozenset())
-    except (_UsesOrder, RecursionError):
-        return SetUses(ordered=True)
+    for calls in (True, False) if _SEES_NEW_SETS else (True,):
+        with contextlib.suppress(_UsesOrder, RecursionError):
+            return _followed(code, frozenset(), calls=calls)
+    return SetUses(ordered=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from thunder.core.devices import cpu
@@ -22,7 +23,7 @@ from thunder.core.errors import check
 from thunder.core.groups import ONE_RANK, Group
 from thunder.core.prims.base import prim
 from thunder.core.prims.creation import full
-from thunder.core.prims.shape import reshape, transpose
+from thunder.core.prims.shape import reshape, slice, transpose
 from thunder.core.proxies import TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
@@ -41,6 +42,7 @@ __all__ = [
     "scatter_from",
     "send",
     "synchronize_ranks",
+    "unpack_shards",
     "wait",
 ]
 
@@ -291,6 +293,39 @@ def _(make: MakeTensor) -> Any:
 @gather_shards.errors
 def _(make: MakeTensor) -> Any:
     yield SampleInput(1, ONE_RANK), TypeError, "all_gather expects a tensor, not int"
+
+
+@prim(tags=(OpTags.SHAPE_OP, OpTags.NON_DIFFERENTIABLE), layout="contiguous", cost="cheap")
+def unpack_shards(a: TensorProxy, sizes: Sequence[int], /) -> tuple[TensorProxy, ...]:
+    """Return tensors that were gathered together, flat. `a` has a row for each rank: shards of `sizes` elements."""
+    _check_tensor("unpack_shards", a)
+    check(
+        a.ndim == 2 and sum(sizes) == a.shape[1],
+        lambda: f"unpack_shards expects rows of {sum(sizes)} elements, not a tensor of the shape {list(a.shape)}",
+        ValueError,
+    )
+    return tuple([TensorProxy(like=a, shape=(a.shape[0] * n,)) for n in sizes])
+
+
+@unpack_shards.batch
+def _(b: Any, a: Any, sizes: Sequence[int]) -> Any:
+    count, ranks, _ = a.shape
+    ends = list(accumulate(sizes))
+    parts = [slice(a, (0, 0, end - n), (count, ranks, end)) for n, end in zip(sizes, ends)]
+    return tuple([reshape(part, (count, ranks * n)) for part, n in zip(parts, sizes)])
+
+
+@unpack_shards.samples
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 6)), (1, 3, 2))
+    yield SampleInput(make((3, 4)), (4,))
+    yield SampleInput(make((4, 2)).mT, (3, 1))
+
+
+@unpack_shards.errors
+def _(make: MakeTensor) -> Any:
+    yield SampleInput(make((2, 6)), (1, 3)), ValueError, r"rows of 4 elements, not a tensor of the shape \[2, 6\]"
+    yield SampleInput(make((6,)), (6,)), ValueError, "expects rows"
 
 
 @prim(tags=_TAGS, layout="contiguous")

@@ -12,7 +12,7 @@ from typing import Any
 
 from thunder.core.dtypes import is_boolean_dtype, is_complex_dtype, is_inexact_dtype
 from thunder.core.prims.base import prim
-from thunder.core.printer import PrintContext, printable
+from thunder.core.printer import PrintContext, call_line, printable
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.state import state
@@ -24,6 +24,8 @@ _NUMBERS = (OpTags.UNPACK_OP, OpTags.NON_DIFFERENTIABLE, OpTags.DONT_DCE)
 
 
 def _print_size(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    if context.symbols:
+        return [call_line(bsym, context)]
     x, dim = bsym.args
     return [f"{bsym.output.name} = {x.name}.shape[{dim}]"]
 
@@ -35,6 +37,8 @@ def size(x: TensorProxy, dim: int, /) -> NumberProxy:
 
 
 def _print_item(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    if context.symbols:
+        return [call_line(bsym, context)]
     return [f"{bsym.output.name} = {bsym.args[0].name}.item()"]
 
 
@@ -56,6 +60,8 @@ def _element(x: TensorProxy) -> NumberProxy:
 
 
 def _print_items(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    if context.symbols:
+        return [call_line(bsym, context)]
     names = "".join(["_, " if p is None else f"{p.name}, " for p in bsym.output])
     return [f"{names}= {bsym.args[0].name}.tolist()"]
 
@@ -67,6 +73,8 @@ def items(x: TensorProxy, /) -> tuple[NumberProxy, ...]:
 
 
 def _print_number(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    if context.symbols:
+        return [call_line(bsym, context)]
     return [f"{bsym.output.name} = {printable(bsym.args[0], context)}"]
 
 
@@ -77,6 +85,8 @@ def number(x: Any, /) -> NumberProxy:
 
 
 def _print_check(bsym: BoundSymbol, context: PrintContext) -> list[str]:
+    if context.symbols:
+        return [call_line(bsym, context)]
     left, relation, right, message, kind = (*bsym.args, "RuntimeError")[:5]
     condition = f"{printable(left, context)} {relation} {printable(right, context)}"
     return [f"if not {condition}: raise {kind}({message!r})"]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 __all__ = [
+    "OPPOSITE",
     "Atom",
     "Constraint",
     "Leaf",
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 Poly = dict[tuple[int, ...], int]
+
+#: The relation of two numbers if another one is false.
+OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 
 
 #: A leaf is a `NumberProxy`, which this module cannot import: proxies have shapes, which contain symbolic numbers.

@@ -40,7 +40,7 @@ from thunder.core.state import ActiveTrace, state
 from thunder.core.symint import numbers
 from thunder.core.symint.expressions import APPLY, INFIX, number_of, operation_text
 from thunder.core.symint.functions import DeferredBool, SymbolicBool, SymbolicComplex
-from thunder.core.symint.numbers import Atom, Constraint, Poly, SymbolicNumber
+from thunder.core.symint.numbers import OPPOSITE, Atom, Constraint, Poly, SymbolicNumber
 from thunder.core.symint.scalars import SymbolicFloat, SymbolicInt, key_of, key_of_poly, poly_of
 
 __all__ = ["Constraint", "DataDependentError", "DeferredBool", "SymbolicFloat", "SymbolicInt", "Symbols", "symbols_of"]
@@ -315,7 +315,7 @@ class Symbols:
 
     def compare(self, left: Any, relation: str, right: Any, found: bool) -> bool:
         """Add the constraint that a comparison with a float has the result `found`; return `found`."""
-        constraint = Constraint(left, relation if found else _OPPOSITE[relation], right)
+        constraint = Constraint(left, relation if found else OPPOSITE[relation], right)
         self._add_constraint((constraint.relation, key_of(left), key_of(right)), constraint)
         return found
 
@@ -438,7 +438,6 @@ class Symbols:
         return APPLY[atom.kind](*operands)
 
 
-_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", "<=": ">", ">": "<="}
 _MIRRORED = {"==": "==", "!=": "!=", "<=": ">=", ">=": "<=", "<": ">", ">": "<"}
 
 

@@ -16,6 +16,7 @@ for _sym in (
     prims.broadcast,
     prims.all_gather,
     prims.gather_shards,
+    prims.unpack_shards,
     prims.reduce_scatter,
     prims.all_to_all,
     prims.gather_to,

@@ -31,6 +31,7 @@ __all__ = [
     "scatter_from",
     "send",
     "synchronize_ranks",
+    "unpack_shards",
     "wait",
 ]
 
@@ -157,6 +158,15 @@ def all_gather(a: torch.Tensor, group: Group) -> torch.Tensor:
 def gather_shards(a: torch.Tensor, group: Group) -> torch.Tensor:
     """Start to concatenate the tensors of all ranks, which backward does again."""
     return all_gather(a, group)
+
+
+@kernel
+def unpack_shards(a: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Copy the shards of all ranks, a row for each, to a flat tensor for each size: one kernel on a GPU."""
+    ranks = a.shape[0]
+    found = [a.new_empty(ranks * n) for n in sizes]
+    torch.split_with_sizes_copy(a, sizes, 1, out=[x.view(ranks, n) for x, n in zip(found, sizes)])
+    return tuple(found)
 
 
 @kernel

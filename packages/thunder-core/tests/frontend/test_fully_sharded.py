@@ -16,15 +16,17 @@ COMPILED = (
     "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
     "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed", "second_dimension",
     "factor", "accumulating", "accumulating_later", "accumulating_bfloat16", "accumulating_all_bfloat16",
-    "flag_set_before_backward",
+    "flag_set_before_backward", "accumulating_whole", "unsharded_by_hand", "grouped", "grouped_bfloat16",
+    "hooks_before", "hooks_after", "prefetching", "settings_change", "forward_method",
 )  # fmt: skip
 # Without gradients, and with gradients that are reduced, that are not, and that are reduced with those before.
 PROGRAMS = {
-    "accumulating": 3, "accumulating_later": 4, "accumulating_bfloat16": 3, "accumulating_all_bfloat16": 3
+    "accumulating": 3, "accumulating_later": 4, "accumulating_bfloat16": 3, "accumulating_all_bfloat16": 3,
+    "accumulating_whole": 3, "settings_change": 3,
 }  # fmt: skip
 PARTLY_EAGER = {
-    "unsharded_by_hand": "not sharded at the moment", "unused": "2 parameters of a sharded module",
-    "offloaded": "offload policy", "grouped": "shards together",
+    "unused": "2 parameters of a sharded module", "offloaded": "offload policy",
+    "grouped_in_part": "some, but not all modules that one call of fully_shard shards together",
 }  # fmt: skip
 
 
@@ -66,6 +68,7 @@ def test_collectives(found: list[dict[str, Any]]) -> None:
     for report in found:
         assert report["resharded"]["backward"].count("gather_shards") == 2  # the root keeps its parameters
         assert report["resharded"]["backward"].count("reduce_scatter") == 3
+        assert report["grouped"]["backward"].count("reduce_scatter") == 2  # of the group and of the root
         assert report["kept"]["backward"] == ["reduce_scatter"] * 3
         assert report["called_twice"]["backward"].count("reduce_scatter") == 3
         for name in ("units_checkpointed", "all_checkpointed"):

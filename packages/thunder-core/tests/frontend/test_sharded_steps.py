@@ -15,10 +15,11 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 COMPILED = (
     "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "zeros", "bfloat16", "frozen_and_tied", "no_sync",
     "no_sync_bfloat16", "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program", "forward_after_update",
-    "second_dimension", "units_checkpointed",
+    "second_dimension", "units_checkpointed", "resharding_by_hand", "unsharding_by_hand", "evaluated_between",
+    "grouped", "hooks",
 )  # fmt: skip
 PARTLY_EAGER = {
-    "resharding_by_hand": "calls reshard", "unused": "2 parameters of a sharded module",
+    "left_whole": "leaves its parameters whole", "unused": "2 parameters of a sharded module",
     "no_sync_by_torch": "with gradients that are not reduced yet", "two_backwards": "calls backward() twice",
 }  # fmt: skip
 
@@ -71,3 +72,10 @@ def test_four_ranks(tmp_path: Path) -> None:
     for report in reports("ranks_sharded_steps.py", 4, tmp_path, *names):
         assert {name: all(report[name]["equal"]) for name in names} == dict.fromkeys(names, True)
         assert all(report[name]["reason"] is None for name in names)
+
+
+def test_random_steps(tmp_path: Path) -> None:
+    """Combinations of frozen and tied parameters, groups, checkpoints, hooks, precisions, accumulation and clipping."""
+    for report in reports("ranks_sharded_steps.py", 2, tmp_path, *[f"random{seed}" for seed in range(5)]):
+        assert {name: found["reason"] for name, found in report.items()} == dict.fromkeys(report)
+        assert {name: all(found["equal"]) for name, found in report.items()} == dict.fromkeys(report, True)

@@ -450,9 +450,6 @@ class Block(torch.nn.Module):
         return self.two(h)
 
 
-CASES["module"] = Block().to(DEVICE)
-
-
 def run(fn: Callable[..., Any], name: str, rank: int) -> list[Any]:
     """Return the results of three calls, with gradients, or the error."""
     found: list[Any] = []
@@ -469,6 +466,7 @@ def run(fn: Callable[..., Any], name: str, rank: int) -> list[Any]:
             found.append([v.tolist() for v in (*(y if isinstance(y, list) else [y]), *grads)])
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
+            print(f"rank {rank}, {name}: {found[-1]}", file=sys.stderr, flush=True)  # seen if the other rank waits
         dist.barrier()
     return found
 
@@ -483,11 +481,13 @@ def collectives(jitted: Any) -> list[str]:
 
 def all_cases(rank: int, size: int) -> dict[str, Any]:
     GROUPS.update(both=dist.new_group([1, 0]), alone=[dist.new_group([r]) for r in range(size)][rank])
+    CASES["module"] = Block().to(DEVICE)  # here, where the rank has its own GPU
     report = {}
     for name, fn in CASES.items():
         if sys.argv[3:] and name not in sys.argv[3:]:
             continue
         jitted = thunder.jit(fn)
+        print(f"rank {rank} starts {name}", file=sys.stderr, flush=True)
         eager = run(fn, name, rank)
         found = run(jitted, name, rank)
         stats = jitted._stats

@@ -8,7 +8,6 @@ the bit, the compilations, the reason if the step is partly eager, and the colle
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import thunder
 
-STEPS = 4
+STEPS = 5  # the first two run eagerly
 CASES: dict[str, Callable[..., Any]] = {}
 
 
@@ -137,22 +136,11 @@ def loop_of(run: Any, optimizer: Any) -> Callable[..., Any]:
     return step_of(run, optimizer)
 
 
-def form_buckets(ddp: Any) -> None:
-    """Let DDP form its final buckets, as after a first step: the sums of more than two ranks depend on them."""
-    before = copy.deepcopy(ddp.state_dict())
-    for _ in range(2):
-        ddp(torch.ones(6, 5)).sum().backward()
-    ddp.zero_grad()
-    ddp.load_state_dict(before)
-
-
 def train(
     rank: int, build: Callable[[], Any], make: Callable[..., Any], jit: Callable[..., Any] | None, optimizer: Any
 ) -> tuple[list[Any], Any]:
     """Train for some steps, and return the state after each step, and what was jitted."""
     ddp = build()
-    if dist.get_world_size() > 2:
-        form_buckets(ddp)
     step = make(ddp, optimizer(ddp.parameters()))
     jitted = step if jit is None else jit(step)
     torch.manual_seed(100 + rank)
@@ -168,6 +156,7 @@ def report(eager: list[Any], found: list[Any], jitted: Any) -> dict[str, Any]:
     return {
         "equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(eager, found)],
         "misses": stats.cache_misses, "reason": stats.partly_eager, "collectives": collectives(jitted),
+        "explained": str(thunder.explain(jitted)),
     }  # fmt: skip
 
 
@@ -218,34 +207,121 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
             jit = functools.partial(thunder.jit, check_ranks=False) if name == "used_on_one_rank" else thunder.jit
             states, jitted = train(rank, lambda: build(rank), make, jit, OPTIMIZERS[optimizer])
             found[name] = report(eager, states, jitted)
-    for name, inside in (("module", False), ("module_inside", True)):
+    for name in BESIDE:
         if not wanted or name in wanted:
-            found[name] = around_a_module(rank, inside)
+            found[name] = beside_an_eager_rank(rank, name)
+    for name in OUTSIDE:
+        if not wanted or name in wanted:
+            found[name] = with_backward_outside(rank, name)
     return found
 
 
-def around_a_module(rank: int, inside: bool) -> dict[str, Any]:
-    """Train with `backward()` outside of the program: `thunder.jit(DDP(m))` and `DDP(thunder.jit(m))`."""
-    results = []
+# The step from which on rank 1 runs eagerly; without thunder at all if it is None.
+BESIDE: dict[str, int | None] = {"beside_from_the_start": 0, "beside_later": 4, "beside_without_thunder": None}
+
+
+def beside_an_eager_rank(rank: int, name: str) -> dict[str, Any]:
+    """Train on ranks of which one runs eagerly, with buffers and several buckets."""
+    runs, first = [], BESIDE[name]
     for jits in (False, True):
-        ddp = replicated(rank, jits_inside=jits and inside)
-        run: Any = thunder.jit(ddp) if jits and not inside else ddp
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        ddp = replicated(rank, bucket_cap_mb=0.0001)
+        inner = step_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9))
+
+        def step(x: torch.Tensor, eagerly: bool, inner: Any = inner) -> torch.Tensor:
+            if eagerly:
+                torch.manual_seed(0)  # no trace can express it
+            return inner(x)
+
+        if jits and not (first is None and rank == 1):
+            step = thunder.jit(step, check_ranks=False)
+        states: list[Any] = []
+        for i in range(8):
+            torch.manual_seed(10 * i + rank)
+            eagerly = rank == 1 and first is not None and i >= first
+            states.append([step(torch.randn(6, 5), eagerly).clone(), *[v.clone() for v in ddp.state_dict().values()]])
+        runs.append(states)
+    stats = getattr(step, "_stats", None)
+    return {
+        "equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(*runs)],
+        "hits": stats and stats.cache_hits, "reason": stats and stats.partly_eager,
+    }  # fmt: skip
+
+
+def loss_of(ddp: Any) -> Callable[..., Any]:
+    return lambda x, sync: ddp(x).square().mean()
+
+
+def loss_without_sync(ddp: Any) -> Callable[..., Any]:
+    def loss(x: torch.Tensor, sync: bool) -> torch.Tensor:
+        with contextlib.nullcontext() if sync else ddp.no_sync():
+            return ddp(x).square().mean()
+
+    return loss
+
+
+def loss_of_two(ddp: Any) -> Callable[..., Any]:
+    """Call the module twice, so that one backward reduces the gradients of both calls."""
+    return lambda x, sync: ddp(x).square().mean() + ddp(x * 2).mean()
+
+
+def jitted_module(ddp: Any) -> Callable[..., Any]:
+    return _with_stats(loss_of(run := thunder.jit(ddp)), run)
+
+
+def _with_stats(fn: Any, jitted: Any) -> Any:
+    fn._stats = jitted._stats
+    return fn
+
+
+# How to build the module, the loss, and how it is jitted: the function, or by the function itself.
+OUTSIDE: dict[str, tuple[Callable[[int], Any], Callable[..., Any], Callable[..., Any] | None]] = {
+    "outside": (replicated, loss_of, None),
+    "outside_of_module": (replicated, loss_of, jitted_module),
+    "outside_of_inner": (lambda rank: replicated(rank, jits_inside=True), loss_of, lambda ddp: loss_of(ddp)),
+    "outside_no_sync_inside": (replicated, loss_without_sync, None),
+    "outside_two_calls": (lambda rank: replicated(rank, broadcast_buffers=False), loss_of_two, None),
+    "outside_small_buckets": (lambda rank: replicated(rank, bucket_cap_mb=0.0001), loss_of, None),
+    "outside_bucket_views": (lambda rank: replicated(rank, gradient_as_bucket_view=True), loss_of, None),
+    "outside_frozen_and_tied": (lambda rank: replicated(rank, model=Model(frozen=True, tied=True)), loss_of, None),
+    "outside_hooked": (lambda rank: _hooked(replicated(rank)), loss_of, None),
+    "outside_finds_unused": (
+        lambda rank: replicated(rank, model=Model(unused=True), find_unused_parameters=True), loss_of, None
+    ),
+    "outside_eager_beside": (replicated, loss_of, None),
+}  # fmt: skip
+
+
+def with_backward_outside(rank: int, name: str) -> dict[str, Any]:
+    """Train with `backward()` outside of the program, and with steps whose gradients wait for the next one."""
+    build, make, jit = OUTSIDE[name]
+    results, stats = [], None
+    for jits in (False, True):
+        ddp = build(rank)
+        loss_fn: Any = make(ddp)
+        if jits and not (name.endswith("eager_beside") and rank == 1):
+            loss_fn = thunder.jit(make(ddp), check_ranks=not name.endswith("eager_beside")) if jit is None else jit(ddp)
+            stats = getattr(loss_fn, "_stats", None)
+        optimizer = torch.optim.SGD([p for p in ddp.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
         torch.manual_seed(100 + rank)
         states = []
-        for i in range(STEPS):
-            with ddp.no_sync() if i == 1 else contextlib.nullcontext():
-                loss = run(torch.randn(6, 5)).square().mean()
+        for i in range(2 * STEPS):
+            sync = i % 3 != 1  # also a first step whose gradients wait for nothing
+            with contextlib.nullcontext() if sync or make is loss_without_sync else ddp.no_sync():
+                loss = loss_fn(torch.randn(6, 5), sync)
+                if i % 3 == 0:
+                    optimizer.zero_grad()  # between forward and backward
                 loss.backward()
-            if i != 1:
+            if sync:
                 optimizer.step()
-                optimizer.zero_grad()
             states.append([loss.detach().clone(), *[x.detach().clone() for x in ddp.state_dict().values()]])
-        run.eval()
+        ddp.eval()
         with torch.no_grad():
-            states.append([run(torch.ones(6, 5))])
-        results.append(copy.copy(states))
-    return {"equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(*results)]}
+            states.append([loss_fn(torch.ones(6, 5), True)])
+        results.append(states)
+    return {
+        "equal": [all(torch.equal(a, b) for a, b in zip(one, two)) for one, two in zip(*results)],
+        "misses": stats and stats.cache_misses, "reason": stats and stats.partly_eager,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ after each step, the compilations, the reason if the step is partly eager, and t
 
 from __future__ import annotations
 
+import random
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from processes import DEVICE, main
-from ranks_sharded import ALL_HALF, HALF, second_dimension, sharded
+from ranks_sharded import ALL_HALF, HALF, add_hooks, second_dimension, sharded
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.utils import clip_grad_norm_
@@ -49,17 +50,41 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "second_dimension": ({"shard_placement_fn": second_dimension}, ADAMW, {"clip": 0.1}),
     "units_checkpointed": ({"units_checkpointed": True}, SGD, {"parts": 2}),
     "resharding_by_hand": ({}, SGD, {"by_hand": True}),
+    "unsharding_by_hand": ({}, SGD, {"unshards": True, "steps": 5}),
+    "left_whole": ({}, SGD, {"leaves_whole": True}),
+    "evaluated_between": ({}, SGD, {"evaluates": True}),
+    "grouped": ({"grouped": True, "mp_policy": HALF}, ADAMW, {"parts": 2, **INSIDE}),
+    "hooks": ({"after": add_hooks}, ADAMW, {"clip": 0.1}),
     "unused": ({"unused": True}, SGD, {}),
 }  # fmt: skip
 if len(sys.argv) > 1 and sys.argv[1] == "4":
     CASES["hybrid"] = {"hybrid": True}, ADAMW, {"clip": 0.1, "parts": 2, **INSIDE}
 
 
+def random_case(seed: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return random options of a module, of an optimizer, and of a step."""
+    choose = random.Random(seed)
+    module: dict[str, Any] = {
+        name: True for name in ("frozen", "tied", "checkpointed", "looks_ahead") if choose.random() < 0.4
+    }
+    module |= choose.choice(({}, {"grouped": True}, {"units_checkpointed": True}))
+    module["calls"] = choose.choice((1, 1, 2))
+    module |= choose.choice(({}, {"mp_policy": HALF}, {"mp_policy": ALL_HALF}))
+    module |= choose.choice(({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}))
+    module |= choose.choice(({}, {}, {"shard_placement_fn": second_dimension}))
+    module |= choose.choice(({}, {"before": add_hooks}, {"after": add_hooks}))
+    step: dict[str, Any] = {"steps": 4, "zero_grad": choose.choice(("last", "first", "zeros"))}
+    step |= choose.choice(({}, {"clip": 0.1}, {"clip": 0.01, "norm": float("inf")}))
+    step |= choose.choice(({}, {"parts": 2}, {"parts": 3, **INSIDE}, {"sync": "outside"}))
+    step |= choose.choice(({}, {}, {"evaluates": True}))
+    return module, choose.choice((ADAMW, SGD, {**ADAMW, "foreach": True})), step
+
+
 class Training:
     """A sharded module with an optimizer, and its step."""
 
     def __init__(self, name: str, jit: Callable[..., Any] = lambda step: step):
-        module, optimizer, self.options = CASES[name]
+        module, optimizer, self.options = random_case(int(name[6:])) if name.startswith("random") else CASES[name]
         self.module: Any = sharded(**module)
         optimizer = dict(optimizer)
         trained = [p for p in self.module.parameters() if p.requires_grad]
@@ -74,7 +99,12 @@ class Training:
         for i, x in enumerate(parts):
             if options.get("sync") == "inside":
                 self.module.set_requires_gradient_sync(i == len(parts) - 1)
-            loss = self.module(x).square().mean()
+            if options.get("unshards"):
+                self.module.blocks[1].unshard(async_op=True).wait()
+                self.module.unshard()
+                loss = self.module(x).square().mean() + self.module.start.bias.sum()
+            else:
+                loss = self.module(x).square().mean()
             loss.backward(retain_graph=bool(options.get("again")))
             if options.get("again"):
                 loss.backward()
@@ -82,6 +112,8 @@ class Training:
             return loss.detach(), norm
         if options.get("by_hand"):
             self.module.reshard()
+        if options.get("leaves_whole"):
+            self.module.blocks[0].unshard()
         if "clip" in options:
             norm = clip_grad_norm_(self.module.parameters(), options["clip"], options.get("norm", 2.0))
         self.optimizer.step()
@@ -104,6 +136,11 @@ class Training:
                 update = i % 2 == 1
                 self.module.set_requires_gradient_sync(update)
             result = (self.step if i % 2 == self.options.get("eagerly") else self.jitted)(parts, update)
+            if self.options.get("evaluates") and i == 2:
+                with torch.no_grad():
+                    self.module(parts[0])  # leaves the parameters of the root whole
+            if self.options.get("leaves_whole"):
+                self.module.blocks[0].reshard()
             if self.options.get("twice"):
                 self.module.reshard()  # in eager mode, a forward without gradients leaves the root's parameters whole
             states.append(_flat([*result, *self.state()]))
@@ -155,8 +192,8 @@ def checkpoints(folder: str) -> dict[str, bool]:
 
 def all_cases(rank: int, size: int) -> dict[str, Any]:
     wanted, found = sys.argv[3:], {}
-    for name in CASES:
-        if wanted and name not in wanted:
+    for name in wanted or CASES:
+        if name == "checkpoints":
             continue
         training = Training(name, thunder.jit)
         eager, states = Training(name).run(), training.run()

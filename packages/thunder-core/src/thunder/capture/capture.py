@@ -74,6 +74,7 @@ def capture(
     name: str,
     executors: Sequence[Executor],
     independent: bool = False,
+    may_run_eagerly: bool = True,
     around: Iterable[Callable[[], AbstractContextManager[Any]]] = (),
     dynamic: Dynamic | None = None,
     trusted: bool = False,
@@ -96,6 +97,7 @@ def capture(
             session = CaptureSession(
                 substitutions, fn, args, kwargs, name=name, executors=executors, independent=independent,
                 distinct=distinct, around=around, dynamic=dynamic, imposed=imposed,
+                may_run_eagerly=may_run_eagerly,
             )  # fmt: skip
             captured = _capture(session, trusted)
             inputs.extend(weakref.ref(x.handle) for x in session.tracer.inputs)

@@ -26,6 +26,7 @@ from thunder.capture.guards.derived_scalars import DerivedScalars
 from thunder.capture.guards.evaluation import Evaluation
 from thunder.capture.guards.prologue import Arguments
 from thunder.capture.handlers import make_tracer
+from thunder.capture.higher_order.data_parallel import leave_reduction_to_torch
 from thunder.capture.higher_order.fully_sharded import leave_backward_to_caller, writes_to_units
 from thunder.capture.numbers.symbolic import Dynamic, Inputs
 from thunder.capture.reads.read_recorder import ReadRecorder
@@ -72,6 +73,7 @@ class CaptureSession:
     With `independent`, each argument is a separate input, even if several arguments are the same tensor. Transforms
     that take gradients need this. Tensors with an id in `distinct` are separate inputs, too, but `IsShared` is raised
     if the program can detect that they are the same tensor. `dynamic` determines which sizes and numbers are symbolic.
+    `may_run_eagerly` says whether eager mode computes the same.
     If `imposed` is given, values that Python needs are decided, the first ones by `imposed`. The contexts that the
     functions in `around` return are entered for the run.
     """
@@ -86,6 +88,7 @@ class CaptureSession:
         name: str,
         executors: Sequence[Executor],
         independent: bool,
+        may_run_eagerly: bool,
         distinct: frozenset[int],
         around: Iterable[Callable[[], AbstractContextManager[Any]]],
         dynamic: Dynamic | None,
@@ -111,6 +114,7 @@ class CaptureSession:
         self.effects: list[Effect] = []
         self.aliases: dict[int, Any] = {}
         tracer.name_lifted(recorder.name_of)
+        tracer.communication.may_wait = may_run_eagerly
         tracer.undo_later = None if independent else substitutions.callback
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)
         tracer.read_class = lambda cls: recorder.classes.read_whole(cls, observed=False)
@@ -233,6 +237,7 @@ class CaptureSession:
             finish_collectives(self.tracer)
             finish_dtensors(self.tracer)
             leave_backward_to_caller(self.tracer)
+            leave_reduction_to_torch(self.tracer)
         recorder.finish()
         return result
 

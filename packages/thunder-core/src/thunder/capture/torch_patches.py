@@ -38,8 +38,10 @@ from thunder.capture.higher_order.flex_attention import flex_attention_traced, k
 from thunder.capture.higher_order.fully_sharded import (
     forward_ends,
     gather_parameters,
+    reshard,
     root_forward_begins,
     set_gradient_sync,
+    unshard,
 )
 from thunder.capture.higher_order.gradient_hooks import module_hook_class
 from thunder.capture.higher_order.scanning import scan_traced
@@ -206,6 +208,8 @@ def _fully_sharded() -> list[tuple[Any, str, Any]]:
         (classes.unit, "post_forward", lambda *args: forward_ends(_tracer(), *args)),
         (classes.unit, "_prefetch_unshard", lambda *args: None),
         (classes.module, "set_requires_gradient_sync", lambda *args, **kw: set_gradient_sync(_tracer(), *args, **kw)),
+        (classes.module, "unshard", lambda *args, **kwargs: unshard(_tracer(), *args, **kwargs)),
+        (classes.module, "reshard", lambda *args: reshard(_tracer(), *args)),
         *[(classes.module, name, functools.partial(_changed_by_hand, name)) for name in private.settings_of_sharded()],
     ]
     return [

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, ParamSpec, TypeVar
 
 import thunder.executors.built_in  # noqa: F401  (registers the built-in executors)
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, stays_an_error
+from thunder.capture.base.fallback import CompiledLater, ModuleFallback, RunsEagerly, stays_an_error
 from thunder.capture.base.substitutions import Substitutions, undone
 from thunder.capture.capture import Captured, capture, trace_function, trace_name
 from thunder.capture.higher_order.nested_jit import call_transformed
@@ -130,6 +130,8 @@ class Compiler:
             return hit(cached, args, kwargs)
         if foreign is not None:
             return self.eager_calls.run_replaced(foreign, args, kwargs)
+        if isinstance(found, CompiledLater):
+            return self.eager_calls.run_for_now(found, args, kwargs)
         if self._options.check_ranks and not self._ranks_are_checked and is_distributed():
             self._check_ranks(found)
         if isinstance(found, RunsEagerly):
@@ -283,6 +285,7 @@ class Compiler:
                     name=trace_name(self._fn) if self._options.own_name else "computation",
                     executors=executors,
                     independent=not self._autograd,
+                    may_run_eagerly=not self.eager_calls.must_compile,
                     around=[t.tracing for t in self._transforms],
                     dynamic=dynamic or None,
                     trusted=self._options.cache == "same input",

@@ -191,6 +191,7 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         guarded=guarded,
         prunes=prunes,
         result_dependencies=dependencies if any(bits != dependencies[0] for bits in dependencies) else [],
+        observed=any(op.sym.name == "prepare_reducer" for op in split.forward.bound_symbols),
         stages=_stages(split, program, prunes) if guarded else None,
         device=to_torch_device(split.wrt[0].device),
         retains=several,

@@ -19,7 +19,13 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import ModuleFallback, RunsEagerly, reason_to_run_eagerly, stays_an_error
+from thunder.capture.base.fallback import (
+    CompiledLater,
+    ModuleFallback,
+    RunsEagerly,
+    reason_to_run_eagerly,
+    stays_an_error,
+)
 from thunder.capture.base.modes import mode_around
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.reads.hooks import PROFILED, is_profiled
@@ -74,6 +80,7 @@ class EagerCalls:
         self._extra_state = extra_state
         self._jit = jit
         self._uncacheable_traces = 0  # in a row
+        self._postponed = 0  # calls in a row that a later call may compile
         self._uncacheable_line: SourceLine | None = None
         self._warned = False  # that it runs eagerly
         self._reasons: set[str] = set()  # of such warnings, shared with the programs of modules
@@ -272,6 +279,7 @@ class EagerCalls:
         """Record a trace, and the reason if it cannot be cached."""
         self._stats.uncacheable = uncacheable
         self._uncacheable_line = where
+        self._postponed = 0
         self._uncacheable_traces = 0 if uncacheable is None else self._uncacheable_traces + 1
 
     def check_is_cacheable(self) -> None:
@@ -291,6 +299,8 @@ class EagerCalls:
             raise TracingError(
                 f"{self._stats.name} is transformed as a whole, but {ended}. Move that call out of the function"
             ) from None
+        if isinstance(ended, CompiledLater):
+            return ended
         if self._options.sharp_edges == "error" and not ended.is_programs:
             if ended.error is not None:
                 raise ended.error
@@ -333,6 +343,15 @@ class EagerCalls:
             self._warn(f"{ended}", ended.where)
         release_frames(ended.error)
         return result
+
+    def run_for_now(self, ended: CompiledLater, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call eagerly whose program may be compiled in a later call."""
+        self._postponed += 1
+        if self._postponed > ended.most:
+            return self.run_untraced(ModuleFallback(f"{ended}, in {self._postponed} calls in a row"), args, kwargs)
+        self._stats.cache_misses -= 1
+        self._stats.fell_back(f"{ended}", ended.where)
+        return self.run_inside_transforms(_with_transforms_of_torch(self._fn), args, kwargs)
 
     def _cannot_be_compiled(self, ended: RunsEagerly) -> TracingError:
         where = at_line(ended.where, str(ended))

@@ -308,9 +308,9 @@ def fully_shard() -> FullyShard | None:
 
 
 def settings_of_sharded() -> list[str]:
-    """Return the methods of sharded modules that gather or reshard parameters, or change how units communicate."""
+    """Return the methods of sharded modules that change how units communicate."""
     names = vars(FullyShard().module)
-    return [n for n in names if (n.startswith("set_") and n not in _HARMLESS) or n in ("unshard", "reshard")]
+    return [n for n in names if n.startswith("set_") and n not in _HARMLESS]
 
 
 # The first is part of the program, and the others do not change what is computed.
@@ -325,14 +325,26 @@ def prepare_sharded_forward(state: Any) -> None:
     state._lazy_init()
 
 
-def shards_groups(state: Any) -> bool:
-    """Check whether modules under a sharded root were sharded in groups, which torch's hooks count in closures."""
-    return any(len(inner._modules) > 1 for inner in state._state_ctx.all_states)
-
-
 def end_sharded_forward(state: Any) -> None:
     """Reset the state that torch sets when the forward of a sharded module begins."""
     state._training_state = type(state._training_state).IDLE
+    state._modules_to_run_forward.clear()
+
+
+def in_sharded_forward(unit: Any) -> bool:
+    """Check whether the forward of modules that are sharded together has begun, and not all of them have run."""
+    states: Any = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"]
+    return bool(states._get_module_fsdp_state(unit.modules[0])._modules_to_run_forward)
+
+
+def is_initialized(module: Any) -> bool:
+    """Check whether torch has initialized the state of a sharded module, as its first forward does."""
+    return module._get_fsdp_state()._is_root is not None
+
+
+def unshard_handle() -> Any:
+    """Return what `unshard(async_op=True)` returns, with a `wait()` that does nothing."""
+    return sys.modules["torch.distributed.fsdp._fully_shard._fully_shard"].UnshardHandle()  # type: ignore[attr-defined]
 
 
 def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:
@@ -481,6 +493,16 @@ def reduced_parameters(ddp: Any) -> list[torch.Tensor] | None:
     facts = vars(ddp)["logger"]._get_ddp_logging_data().ints_map
     constructed = facts.get("num_parameter_tensors"), facts.get("total_parameter_size_bytes")
     return found if constructed == (len(found), size) else None
+
+
+def formed_buckets(ddp: Any) -> list[list[int]]:
+    """Return the buckets that DDP has formed after its first step: the positions of its trained parameters."""
+    ddp.logger.set_runtime_stats_and_log()
+    text = ddp.logger._get_ddp_logging_data().strs_map.get("rebuilt_per_bucket_param_indices")
+    if text:
+        return [[int(i) for i in bucket.split()] for bucket in text.split(",")]
+    position = {id(p): i for i, p in enumerate(p for p in ddp._module_parameters if p.requires_grad)}
+    return [[position[id(p)] for p in bucket.parameters()] for bucket in ddp.reducer._get_zeros_like_grad_buckets()]
 
 
 def buckets_of_gradients(ddp: Any, parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -8,6 +8,7 @@ mode is the specification: if the eager run raises an error too, this is the err
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import torch
@@ -24,8 +25,10 @@ from thunder.core.errors import (
 from thunder.core.state import SourceLine, state
 
 __all__ = [
+    "CompiledLater",
     "ModuleFallback",
     "RunsEagerly",
+    "compile_later",
     "fall_back",
     "is_torchs",
     "reason_to_run_eagerly",
@@ -55,9 +58,31 @@ class ModuleFallback(RunsEagerly):
         self.asked = asked
 
 
+class CompiledLater(RunsEagerly):
+    """Raised if this call has to run eagerly, and the next one may be compiled.
+
+    After `most` such calls in a row, the function is not traced any more.
+    """
+
+    def __init__(self, why: str, most: float = math.inf) -> None:
+        super().__init__(why)
+        self.most = most
+
+
 def fall_back(why: str, *, asked: bool = False) -> NoReturn:
     """End the trace. If user code catches the exception, the program still falls back and is not compiled."""
-    reason = ModuleFallback(why, asked=asked)
+    _end(ModuleFallback(why, asked=asked))
+
+
+def compile_later(tracer: Any, why: str, most: float = math.inf) -> NoReturn:
+    """End the trace. This call runs eagerly, without a warning, and the next one is traced again.
+
+    A function that a transform changes falls back instead. So does one after `most` such calls in a row.
+    """
+    _end(CompiledLater(why, most) if tracer.communication.may_wait else ModuleFallback(why))
+
+
+def _end(reason: RunsEagerly) -> NoReturn:
     reason.where = user_line()
     tracer: Any = state.frontend
     if hasattr(tracer, "partly_eager"):

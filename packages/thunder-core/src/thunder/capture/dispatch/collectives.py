@@ -148,8 +148,6 @@ def finish_collectives(tracer: Tracer) -> None:
     """Wait for values in flight at the end of the program, because nothing outside of it can wait for them."""
     if tracer.communication.works:
         fall_back("the program starts a collective and does not wait for it")
-    if any(replica.expects_gradients for replica in tracer.communication.replicas):
-        fall_back("the program calls a DistributedDataParallel module, and leaves backward() to its caller")
     if tracer.communication.groups:
         _refuse_early_reads(tracer)
     _refuse_unused_parameters(tracer)
@@ -166,6 +164,8 @@ def finish_collectives(tracer: Tracer) -> None:
 
 def _refuse_unused_parameters(tracer: Tracer) -> None:
     """Fall back if a parameter of a sharded module gets no gradient: torch leaves it out of the reduction."""
+    if tracer.communication.whole:
+        fall_back("the program calls unshard() of a sharded module (fully_shard), and leaves its parameters whole")
     if not tracer.communication.units or not torch.is_grad_enabled():
         return
     through = [op for op in tracer.trace.bound_symbols if OpTags.NON_DIFFERENTIABLE not in op.sym.tags]

@@ -14,6 +14,7 @@ An operation without a rule runs on replicated operands, and `thunder.explain` r
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -226,6 +227,8 @@ def _moved(tracer: Tracer, local: Any, old: Placement, new: Placement, group: An
         return tracer.call_symbol(redistribution.split_sum, (local, group), {})
     if new.op == "avg":  # type: ignore[union-attr]
         return local
+    if new.op.startswith(NORM):  # type: ignore[union-attr]
+        return local / math.pow(group.size, 1 / float(new.op.removeprefix(NORM)))  # type: ignore[union-attr]
     return fall_back(f"the program distributes a DTensor as {new}")
 
 

@@ -71,6 +71,8 @@ def placements_for(
         everywhere = all(isinstance(p, Partial) for p in given)
         if len(ops) == 1 and everywhere and (rule.moves or ops == {rule.reduction} & {"max", "min"}):
             return Plan(list(given), [partial[0]] * len(rule.results))
+        if len(ops) == 1 and rule.moves and partial[0].op.startswith(NORM):
+            return Plan([partial[0]] * len(given), [partial[0]] * len(rule.results))  # as torch stacks norms
         if len(ops) == 1 and ops <= {"sum", "avg"}:
             if rule.linear == "each" and len(partial) == 1:
                 return Plan(list(given), [partial[0]] * len(rule.results))

@@ -7,8 +7,8 @@ its first step, so that the sums have the same bits. As in DDP, they depend on t
 in the first step of the first rank, and it is the accumulated `.grad` that is averaged, and only if the forward did not
 run under `no_sync()`.
 
-A program that calls DDP and leaves `backward()` to its caller falls back: then DDP itself reduces the gradients that
-the compiled module inside returns.
+If the program leaves `backward()` to its caller, DDP itself reduces the gradients that the backward program returns.
+The program only prepares it (`runtime/replicas.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import compile_later, fall_back
+from thunder.capture.base.sources import Root
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.collectives import check_scope, start, wait
 from thunder.capture.dispatch.writing import assign
@@ -32,20 +33,25 @@ from thunder.capture.tensors.layout import memory_order
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
 from thunder.core.groups import UNITS, Group
+from thunder.core.symbol import OpTags
+from thunder.executors.pythonex import ex as python_executor
+from thunder.runtime import replicas
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
-__all__ = ["data_parallel_forward", "reduce_gradients"]
+__all__ = ["check_reductions", "data_parallel_forward", "leave_reduction_to_torch", "reduce_gradients"]
+
+_FUNCTIONS = Root(replicas, title="thunder.runtime.replicas")  # that prologues call
 
 
 def data_parallel_forward(tracer: Tracer, ddp: Any, *inputs: Any, **kwargs: Any) -> Any:
     """Run the forward of a `DistributedDataParallel` module in a traced program."""
-    reason = _why_not(tracer, ddp, (inputs, kwargs))
-    if reason is not None:
-        fall_back(f"the program calls a DistributedDataParallel module {reason}")
+    _refuse(_why_not(tracer, ddp, (inputs, kwargs)))
     check_scope(tracer, "the forward of a DistributedDataParallel module")
     replica = _replica_of(tracer, ddp)
     synchronizes = torch.is_grad_enabled() and ddp.require_backward_grad_sync
+    if torch.is_grad_enabled():
+        _prepare(tracer, replica, synchronizes)
     if ddp.require_forward_param_sync and private.broadcasts_buffers(ddp):
         _broadcast_buffers(tracer, ddp, replica)
     output = ddp.module(*inputs, **kwargs)
@@ -55,17 +61,34 @@ def data_parallel_forward(tracer: Tracer, ddp: Any, *inputs: Any, **kwargs: Any)
     return output
 
 
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        fall_back(f"the program calls a DistributedDataParallel module {reason}")
+
+
 def _why_not(tracer: Tracer, ddp: Any, inputs: Any) -> str | None:
-    """Return what a trace does not support about a module or its inputs, or None."""
+    """Return what a trace does not support about a module's forward or its inputs, or None."""
     reasons = [
-        ("with communication hooks", bool(ddp._comm_hooks) or hasattr(ddp, "buffer_hook")),
+        ("with communication hooks on its buffers", hasattr(ddp, "buffer_hook")),
         ("with mixed precision", getattr(ddp, "mixed_precision", None) is not None),
         ("with static_graph=True", ddp.static_graph),
         ("with the Python reducer", getattr(ddp, "_use_python_reducer", False)),
         ("with delay_all_reduce_named_params", getattr(ddp, "_delay_all_reduce_all_params", False)),
         ("in a join context", ddp._join_config.enable),
+        ("in a transform or a checkpointed region", bool(tracer.parts) or len(tracer.trace.scopes) > 1),
+    ]
+    found = next((reason for reason, holds in reasons if holds), None)
+    device = torch.device(ddp.device_type, ddp.device_ids[0]) if ddp.device_ids else None
+    if found is None and device is not None and any(x.device != device for x in _tensors(inputs)):
+        return "whose inputs it moves to another device"
+    return found
+
+
+def _why_not_reduced(tracer: Tracer, ddp: Any) -> str | None:
+    """Return what a trace does not support about the reduction of a module's gradients, or None."""
+    reasons = [
+        ("with communication hooks", bool(ddp._comm_hooks)),
         ("that runs optimizers in backward", bool(getattr(ddp, "_optimizers_in_backward", ()))),
-        ("in a transform", bool(tracer.parts)),
         ("whose parameters were replaced or added afterwards", not private.named_as_constructed(ddp)),
     ]
     found = next((reason for reason, holds in reasons if holds), None)
@@ -74,10 +97,65 @@ def _why_not(tracer: Tracer, ddp: Any, inputs: Any) -> str | None:
     with tracer.recording():
         if private.has_builtin_hook(ddp):
             return "with communication hooks"
-    device = torch.device(ddp.device_type, ddp.device_ids[0]) if ddp.device_ids else None
-    if device is not None and any(x.device != device for x in _tensors(inputs)):
-        return "whose inputs it moves to another device"
+        if private.reduced_parameters(ddp) is None:
+            return "with parameters (un)frozen afterwards"
     return None
+
+
+def _prepare(tracer: Tracer, replica: Replica, synchronizes: bool) -> None:
+    """Record that the reducer of a module is prepared for a forward, unless the program itself reduces gradients."""
+    with tracer.recording():
+        prepare_reducer(replicas.number_of(replica.module), synchronizes)
+        replica.preparations.append(tracer.trace.scopes[0][-1])
+
+
+prepare_reducer = python_executor.register_operator(
+    "prepare_reducer", meta=lambda number, synchronizes: None, fn=replicas.prepare_reducer,
+    tags=(OpTags.SIDE_EFFECT, OpTags.NON_DIFFERENTIABLE),
+)  # fmt: skip
+
+
+def leave_reduction_to_torch(tracer: Tracer) -> None:
+    """Guard the modules whose gradients torch reduces in a `backward()` that the program leaves to its caller."""
+    for replica in tracer.communication.replicas:
+        if replica.expects_gradients and replica.module.find_unused_parameters:
+            _refuse("with find_unused_parameters=True, and leaves backward() to its caller")
+        if not replica.preparations:
+            continue
+        reached = tracer.recorder.reached.get(id(replica.module))
+        if reached is None:
+            _refuse("that no path from the function leads to, and leaves backward() to its caller")
+        with tracer.recording():
+            number = replicas.number_of(replica.module)
+            tracer.recorder.value(_FUNCTIONS.attr("number_of").call((reached.source,)), number)
+
+
+def check_reductions(tracer: Tracer) -> None:
+    """End the trace of a `backward()` whose gradients it cannot reduce, or cannot reduce yet.
+
+    DDP forms its final buckets in its second step, from the order of gradients in the first, in a collective of its
+    own. Until then steps run eagerly, so that a rank that runs eagerly always pairs with compiled ones.
+    """
+    for replica in tracer.communication.replicas:
+        if not replica.preparations:
+            continue
+        if replica.expects_gradients:
+            _refuse(_why_not_reduced(tracer, replica.module))
+        if _forms_buckets_later(replica) and tracer.communication.may_wait:
+            compile_later(tracer, "DistributedDataParallel forms its buckets in its first two steps")
+
+
+def _forms_buckets_later(replica: Replica) -> bool:
+    """Check whether a module has not formed its final buckets yet, which depends on no rank's program."""
+    alone = replica.group.size == 1 or torch.distributed.get_backend() == "fake"
+    return not (alone or replica.module.find_unused_parameters or replica.module._has_rebuilt_buckets)
+
+
+def _reduce_here(tracer: Tracer, replica: Replica) -> None:
+    """Remove the preparations for a `backward()` of the caller, because the program calls it."""
+    operations = tracer.trace.scopes[0]
+    operations[:] = [op for op in operations if not any(op is x for x in replica.preparations)]
+    replica.preparations.clear()
 
 
 def _tensors(x: Any) -> list[Any]:
@@ -91,12 +169,9 @@ def _replica_of(tracer: Tracer, ddp: Any) -> Replica:
     known = next((r for r in tracer.communication.replicas if r.module is ddp), None)
     if known is not None:
         return known
-    ranks = ddp.process_group
+    group = ddp.process_group
     with tracer.recording():
-        parameters = private.reduced_parameters(ddp)
-        if parameters is None:
-            fall_back("the program calls a DistributedDataParallel module with parameters (un)frozen afterwards")
-        replica = Replica(ddp, group_named(ranks), parameters)
+        replica = Replica(ddp, group_named(group))
     tracer.communication.replicas.append(replica)
     return replica
 
@@ -142,23 +217,31 @@ def reduce_gradients(tracer: Tracer, leaves: Sequence[Handle], gradient_of: Call
 
     `leaves` are the tensors to which `backward()` has just added gradients, in the order of the additions.
     """
+    known = {id(x.handle): x.tensor for x in tracer.inputs}
     for replica in tracer.communication.replicas:
-        known = {id(x.handle): x.tensor for x in tracer.inputs}
-        ready = [leaf for leaf in leaves if any(known.get(id(leaf)) is p for p in replica.parameters)]
-        if not replica.expects_gradients or not ready:
+        with tracer.recording():
+            trained = [p for p in replica.module._module_parameters if p.requires_grad]
+        ready = [leaf for leaf in leaves if any(known.get(id(leaf)) is p for p in trained)]
+        if not ready:
             continue
-        if len(ready) < len(replica.parameters):
+        _reduce_here(tracer, replica)
+        if not replica.expects_gradients:
+            continue
+        if len(ready) < len(trained):
             fall_back(
-                f"{len(replica.parameters) - len(ready)} parameters of a DistributedDataParallel module get no "
-                "gradient in backward()"
+                f"{len(trained) - len(ready)} parameters of a DistributedDataParallel module get no gradient in "
+                "backward()"
             )
         replica.expects_gradients = False
-        _reduce(tracer, replica, [known[id(leaf)] for leaf in ready], gradient_of)
+        _reduce(tracer, replica, trained, [known[id(leaf)] for leaf in ready], gradient_of)
 
 
-def _reduce(tracer: Tracer, replica: Replica, ready: Sequence[Any], gradient_of: Callable[[Handle], Any]) -> None:
+def _reduce(
+    tracer: Tracer, replica: Replica, parameters: Sequence[Any], ready: Sequence[Any],
+    gradient_of: Callable[[Handle], Any],
+) -> None:  # fmt: skip
     with tracer.recording():
-        buckets = private.buckets_of_gradients(replica.module, _in_common_order(replica, ready))
+        buckets = _buckets(replica, parameters, ready)
 
     def all_reduce(flat: Any) -> Any:
         return _start_bucket(tracer, prims.all_reduce, flat, "sum", replica.group)
@@ -167,8 +250,15 @@ def _reduce(tracer: Tracer, replica: Replica, ready: Sequence[Any], gradient_of:
         gradients = [[_in_bucket(tracer, p, gradient_of(tracer.handle_of(p))) for p in bucket] for bucket in buckets]
         _exchange(tracer, gradients, all_reduce, factor=1 / replica.group.size)
         if replica.module.find_unused_parameters:  # other ranks may run DDP eagerly, which counts the uses
-            used = torch.ones(len(replica.parameters), dtype=torch.int32, device=replica.parameters[0].device)
+            used = torch.ones(len(parameters), dtype=torch.int32, device=parameters[0].device)
             wait(tracer, all_reduce(tracer.handle_of(used)))
+
+
+def _buckets(replica: Replica, parameters: Sequence[Any], ready: Sequence[Any]) -> list[list[Any]]:
+    """Return the buckets of a module's reducer, or those that it would form if this was its first step."""
+    if replica.module._has_rebuilt_buckets:
+        return [[parameters[i] for i in bucket] for bucket in private.formed_buckets(replica.module)]
+    return private.buckets_of_gradients(replica.module, _in_common_order(replica, parameters, ready))
 
 
 # For each module the order in which gradients become ready, as the indices of parameters. It is the same on all ranks.
@@ -177,15 +267,15 @@ _exchanges: Counter[str] = Counter()  # by the name of the group
 _TIMEOUT = datetime.timedelta(seconds=300)
 
 
-def _in_common_order(replica: Replica, ready: Sequence[Any]) -> list[Any]:
+def _in_common_order(replica: Replica, parameters: Sequence[Any], ready: Sequence[Any]) -> Sequence[Any]:
     """Return the parameters in an order on which all ranks agree, also if they trace other programs later."""
     if replica.module.find_unused_parameters:
-        return replica.parameters
+        return parameters
     order = _ORDERS.get(replica.module)
     if order is None:
-        index = {id(p): i for i, p in enumerate(replica.parameters)}
+        index = {id(p): i for i, p in enumerate(parameters)}
         order = _ORDERS[replica.module] = _of_first_rank(replica.group, [index[id(p)] for p in ready])
-    return [replica.parameters[i] for i in order]
+    return [parameters[i] for i in order]
 
 
 def _of_first_rank(group: Group, order: list[int]) -> list[int]:

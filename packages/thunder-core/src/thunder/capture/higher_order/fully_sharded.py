@@ -17,11 +17,11 @@ A shard is an input of the program: `to_local()` of the parameter, whose gradien
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from thunder.capture.base.fallback import fall_back
+from thunder.capture.base.fallback import compile_later, fall_back
 from thunder.capture.base.snapshots import Write
 from thunder.capture.base.sources import Root, Source
 from thunder.capture.base.tracing_mode import TracingMode
@@ -41,7 +41,7 @@ from thunder.torch.collectives import group_named
 
 __all__ = [
     "accumulate_whole", "finish_backward", "forward_ends", "gather_parameters", "held_units",
-    "leave_backward_to_caller", "root_forward_begins", "set_gradient_sync", "writes_to_units",
+    "leave_backward_to_caller", "reshard", "root_forward_begins", "set_gradient_sync", "unshard", "writes_to_units",
 ]  # fmt: skip
 
 
@@ -70,8 +70,6 @@ def root_forward_begins(tracer: Tracer, state: Any, module: Any, args: Any, kwar
     tracer.undo_later(private.end_sharded_forward, state)  # also if the trace ends before the forward does
     with tracer.recording():
         private.prepare_sharded_forward(state)
-        if private.shards_groups(state):
-            fall_back("the program calls modules that one call of fully_shard shards together")
     device = torch.device(state._device)
     if device.type != "cpu" and any(x.device.type != device.type for x in _tensors((args, kwargs))):
         fall_back("the program calls a sharded module (fully_shard) whose inputs it moves to another device")
@@ -85,20 +83,50 @@ def _tensors(x: Any) -> list[Any]:
     return [tensor for item in items for tensor in _tensors(item)]
 
 
+def unshard(tracer: Tracer, module: Any, async_op: bool = False) -> Any:
+    """Replace the method of sharded modules that gathers parameters before their forward."""
+    if not private.is_initialized(module):
+        compile_later(tracer, "the program calls unshard() before the first forward of a sharded module (fully_shard)")
+    for unit in shards.units_of(module):
+        gather_parameters(tracer, unit, module, (), {})
+        tracer.communication.whole[id(unit)] = unit
+    return private.unshard_handle() if async_op else None
+
+
+def reshard(tracer: Tracer, module: Any) -> None:
+    """Replace the method of sharded modules that lets them see the shards again."""
+    for i, unit in enumerate(shards.units_of(module)):
+        if id(module) not in tracer.recorder.reached:
+            fall_back("the program calls reshard() of a module to which no path leads")
+        if unit._sharded_state.name != "SHARDED":
+            _run_on_whole_parameters(tracer)
+        with tracer.recording():
+            source = _unit_source(tracer, module, i).attr("_sharded_state").attr("name")
+            tracer.recorder.value(source, unit._sharded_state.name)
+        tracer.communication.whole.pop(id(unit), None)
+        show_shards(tracer, unit)
+
+
+def _run_on_whole_parameters(tracer: Tracer) -> NoReturn:
+    """Run a call eagerly if a unit has gathered its parameters before: eager mode does not gather them again."""
+    compile_later(tracer, "the parameters of a sharded module (fully_shard) are not sharded at the moment", most=3)
+
+
 def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """Record the gather of a unit's parameters, unless it is known, and let its modules see them."""
+    tracer.communication.whole.pop(id(unit), None)
     grad = torch.is_grad_enabled()
-    units = tracer.communication.units
     # Gradients of all forwards before a backward are reduced together.
-    known = next((x for x in units if x.unit is unit and (x.differentiable or not grad)), None)
+    known = next((x for x in tracer.communication.units if x.unit is unit and (x.differentiable or not grad)), None)
     if known is None or not _is_current(tracer, known):
         known = _gathered(tracer, unit, module, grad)
-        units.append(known)
+        tracer.communication.units.append(known)
     with tracer.recording():
         for p, handle in zip(unit.fsdp_params, known.shown):
             for owner, name in private.holders_of_parameter(p):
-                before = owner._parameters[name]
-                if before is not handle:
+                if owner._parameters[name] is not handle:
+                    tracer.recorder.withdraw((owner._parameters, name))  # what an earlier forward has gathered
+                    before = owner._parameters[name]
                     tracer.recorder.substitute((owner._parameters, name), before, handle)
     return args, kwargs
 
@@ -109,8 +137,13 @@ def _is_current(tracer: Tracer, known: Unit) -> bool:
         return True
     if known.unit.post_forward_mesh_info is None or known.differentiable:
         fall_back("the program writes to sharded parameters (fully_shard) between forward and backward")
-    tracer.communication.units.remove(known)
+    _forget(tracer, known)
     return False
+
+
+def _forget(tracer: Tracer, known: Unit) -> None:
+    """Remove a unit by identity: tuples of handles that are compared would become operations."""
+    tracer.communication.units = [x for x in tracer.communication.units if x is not known]
 
 
 def _versions(tracer: Tracer, unit: Any) -> list[int]:
@@ -205,7 +238,7 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
     if any(name in values for name in tracer.communication.reduced):
         fall_back("the program calls backward() twice through a forward of a sharded module (fully_shard)")
     for known in list(tracer.communication.units):
-        _refuse_writes(known)
+        _refuse_incomplete(known)
         show_shards(tracer, known.unit)
         reached = [name for name in known.trained if name in values]
         if not reached:
@@ -215,12 +248,17 @@ def finish_backward(tracer: Tracer, values: Container[str]) -> None:
                 f"{len(known.trained) - len(reached)} parameters of a sharded module (fully_shard) get no gradient in "
                 "backward()"
             )
-        tracer.communication.units.remove(known)
+        _forget(tracer, known)
         tracer.communication.reduced.update(reached)
 
 
-def _refuse_writes(known: Unit) -> None:
-    """Fall back if the program writes to a whole parameter: torch forgets the write when it reshards."""
+def _refuse_incomplete(known: Unit) -> None:
+    """Fall back if modules of a group have not run, or the program writes to a whole parameter.
+
+    torch completes the forward of the group elsewhere, and forgets the write when it reshards.
+    """
+    if private.in_sharded_forward(known.unit):
+        fall_back("the program calls some, but not all modules that one call of fully_shard shards together")
     if any(handle._storage.written for handle in known.whole):
         fall_back("the program writes to a parameter of a sharded module (fully_shard) in its forward")
 
@@ -228,7 +266,7 @@ def _refuse_writes(known: Unit) -> None:
 def leave_backward_to_caller(tracer: Tracer) -> None:
     """Fall back if a caller's `backward()` would not do with gradients what the forward has prepared."""
     for known in tracer.communication.units:
-        _refuse_writes(known)
+        _refuse_incomplete(known)
         if known.trained and known.reduces is not _reduces(tracer, known.unit):
             fall_back(
                 "the program calls set_requires_gradient_sync after the forward of a sharded module (fully_shard), and "
@@ -285,10 +323,11 @@ def _why_not(tracer: Tracer, unit: Any, module: Any) -> str | None:
         return "that no path from the function leads to"
     sharding, settings, classes, meshes, parameters, _ = shards.plan_of_unit(module, i)
     known, sharded = dict(settings), classes[3] in ("FSDPMeshInfo", "HSDPMeshInfo")
+    if sharding != "SHARDED" or known["_all_gather_result"]:
+        _run_on_whole_parameters(tracer)
     reasons = [
         ("whose parameters are not sharded", not sharded),
         ("in a transform", bool(tracer.parts)),
-        ("whose parameters are not sharded at the moment", sharding != "SHARDED" or known["_all_gather_result"]),
         ("whose parameters have been replaced", not all(p[6] for p in parameters)),
         ("with gradients that are not reduced yet", known["_partial_reduce_output"] or any(p[7] for p in parameters)),
         ("that does not reduce its gradients among replicas", known["all_reduce_grads"] is not known["reduce_grads"]),

@@ -21,7 +21,7 @@ from thunder.capture.base.sources import Attr
 from thunder.capture.base.user_lines import line_of_user
 from thunder.capture.dispatch.dtensors import dtensor, local_tensor
 from thunder.capture.dispatch.registry import handles, handles_property
-from thunder.capture.higher_order.data_parallel import reduce_gradients
+from thunder.capture.higher_order.data_parallel import check_reductions, reduce_gradients
 from thunder.capture.higher_order.fully_sharded import accumulate_whole, finish_backward, held_units
 from thunder.capture.higher_order.inner_gradients import differentiated, flowing_gradients
 from thunder.capture.tensors import aliasing
@@ -109,6 +109,7 @@ def _accumulate(
         fall_back("the program calls backward(create_graph=True)")
     if tracer.undo_later is None or tracer.parts or tracer.backwards or len(tracer.trace.scopes) > 1:
         fall_back("the program calls backward() in a function that is transformed, or in a part of the program")
+    check_reductions(tracer)
     flowing = flowing_gradients(tracer, outputs, cotangents)
     path = gradient_path(tracer.trace.bound_symbols, [value.name for value, _ in flowing])
     leaves = [leaf for leaf in _leaves(tracer) if leaf[1].name in path.values]

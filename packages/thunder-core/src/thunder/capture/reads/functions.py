@@ -55,8 +55,9 @@ from thunder.runtime import settings
 __all__ = ["CodeReads", "attention_kernels_source"]
 
 _CHECKS_OF_ABCS = frozenset({"_abc_instancecheck", "_abc_subclasscheck"})
-# Variables of the standard library that contain the objects which are being printed.
-_OF_PRINTING = frozenset({"repr_running"})
+# Variables of libraries whose content is the same before and after a program: the objects that are being printed, and
+# the modules of a group (`fully_shard([a, b])`) that have not run yet in this forward, with those of the group.
+_NOT_READ = frozenset({"repr_running", "modules_to_run", "modules_set"})
 _BUILTINS = Root(builtins, "builtins")
 # Functions of the standard library that read the attributes of a function.
 _INSPECTING = frozenset(
@@ -160,7 +161,7 @@ class CodeReads:
             if id(cell) not in self._cells:
                 self._cells.add(id(cell))
                 recorder.register(inner, cell, [CellSnapshot(inner, cell, before)])
-            if name in _OF_PRINTING and is_library(fn.__code__.co_filename):
+            if name in _NOT_READ and is_library(fn.__code__.co_filename):
                 continue
             variable = inner.to(CellContents, name)
             found = recorder.reached[id(cell)].snapshots[0].before if id(cell) in recorder.reached else before

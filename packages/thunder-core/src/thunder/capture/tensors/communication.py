@@ -19,11 +19,11 @@ __all__ = ["Communication", "Replica", "Shard", "Unit", "Waiting"]
 class Replica:
     """A `DistributedDataParallel` module that the program calls."""
 
-    def __init__(self, module: Any, group: Group, parameters: list[Any]):
+    def __init__(self, module: Any, group: Group):
         self.module = module
         self.group = group
-        self.parameters = parameters  # those whose gradients are averaged
         self.expects_gradients = False  # whether the next backward averages them
+        self.preparations: list[Any] = []  # operations for a backward that the program leaves to its caller
 
 
 class Unit(NamedTuple):
@@ -60,11 +60,13 @@ class Communication:
     """The process groups of the program, and the collectives that it has started and not waited for."""
 
     def __init__(self) -> None:
+        self.may_wait = True  # whether first calls may run eagerly, because no transform changes the results
         self.groups: dict[str, Group] = {}  # by name
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
         self.units: list[Unit] = []
+        self.whole: dict[int, Any] = {}  # units that `unshard()` has gathered before their forward, by id
         self.reduced: set[str] = set()  # the names of whole parameters whose gradients a backward has computed
         self.shards: dict[int, Shard] = {}  # by id of the sharded parameter
         self.syncs: dict[int, tuple[Any, Any, bool]] = {}  # units, sources, and whether they reduce now, by id
@@ -78,7 +80,7 @@ class Communication:
 
     def release(self) -> None:
         """Release the handles."""
-        self.units, self.receivers, self.shards, self.waiting, self.syncs = [], {}, {}, {}, {}
+        self.units, self.receivers, self.shards, self.waiting, self.syncs, self.whole = [], {}, {}, {}, {}, {}
 
     def check_reads(self, handles: Iterable[Handle]) -> None:
         """Fall back if the program reads tensors that collectives in flight write."""

@@ -37,6 +37,7 @@ class NodeLayout(NamedTuple):
     guarded: bool  # whether guards ensure that each of `wanted` requires grad
     prunes: bool  # whether to find out which gradients autograd wants
     result_dependencies: list[int]  # for each gradient, the results that depend on its input, as bits; empty if all
+    observed: bool  # whether hooks in C++, of DistributedDataParallel, observe gradients of None
     stages: list[list[int]] | None  # of a staged backward: the gradients that each stage computes
     device: Any  # of the first of `wanted`
     retains: bool  # whether a pass with some of the gradients retains saved tensors for later passes

@@ -272,7 +272,7 @@ def _routed(d: Programs, program: Callable[..., Any], apply: Callable[..., Any])
 
     def run(*inputs: Any) -> Any:
         # The hooks of DistributedDataParallel on gradients of parameters are in C++, where nobody sees them.
-        observed = in_data_parallel() or any(observes_gradient(inputs[i]) for i in routing.partial)
+        observed = layout.observed or in_data_parallel() or any(observes_gradient(inputs[i]) for i in routing.partial)
         if not observed or not torch.is_grad_enabled():
             return apply(*inputs)
         if function_transform_active():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merged collectives on two processes: the bits of eager mode, and errors where ranks do not merge alike."""
+"""Two processes: the bits of eager mode with merged collectives, and errors where ranks do not decide alike."""
 
 from __future__ import annotations
 
@@ -55,3 +55,30 @@ def test_nothing_is_merged_after_a_rank_ran_eagerly(found: list[dict[str, Any]])
     for report in found:
         assert report["eager_first"] == ""
         assert report["sum"] == [9.0] * 3
+
+
+@pytest.fixture(scope="module")
+def with_eager_calls(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return reports("ranks_eager.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+def test_all_ranks_may_run_a_sharded_call_eagerly(with_eager_calls: list[dict[str, Any]]) -> None:
+    for report in with_eager_calls:
+        assert report["together"]["found"] is True, report
+
+
+def test_a_rank_that_compiles_follows_one_that_cannot(with_eager_calls: list[dict[str, Any]]) -> None:
+    reasons = [report["follows"]["reason"] for report in with_eager_calls]
+    assert [report["follows"]["found"] for report in with_eager_calls] == [True, True], with_eager_calls
+    assert "manual_seed" in reasons[0] and reasons[1].startswith("rank 0 cannot compile it")
+
+
+@pytest.mark.parametrize(("name", "eager"), [("alone", 1), ("alone with DTensors", 0)])
+def test_a_rank_that_falls_back_alone_is_an_error(
+    with_eager_calls: list[dict[str, Any]], name: str, eager: int
+) -> None:
+    """The other rank waits in a collective, until the timeout of the group."""
+    assert re.search("(?i)timed out|timeout|closed", with_eager_calls[1 - eager][name]["found"])
+    error = with_eager_calls[eager][name]["found"]
+    assert error.startswith("RankMismatchError: thunder.jit(alone")
+    assert "manual_seed" in error and f"and not on rank {1 - eager} within 0.9 s" in error

@@ -50,7 +50,7 @@ from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import compile_trace, graph_transforms
-from thunder.frontend.rank_agreement import agree_on_buckets
+from thunder.frontend.rank_agreement import agree_on_buckets, follow_eager_ranks
 from thunder.frontend.record import record_program
 from thunder.frontend.restarts import Restarts
 from thunder.frontend.saving import Saving
@@ -186,6 +186,9 @@ class Compiler:
             return self.eager_calls.reason(error)
         finally:
             self._stats.compile_time += perf_counter() - start
+        elsewhere = follow_eager_ranks(self._name, captured.ranks_in_own_order)
+        if elsewhere is not None:
+            return self.eager_calls.reason(elsewhere)
         self._check_marks(captured)
         _record(self._stats, specialization, perf_counter() - start, observed=len(observed))
         self._stats.last = specialization

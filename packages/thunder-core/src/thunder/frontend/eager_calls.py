@@ -38,7 +38,7 @@ from thunder.frontend.explain import counted
 from thunder.frontend.failures import Failure, failed_before_effects
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
-from thunder.frontend.rank_agreement import refuse_eager_calls
+from thunder.frontend.rank_agreement import agree_on_eager_call, refuse_eager_calls
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath, imposed
@@ -116,8 +116,18 @@ class EagerCalls:
         if self._options.check_ranks:
             stop_comparing(self._stats.name)
         if self._options.bucketing != "never":
-            stats = self._stats
-            refuse_eager_calls(stats.name, stats.eager or stats.partly_eager or stats.uncacheable)
+            refuse_eager_calls(self._stats.name, self._reason_of_stats)
+        self._agree()
+
+    def _agree(self, reason: str | None = None) -> None:
+        """Wait for ranks that have compiled the function, until they run this call eagerly, too."""
+        stats = self._stats
+        always = stats.eager is not None or stats.per_module is not None
+        agree_on_eager_call(stats.name, reason or self._reason_of_stats, always=always)
+
+    @property
+    def _reason_of_stats(self) -> str | None:
+        return self._stats.eager or self._stats.partly_eager or self._stats.uncacheable
 
     def run_inside_transforms(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `fn` in the contexts in which transforms trace it."""
@@ -351,6 +361,7 @@ class EagerCalls:
             return self.run_untraced(ModuleFallback(f"{ended}, in {self._postponed} calls in a row"), args, kwargs)
         self._stats.cache_misses -= 1
         self._stats.fell_back(f"{ended}", ended.where)
+        self._agree(f"{ended}")
         return self.run_inside_transforms(_with_transforms_of_torch(self._fn), args, kwargs)
 
     def _cannot_be_compiled(self, ended: RunsEagerly) -> TracingError:

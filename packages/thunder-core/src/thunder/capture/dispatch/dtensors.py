@@ -120,6 +120,7 @@ def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
     It is an input, too, except for tensors that require grad in the program of a module: there an operation of the
     outermost scope takes the local tensor, so that the whole program may read it.
     """
+    tracer.communication.in_own_order = True
     shard = tracer.communication.shards.get(id(lifted.tensor))
     if shard is not None:
         return shard.local
@@ -146,6 +147,7 @@ def _of_input(tracer: Tracer, lifted: Lifted, layout: Layout) -> Handle:
 
 def dtensor(tracer: Tracer, local: Handle, layout: Layout) -> Handle:
     """Return the handle of the DTensor with a local tensor."""
+    tracer.communication.in_own_order = True
     with tracer.recording():
         for group in layout.mesh.groups:
             note_group(tracer, group)

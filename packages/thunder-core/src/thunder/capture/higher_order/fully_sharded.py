@@ -121,6 +121,7 @@ def gather_parameters(tracer: Tracer, unit: Any, module: Any, args: Any, kwargs:
     if known is None or not _is_current(tracer, known):
         known = _gathered(tracer, unit, module, grad)
         tracer.communication.units.append(known)
+        tracer.communication.in_own_order = True
     with tracer.recording():
         for p, handle in zip(unit.fsdp_params, known.shown):
             for owner, name in private.holders_of_parameter(p):

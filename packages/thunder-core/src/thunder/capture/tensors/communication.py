@@ -62,6 +62,7 @@ class Communication:
     def __init__(self) -> None:
         self.may_wait = True  # whether first calls may run eagerly, because no transform changes the results
         self.groups: dict[str, Group] = {}  # by name
+        self.in_own_order = False  # whether collectives have another order than in eager mode, or other kinds
         self.in_flight: dict[str, bool] = {}  # results that nothing has waited for; True if they get no gradient
         self.works: list[Any] = []  # works that nothing has waited for
         self.replicas: list[Replica] = []
@@ -77,6 +78,11 @@ class Communication:
         self.read_only: list[tuple[Any, str]] = []  # memory that must not be written, with reasons
         # Replicated values as operations read them whose results differ between ranks, by name, group and scope.
         self.varying: dict[tuple[str, str, int], TensorProxy] = {}
+
+    @property
+    def ranks_in_own_order(self) -> list[int]:
+        """The ranks of all groups if collectives have another order than in eager mode; none otherwise."""
+        return sorted({r for group in self.groups.values() for r in group.ranks} if self.in_own_order else ())
 
     def release(self) -> None:
         """Release the handles."""

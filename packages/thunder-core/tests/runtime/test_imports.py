@@ -81,7 +81,7 @@ class Loaded(AutogradProgram):
 layout = NodeLayout(
     single=True, plain=False, built="t", constants=[], flat="o", flat_natively="o", hidden=[], count=1, returned=1,
     tensors=[0, 1, 2, 3, 4], numbers=[], saved_outputs=[], arriving=[0], non_differentiable=[], gradient_of=[0, 1],
-    wanted=[0, 1], edges=[0, 1], guarded=True, prunes=False, result_dependencies=[], stages=None,
+    wanted=[0, 1], edges=[0, 1], guarded=True, prunes=False, result_dependencies=[], observed=False, stages=None,
     device=torch.device("cpu"), retains=False,
 )
 program = Loaded(layout, namespace["computation"])

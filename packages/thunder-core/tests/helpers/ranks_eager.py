@@ -77,13 +77,22 @@ def outcome(name: str, untraceable: list[bool], kind: str = "sharded", before: C
     return {"found": found, "reason": stats.partly_eager or stats.eager, "misses": thunder.cache_misses(jitted)}
 
 
+def follows_nobody(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+follows_nobody.__qualname__ = follows_nobody.__name__ = "follows"
+
+
 def run(rank: int, size: int) -> dict[str, Any]:
     rank_agreement.timeout_of_group = lambda: 1.0  # type: ignore[assignment]
     store = distributed_c10d._get_default_store()
 
+    thunder.jit(follows_nobody)(torch.ones(1))  # it has the same title
+
     def after_rank_0() -> None:
         if rank:
-            store.wait([f"{rank_agreement._EAGER}/thunder.jit(follows)/always/0"])
+            store.wait([f"{rank_agreement._EAGER}/thunder.jit(follows)/1.0/always/0"])
 
     return {
         # The first one, because torch confuses meshes of the same ranks in DTensors.

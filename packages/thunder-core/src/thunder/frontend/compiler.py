@@ -186,7 +186,7 @@ class Compiler:
             return self.eager_calls.reason(error)
         finally:
             self._stats.compile_time += perf_counter() - start
-        elsewhere = follow_eager_ranks(self._name, captured.ranks_in_own_order)
+        elsewhere = follow_eager_ranks(self._name, self.eager_calls.number, captured.ranks_in_own_order)
         if elsewhere is not None:
             return self.eager_calls.reason(elsewhere)
         self._check_marks(captured)

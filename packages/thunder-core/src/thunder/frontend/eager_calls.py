@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +51,8 @@ __all__ = ["TRANSFORMS_OF_TORCH", "EagerCalls", "at_line"]
 
 # So many traces in a row that serve one call each, and the function is not traced again.
 MAX_UNCACHEABLE_TRACES = 2
+# How many functions of a name this process has called first; the ranks call them in the same order.
+_created: dict[str, Iterator[int]] = defaultdict(itertools.count)
 # By the programs that `thunder.grad` and others trace: the same transform of torch.func, for eager mode.
 TRANSFORMS_OF_TORCH: dict[Callable[..., Any], Callable[..., Callable[..., Any]]] = {}
 
@@ -85,6 +89,7 @@ class EagerCalls:
         self._warned = False  # that it runs eagerly
         self._reasons: set[str] = set()  # of such warnings, shared with the programs of modules
         self._disabled = disabled  # by THUNDER_DISABLE
+        self._created, self._resets = next(_created[stats.name]), 0
 
     @property
     def must_compile(self) -> bool:
@@ -96,8 +101,14 @@ class EagerCalls:
         """Whether this is the function that `thunder.grad` or another function transform returns."""
         return _is_transform(self._fn)
 
+    @property
+    def number(self) -> str:
+        """What tells this function, as it is since the last reset, apart from others of its name, on all ranks."""
+        return f"{self._created}.{self._resets}"
+
     def reset(self) -> None:
         """Forget the reasons to run eagerly."""
+        self._resets += 1
         self._stats.partly_eager = self._stats.per_module = None
         if not self._disabled:
             self._stats.eager = None
@@ -123,7 +134,7 @@ class EagerCalls:
         """Wait for ranks that have compiled the function, until they run this call eagerly, too."""
         stats = self._stats
         always = stats.eager is not None or stats.per_module is not None
-        agree_on_eager_call(stats.name, reason or self._reason_of_stats, always=always)
+        agree_on_eager_call(stats.name, self.number, reason or self._reason_of_stats, always=always)
 
     @property
     def _reason_of_stats(self) -> str | None:

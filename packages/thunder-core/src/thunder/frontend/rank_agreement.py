@@ -97,28 +97,29 @@ def _eager_calls() -> _EagerCalls:
     return _current[0]
 
 
-def agree_on_eager_call(title: str, reason: str | None, *, always: bool) -> None:
+def agree_on_eager_call(title: str, number: str, reason: str | None, *, always: bool) -> None:
     """Post that this rank runs a call eagerly, and wait for the ranks that have a program for the function.
 
+    number: what tells functions of the same title apart, alike on all ranks.
     always: whether this rank runs all further calls of the function eagerly.
     """
     if not is_distributed():
         return
-    mine = _eager_calls()
-    if title in mine.always:
+    mine, key = _eager_calls(), f"{_EAGER}/{title}/{number}"
+    if key in mine.always:
         return
-    mine.counts[title] += 1
+    mine.counts[key] += 1
     own, store = _rank(), mine.store
-    store.set(f"{_EAGER}/{title}/{mine.counts[title]}/{own}", "")
-    if always and title not in mine.programs:
-        mine.always.add(title)
-        store.set(f"{_EAGER}/{title}/always/{own}", "")
-    if not store.check([f"{_EAGER}/{title}/programs/{own}"]):
+    store.set(f"{key}/{mine.counts[key]}/{own}", "")
+    if always and key not in mine.programs:
+        mine.always.add(key)
+        store.set(f"{key}/always/{own}", "")
+    if not store.check([f"{key}/programs/{own}"]):
         return
-    others = [r for r in json.loads(store.get(f"{_EAGER}/{title}/programs/{own}")) if r != own]
+    others = [r for r in json.loads(store.get(f"{key}/programs/{own}")) if r != own]
     seconds = 0.9 * (timeout_of_group() or TIMEOUT)  # the others wait in a collective meanwhile
     end, pause = time.monotonic() + seconds, 0.005
-    while others := [r for r in others if not _runs_eagerly(store, title, mine.counts[title], r)]:
+    while others := [r for r in others if not _runs_eagerly(store, key, mine.counts[key], r)]:
         if time.monotonic() > end:
             raise RankMismatchError(
                 f"{title} runs eagerly in this call ({reason or 'it cannot be compiled'}), and not on "
@@ -130,7 +131,7 @@ def agree_on_eager_call(title: str, reason: str | None, *, always: bool) -> None
         pause = min(2 * pause, 0.25)
 
 
-def follow_eager_ranks(title: str, members: Sequence[int]) -> RunsEagerly | None:
+def follow_eager_ranks(title: str, number: str, members: Sequence[int]) -> RunsEagerly | None:
     """Return the reason to run a call eagerly whose program is compiled, because other ranks run it eagerly; or None.
 
     members: the ranks of the program's groups, which are told that this rank has a program; none if its collectives
@@ -138,21 +139,20 @@ def follow_eager_ranks(title: str, members: Sequence[int]) -> RunsEagerly | None
     """
     if len(members) < 2 or not is_distributed():
         return None
-    mine, own = _eager_calls(), _rank()
-    mine.programs.add(title)
+    mine, own, key = _eager_calls(), _rank(), f"{_EAGER}/{title}/{number}"
+    mine.programs.add(key)
     for r in members:
-        mine.store.set(f"{_EAGER}/{title}/programs/{r}", json.dumps(members))
+        mine.store.set(f"{key}/programs/{r}", json.dumps(members))
     others = [r for r in members if r != own]
-    always = [r for r in others if mine.store.check([f"{_EAGER}/{title}/always/{r}"])]
+    always = [r for r in others if mine.store.check([f"{key}/always/{r}"])]
     if always:
         return ModuleFallback(f"{_ranks(always)} cannot compile it, and all ranks have to run the same collectives")
-    ahead = [r for r in others if mine.store.check([f"{_EAGER}/{title}/{mine.counts[title] + 1}/{r}"])]
+    ahead = [r for r in others if mine.store.check([f"{key}/{mine.counts[key] + 1}/{r}"])]
     return CompiledLater(f"this call runs eagerly on {_ranks(ahead)}") if ahead else None
 
 
-def _runs_eagerly(store: Any, title: str, count: int, rank: int) -> bool:
-    keys = f"{_EAGER}/{title}/{count}/{rank}", f"{_EAGER}/{title}/always/{rank}"
-    return any(store.check([key]) for key in keys)
+def _runs_eagerly(store: Any, key: str, count: int, rank: int) -> bool:
+    return any(store.check([f"{key}/{which}/{rank}"]) for which in (count, "always"))
 
 
 def _rank() -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -141,7 +142,7 @@ def test_a_wait_moves_with_the_views_of_its_result() -> None:
     assert names == ["matmul", "all_reduce", "matmul", "wait", "reshape", "mul", "transpose", "matmul"]
 
 
-def sharded_backward(a: Any, *shards: Any) -> Any:
+def sharded_backward(a: Any, *shards: Any, replicas: bool = False) -> Any:
     """Gather each weight, use it, and reduce its gradient, as the backward of units with `fully_shard` does."""
     gradients = []
     for shard in shards:
@@ -149,20 +150,30 @@ def sharded_backward(a: Any, *shards: Any) -> Any:
         b = prims.matmul(a, weight)
         gradient, a = prims.matmul(prims.transpose(a, (1, 0)), b), b
         total = prims.wait(prims.reduce_scatter(gradient, "sum", ONE_RANK))
+        if replicas:
+            total = prims.wait(prims.all_reduce(total, "sum", ONE_RANK))
         gradients.append(prims.reshape(total, (WIDTH * WIDTH,)))
     return a, gradients
 
 
 @pytest.mark.parametrize(
-    ("allowance", "expected"),
-    [(0, "Gw..RGww..RGww..RGww..Rw"), (3 * SHARD, "GGw..RGw..RGww..Rww..Rww"), (1 << 30, "GGw..RGw..RGw..Rw..Rwwww")],
+    ("replicas", "allowance", "expected"),
+    [
+        (False, 0, "Gw..RGww..RGww..RGww..Rw"),
+        (False, 3 * SHARD, "GGw..RGw..RGww..Rww..Rww"),
+        (False, 1 << 30, "GGw..RGw..RGw..Rw..Rwwww"),
+        # The sum of replicas starts when the next gradient is reduced, so that nothing waits for its operand.
+        (True, 1 << 30, "GGw..RGw..wARGw..wARw..wARwAwwww"),
+        (True, 0, "Gw..RwAGww..RwAGww..RwAGww..RwAw"),
+    ],
 )
-def test_shards_are_gathered_one_ahead(allowance: int, expected: str) -> None:
+def test_shards_are_gathered_one_ahead(replicas: bool, allowance: int, expected: str) -> None:
     """The next gather starts before the gradient of this weight is reduced, and a reduction has a weight's time."""
     shards = [float_tensor(f"s{i}", WIDTH, WIDTH) for i in range(4)]
-    program = claimed(record(sharded_backward, [float_tensor("a", WIDTH, WIDTH), *shards], unpack=True))
+    backward = functools.partial(sharded_backward, replicas=replicas)
+    program = claimed(record(backward, [float_tensor("a", WIDTH, WIDTH), *shards], unpack=True))
     moved = verify(overlapped(program, predicted_peaks, allowance))
-    marks = {"gather_shards": "G", "wait": "w", "matmul": ".", "reduce_scatter": "R"}
+    marks = {"gather_shards": "G", "wait": "w", "matmul": ".", "reduce_scatter": "R", "all_reduce": "A"}
     assert "".join(marks.get(op.sym.name, "") for op in moved.bound_symbols) == expected
     values = [torch.randn(WIDTH, WIDTH) for _ in program.args]
     before, after = (trace.python_callable()(*values) for trace in (program, moved))

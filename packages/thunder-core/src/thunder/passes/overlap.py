@@ -9,7 +9,9 @@ with the bytes in flight, stays within a budget: the predicted peak of the progr
 
 Gathers of sharded parameters start one ahead: before all collectives that follow the wait for the gather before. In
 backward, a unit's parameters are then in flight while the unit before computes, as with torch's prefetch, instead of
-after its gradients are reduced. This depends on the order of lines only, so that all ranks do the same.
+after its gradients are reduced. A reduction of what another one has reduced, e.g. among the replicas of shards, starts
+before the next reduction: if it followed at once, the program would have to wait for the first of the two. It passes
+gathers of shards only. Both depend on the order of lines only, so that all ranks do the same.
 
 Contract: the program computes the same outputs. Other collectives start in the same order. Nothing moves across an
 operation that writes to memory or has a side effect. Only light operations on values move.
@@ -17,6 +19,8 @@ operation that writes to memory or has a side effect. Only light operations on v
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
@@ -59,6 +63,7 @@ def overlapped(trace: Trace, peaks: Callable[[Trace], Sequence[int]], allowance:
         return trace
     if allowance != 0:
         trace = _with_gathers_ahead(trace)
+        trace = _with_chains_late(trace)
     sizes = [_result_bytes(op) + _held_bytes(op) for op in starts]
     most = max(*sizes, ALLOWANCE) if allowance is None else allowance
     # The prediction takes time, and is not needed if all collectives may be in flight at the same time.
@@ -207,15 +212,53 @@ def _gathers_ahead(operations: Sequence[BoundSymbol]) -> list[BoundSymbol]:
     return _in_order(operations, before, moved)
 
 
+def _with_chains_late(trace: Trace) -> Trace:
+    """Let a collective of what another one has computed start before the next reduction, with what packs it."""
+    stretches = barrier_free(trace.bound_symbols)
+    late = [_chains_late(stretch) for stretch in stretches]
+    if all(map(operator.is_, itertools.chain(*late), trace.bound_symbols)):
+        return trace
+    with construct(trace, "Start Chained Collectives Late") as out:
+        out.bound_symbols += [op for stretch in late for op in stretch]
+    return out
+
+
+def _chains_late(operations: list[BoundSymbol]) -> list[BoundSymbol]:
+    producer, readers = _producers(operations), _readers(operations)
+    waits = {op.arg_names[0]: i for i, op in enumerate(operations) if is_wait(op)}
+    starts = [i for i, op in enumerate(operations) if is_start(op) and not _gathers_shards(op)]
+    before: dict[int, list[int]] = {}  # by position: what moves to before it
+    moved: dict[int, int] = {}
+    for i, following in pairwise(starts):
+        packing, ready = _packing(operations, i, producer, moved)
+        wait = waits.get(operations[i].out_names[0])
+        if ready < 0 or wait is None or wait > following or not is_wait(operations[ready]):
+            continue
+        unpacking, used = _unpacking(operations, wait, readers)
+        moving = {i, wait, *unpacking}
+        for j in reversed(packing):  # a value that others read, too, is computed where it was
+            if moving.issuperset(k for name in operations[j].out_names for k in readers.get(name, ())):
+                moving.add(j)
+        if max(moving) < following <= used:
+            _move(before, moved, sorted(moving), following)
+    return _in_order(operations, before, moved)
+
+
+def _readers(operations: Sequence[BoundSymbol]) -> dict[str, list[int]]:
+    """Return the positions of the operations that read each value."""
+    found: dict[str, list[int]] = {}
+    for i, op in enumerate(operations):
+        for name in op.arg_names:
+            found.setdefault(name, []).append(i)
+    return found
+
+
 def wait_late(operations: Sequence[BoundSymbol], memory: _Memory | None = None) -> list[BoundSymbol]:
     """Move each wait toward the first use of its result, with what unpacks it. What is not used here stays.
 
     If memory counts, it moves at most to the next wait for a later collective of its group, when both are complete.
     """
-    readers: dict[str, list[int]] = {}
-    for i, op in enumerate(operations):
-        for name in op.arg_names:
-            readers.setdefault(name, []).append(i)
+    readers = _readers(operations)
     before: dict[int, list[int]] = {}  # by position: what moves to before it
     moved: dict[int, int] = {}
     for i, op in enumerate(operations):

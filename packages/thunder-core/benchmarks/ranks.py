@@ -27,7 +27,8 @@ TESTS = (
     "tests/frontend/test_sharded_steps.py", "tests/frontend/test_data_parallel.py",
     "tests/frontend/test_fully_sharded.py", "tests/capture/dispatch/test_dtensors.py",
     "tests/capture/dispatch/test_collectives.py", "tests/frontend/test_check_ranks.py",
-    "tests/frontend/test_rank_agreement.py", "tests/examine/test_measured_collectives.py",
+    "tests/frontend/test_rank_agreement.py", "tests/frontend/test_adverse_ranks.py",
+    "tests/examine/test_measured_collectives.py",
 )  # fmt: skip
 BENCHMARKS: dict[str, list[str]] = {
     "benchmarks/distributed.py": [],

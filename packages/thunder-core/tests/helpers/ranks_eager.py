@@ -92,7 +92,7 @@ def run(rank: int, size: int) -> dict[str, Any]:
 
     def after_rank_0() -> None:
         if rank:
-            store.wait([f"{rank_agreement._EAGER}/thunder.jit(follows)/1.0/always/0"])
+            store.wait([f"{rank_agreement.Function('thunder.jit(follows)', '1.0').key}/always/0"])
 
     return {
         # The first one, because torch confuses meshes of the same ranks in DTensors.

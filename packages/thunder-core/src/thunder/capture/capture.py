@@ -57,6 +57,7 @@ class Captured:
         self.orders: Sequence[tuple[str, list[Any], list[Any]]] = ()
         # The ranks of its groups if its collectives have another order than in eager mode.
         self.ranks_in_own_order: list[int] = []
+        self.communicates = False  # whether it has collectives of several ranks
         self.not_loaded: frozenset[str] = frozenset()  # modules that the program has asked for or tried to import
         self.marked: list[tuple[str, Any]] = []  # descriptions of the sizes that the user marked, with their symbols
         self.where: SourceLine | None = None  # the line of user code that makes it uncacheable, if known
@@ -170,6 +171,7 @@ def _captured(session: CaptureSession, trusted: bool) -> Captured:
     captured.varies = recorder.code.sets.is_used(recorder.guards, ran) or any(map(varies_among_processes, ran))
     captured.orders = [*recorder.code.sets.orders.values()]
     captured.ranks_in_own_order = tracer.communication.ranks_in_own_order
+    captured.communicates = any(group.size > 1 for group in tracer.communication.groups.values())
     captured.not_loaded = frozenset(recorder.code.modules.not_loaded)
     captured.functions = recorder.functions
     captured.where = recorder.unguardable.get(captured.uncacheable or "")

@@ -50,7 +50,7 @@ from thunder.frontend.eager_calls import EagerCalls
 from thunder.frontend.jit import JitFunction
 from thunder.frontend.options import Options
 from thunder.frontend.pipeline import compile_trace, graph_transforms
-from thunder.frontend.rank_agreement import agree_on_buckets, follow_eager_ranks
+from thunder.frontend.rank_agreement import agree_on_buckets, agree_on_options, follow_eager_ranks
 from thunder.frontend.record import record_program
 from thunder.frontend.restarts import Restarts
 from thunder.frontend.saving import Saving
@@ -152,10 +152,10 @@ class Compiler:
         """Compare the collectives of the first program with those of the other ranks."""
         self._ranks_are_checked = True
         if isinstance(found, RunsEagerly):
-            check_ranks(self._name, [], eager=f"{found}")
+            check_ranks(*self.eager_calls.function, [], eager=f"{found}")
             return
         specialization = found[0]
-        check_ranks(self._name, [specialization.traces[-1], *specialization.backward_traces[-1:]])
+        check_ranks(*self.eager_calls.function, [specialization.traces[-1], *specialization.backward_traces[-1:]])
 
     def _capture(
         self,
@@ -186,7 +186,7 @@ class Compiler:
             return self.eager_calls.reason(error)
         finally:
             self._stats.compile_time += perf_counter() - start
-        elsewhere = follow_eager_ranks(self._name, self.eager_calls.number, captured.ranks_in_own_order)
+        elsewhere = self._agree_with_other_ranks(captured)
         if elsewhere is not None:
             return self.eager_calls.reason(elsewhere)
         self._check_marks(captured)
@@ -203,6 +203,19 @@ class Compiler:
         if specialization.prologue is not None and len(specialization.prologue_traces) > 1:
             inputs = specialization.prologue(*args, **kwargs)  # a transform may have changed the inputs
         return specialization, inputs
+
+    def _agree_with_other_ranks(self, captured: Captured) -> RunsEagerly | None:
+        """Compare what orders collectives with the other ranks. Return the reason if this call runs eagerly on them."""
+        options, function = self._options, self.eager_calls.function
+        if captured.communicates:
+            ordering: dict[str, Any] = {
+                "bucketing": options.bucketing,
+                "bucket_bytes": None if options.bucketing == "never" else options.bucket_bytes,
+            }
+            if captured.ranks_in_own_order:
+                ordering |= {"remat": options.remat, "overlap_memory": options.overlap_memory}
+            agree_on_options(function, ordering)
+        return follow_eager_ranks(function, captured.ranks_in_own_order)
 
     def _check_marks(self, captured: Captured) -> None:
         """Report a size that the user marked as dynamic, but that the program needs as a constant."""
@@ -324,7 +337,7 @@ class Compiler:
             bucketed,
             limit=options.bucket_bytes,
             reassociate=options.bucketing == "any",
-            agree=functools.partial(agree_on_buckets, self._name),
+            agree=functools.partial(agree_on_buckets, self.eager_calls.function),
         )
 
     @property

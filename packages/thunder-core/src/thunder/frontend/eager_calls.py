@@ -40,11 +40,11 @@ from thunder.frontend.explain import counted
 from thunder.frontend.failures import Failure, failed_before_effects
 from thunder.frontend.options import Options
 from thunder.frontend.per_module import PerModule
-from thunder.frontend.rank_agreement import agree_on_eager_call, refuse_eager_calls
+from thunder.frontend.rank_agreement import Function, agree_on_eager_call
 from thunder.frontend.specialization import Specialization
 from thunder.frontend.stats import CompileStats
 from thunder.runtime.decisions import OtherPath, imposed
-from thunder.runtime.rank_checks import stop_comparing
+from thunder.runtime.rank_checks import stop_comparing, stop_comparing_order
 from thunder.transforms.base import Transform
 
 __all__ = ["TRANSFORMS_OF_TORCH", "EagerCalls", "at_line"]
@@ -102,9 +102,9 @@ class EagerCalls:
         return _is_transform(self._fn)
 
     @property
-    def number(self) -> str:
-        """What tells this function, as it is since the last reset, apart from others of its name, on all ranks."""
-        return f"{self._created}.{self._resets}"
+    def function(self) -> Function:
+        """This function, as it is since the last reset, for agreements between ranks."""
+        return Function(self._stats.name, f"{self._created}.{self._resets}")
 
     def reset(self) -> None:
         """Forget the reasons to run eagerly."""
@@ -126,19 +126,10 @@ class EagerCalls:
         """Tell ranks that run compiled programs that this one runs the function eagerly."""
         if self._options.check_ranks:
             stop_comparing(self._stats.name)
-        if self._options.bucketing != "never":
-            refuse_eager_calls(self._stats.name, self._reason_of_stats)
-        self._agree()
-
-    def _agree(self, reason: str | None = None) -> None:
-        """Wait for ranks that have compiled the function, until they run this call eagerly, too."""
         stats = self._stats
-        always = stats.eager is not None or stats.per_module is not None
-        agree_on_eager_call(stats.name, self.number, reason or self._reason_of_stats, always=always)
-
-    @property
-    def _reason_of_stats(self) -> str | None:
-        return self._stats.eager or self._stats.partly_eager or self._stats.uncacheable
+        reason = stats.eager or stats.partly_eager or stats.uncacheable
+        always, may_merge = bool(stats.eager or stats.per_module), self._options.bucketing != "never"
+        agree_on_eager_call(self.function, reason, always=always, may_merge=may_merge)
 
     def run_inside_transforms(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call `fn` in the contexts in which transforms trace it."""
@@ -372,7 +363,9 @@ class EagerCalls:
             return self.run_untraced(ModuleFallback(f"{ended}, in {self._postponed} calls in a row"), args, kwargs)
         self._stats.cache_misses -= 1
         self._stats.fell_back(f"{ended}", ended.where)
-        self._agree(f"{ended}")
+        if self._options.check_ranks:
+            stop_comparing_order()
+        agree_on_eager_call(self.function, f"{ended}", always=False, may_merge=False)
         return self.run_inside_transforms(_with_transforms_of_torch(self._fn), args, kwargs)
 
     def _cannot_be_compiled(self, ended: RunsEagerly) -> TracingError:

@@ -3,7 +3,8 @@
 
 The first rank that starts the n-th collective of a jitted function in a group posts it. Each other rank compares its
 own n-th collective with it before it starts: a difference is an error that names both lines, where ranks would compute
-wrong numbers or hang. The collectives of two programs also differ if the programs have more or fewer of them. No rank
+wrong numbers or hang. The collectives of two programs also differ if the programs have more or fewer of them, or if
+ranks call two functions in different order: their numbers among all compared collectives of the group differ. No rank
 waits for another one. A rank that waits in a collective that the other ranks never start gets the same error when its
 wait fails, e.g. by the timeout of the group.
 
@@ -27,9 +28,10 @@ from thunder.core.groups import Group
 from thunder.core.tracebacks import sources
 from thunder.runtime.decisions import path_of_thread
 
-__all__ = ["compare_start", "difference", "raise_mismatch", "stop_comparing"]
+__all__ = ["compare_start", "difference", "raise_mismatch", "stop_comparing", "stop_comparing_order"]
 
 _PREFIX = "thunder/collectives"
+_ORDER_STOPPED = f"{_PREFIX}/order/stopped"
 
 Posted = list[Any]  # a rank, its collective, the line, and the answers of the decisions before it
 
@@ -39,7 +41,7 @@ class _Comparisons:
 
     def __init__(self, store: Any) -> None:
         self.store = store
-        self.counts: dict[str, Iterator[int]] = defaultdict(itertools.count)  # by function and group
+        self.counts: dict[str, Iterator[int]] = defaultdict(itertools.count)  # by function and group, and by group
         self.stopped: set[str] = set()  # functions
 
 
@@ -63,19 +65,23 @@ def compare_start(group: Group, name: str, described: tuple[Any, ...]) -> None:
     if found is None or group.checked in found.stopped:
         return
     prefix = f"{_PREFIX}/{group.checked}"
-    number = next(found.counts[f"{group.checked}/{group.name}"])
+    number, of_all = next(found.counts[f"{group.checked}/{group.name}"]), next(found.counts[group.name])
     own = [
         torch.distributed.get_rank(),
         _text(name, described, group.position),
         _line(),
         list(map(str, path_of_thread())),
     ]
-    first = json.loads(found.store.compare_set(f"{prefix}/{group.name}/{number}", "", json.dumps(own)))
-    if first[1] == own[1]:
+    posted = json.dumps([own, of_all])
+    first, first_of_all = json.loads(found.store.compare_set(f"{prefix}/{group.name}/{number}", "", posted))
+    in_order = first_of_all == of_all
+    if first[1] == own[1] and (in_order or found.store.check([_ORDER_STOPPED])):
         return
     if found.store.check([f"{prefix}/stopped"]):
         found.stopped.add(group.checked)
         return
+    if first[1] == own[1]:
+        first[1], own[1] = (f"{own[1]}, {n + 1} of all jitted functions" for n in (first_of_all, of_all))
     message = (
         f"{group.checked} starts different collectives on two ranks in {group!r}, at number {number + 1}:"
         f"{difference(first, own)}\n"
@@ -107,6 +113,14 @@ def stop_comparing(title: str) -> None:
     if found is not None and title not in found.stopped:
         found.stopped.add(title)
         found.store.set(f"{_PREFIX}/{title}/stopped", "")
+        stop_comparing_order()
+
+
+def stop_comparing_order() -> None:
+    """Compare no more in which order functions are called, because this rank runs collectives that are not counted."""
+    found = _comparisons()
+    if found is not None:
+        found.store.set(_ORDER_STOPPED, "")
 
 
 def difference(*posted: Posted) -> str:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that differ, in each way that users produce: right numbers or an error that says why, never a hang."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from processes import reports
+
+pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
+
+RIGHT = (
+    "shapes", "shapes, DDP", "one compiles again", "one falls back, DDP", "all fall back once, merged",
+    "one cannot be compiled, merged",
+)  # fmt: skip
+MISMATCH = "^RankMismatchError: thunder.jit"
+TIMEOUT = "(?i)timed out|timeout|closed|has not called it within"
+# What rank 0 and rank 1 raise. At least one of them says what differs.
+ERRORS = {
+    "order": (f"{MISMATCH}.* starts different collectives", f"{MISMATCH}.* starts different collectives"),
+    "order at first": (f"{MISMATCH}.*in the same order", f"{MISMATCH}.*in the same order"),
+    "one falls back, merged": (TIMEOUT, f"{MISMATCH}.*manual_seed.*and not on rank 0 within 0.9 s"),
+}
+OPTIONS = {"bucketing": ("exact", "never"), "remat": ("auto", "none"), "overlap_memory": ("None", "0")}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return reports("ranks_adverse.py", 2, tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_numbers_are_those_of_eager_mode(found: list[dict[str, Any]], name: str) -> None:
+    assert [report[name] for report in found] == ["right", "right"]
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_say_what_differs(found: list[dict[str, Any]], name: str) -> None:
+    for report, expected in zip(found, ERRORS[name]):
+        assert re.search(expected, report[name]), report[name]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_order_collectives_are_equal(found: list[dict[str, Any]], name: str) -> None:
+    """The rank that compiles second raises the error. The other one waits for it, until the timeout."""
+    errors = [report[name] for report in found]
+    own, other = OPTIONS[name]
+    assert any(f"has {name}=" in e and own in e and other in e and "on rank" in e for e in errors), errors
+    assert all(re.search(MISMATCH, e) or re.search(TIMEOUT, e) for e in errors), errors
+
+
+def test_the_end_of_a_rank_is_an_error_with_the_line(found: list[dict[str, Any]]) -> None:
+    assert re.search("(?i)closed|reset|timed out|timeout", found[0]["other rank ends"])
+    assert "ranks_adverse.py:" in found[0]["other rank ends"]

@@ -6,6 +6,7 @@ The report contains for each case "right" if all numbers are those of eager mode
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -24,9 +25,15 @@ from thunder.frontend import check_ranks, rank_agreement
 
 
 def training(
-    mesh: Any, kind: str, rank: int, *, rows: Callable[[int], int] = lambda i: 3, untraceable: int | None = None,
+    mesh: Any,
+    name: str,
+    kind: str,
+    rank: int,
+    *,
+    rows: Callable[[int], int] = lambda i: 3,
+    untraceable: int | None = None,
     **options: Any,
-) -> str:  # fmt: skip
+) -> str:
     """Run four steps jitted and eagerly, with `rows(step)` rows."""
 
     group = mesh.get_group()
@@ -48,6 +55,7 @@ def training(
             optimizer.zero_grad()
             return loss.detach()
 
+        step.__qualname__ = name
         jitted, found = jit(step), []
         for i in range(4):
             torch.manual_seed(10 * i + rank)
@@ -99,10 +107,11 @@ def after_the_end_of_rank_1(mesh: Any, rank: int, found: dict[str, Any]) -> None
 
 def cases(rank: int) -> dict[str, Callable[[Any], str]]:
     """Return each case, given a mesh of its own."""
-    one = 1 if rank else None
+    one, numbers = 1 if rank else None, itertools.count()
 
     def case(kind: str, **options: Any) -> Callable[[Any], str]:
-        return lambda mesh: training(mesh, kind, rank, **options)
+        name = f"step{next(numbers)}"
+        return lambda mesh: training(mesh, name, kind, rank, **options)
 
     return {
         # These come first: their comparison ends as soon as a rank runs a function eagerly.

@@ -35,6 +35,8 @@ TIMEOUT = 300.0
 _OF_PAIRS = frozenset({"send", "receive"})
 _WITHOUT_SHAPE = frozenset({"all_to_all", "scatter_from"})
 
+_first_calls: Counter[str] = Counter()
+
 Lines = dict[str, list[tuple[str, str]]]  # by the name of the group: each collective, and the line that calls it
 
 
@@ -80,15 +82,15 @@ def numbered_for_checks(trace: Trace) -> Trace:
     return out
 
 
-def check_ranks(title: str, number: str, programs: Sequence[Trace], eager: str | None = None) -> None:
+def check_ranks(title: str, programs: Sequence[Trace], eager: str | None = None) -> None:
     """Compare the collectives of `programs` with those of the other ranks, and raise an error if they differ.
 
-    number: what tells functions of the same title apart, alike on all ranks.
-    eager: the reason if this rank runs the callable eagerly, which the other ranks then report.
+    `eager` is the reason if this rank runs the callable eagerly, which the other ranks then report.
     """
     import torch.distributed.distributed_c10d as c10d
 
-    prefix = f"thunder/check_ranks/{title}/{number}"
+    _first_calls[title] += 1
+    prefix = f"thunder/check_ranks/{title}/{_first_calls[title]}"
     store, rank = c10d._get_default_store(), c10d.get_rank()
     lines, groups = _collectives(programs)
     store.set(f"{prefix}/{rank}", json.dumps({"lines": lines, "eager": eager}))

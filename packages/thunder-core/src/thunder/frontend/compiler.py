@@ -152,10 +152,10 @@ class Compiler:
         """Compare the collectives of the first program with those of the other ranks."""
         self._ranks_are_checked = True
         if isinstance(found, RunsEagerly):
-            check_ranks(*self.eager_calls.function, [], eager=f"{found}")
+            check_ranks(self._name, [], eager=f"{found}")
             return
         specialization = found[0]
-        check_ranks(*self.eager_calls.function, [specialization.traces[-1], *specialization.backward_traces[-1:]])
+        check_ranks(self._name, [specialization.traces[-1], *specialization.backward_traces[-1:]])
 
     def _capture(
         self,
@@ -214,7 +214,7 @@ class Compiler:
             }
             if captured.ranks_in_own_order:
                 ordering |= {"remat": options.remat, "overlap_memory": options.overlap_memory}
-            agree_on_options(function, ordering)
+            agree_on_options(function, captured.computation, ordering)
         return follow_eager_ranks(function, captured.ranks_in_own_order)
 
     def _check_marks(self, captured: Captured) -> None:

@@ -75,11 +75,12 @@ def _posted() -> _Posted:
     return _current[0]
 
 
-def agree_on_options(function: Function, options: dict[str, Any]) -> None:
-    """Raise an error if another rank has other options, on which the order of collectives depends."""
+def agree_on_options(function: Function, captured: Trace, options: dict[str, Any]) -> None:
+    """Raise an error if a rank that captured the same collectives has other options, which decide on their order."""
     if not is_distributed():
         return
-    rank, other = _first(f"{function.key}/options/{' '.join(options)}", options)
+    digest = _digest([op for op in captured.bound_symbols if is_start(op)])
+    rank, other = _first(f"{function.key}/options/{digest}/{' '.join(options)}", options)
     different = [name for name in options if options[name] != other[name]]
     if different:
         here, there = (", ".join(f"{name}={values[name]!r}" for name in different) for values in (options, other))
@@ -99,11 +100,9 @@ def agree_on_buckets(function: Function, trace: Trace, buckets: Sequence[Bucket]
     every = [op for op in trace.bound_symbols if is_start(op)]
     for group in dict.fromkeys(map(group_of, every)):
         starts = [op for op in every if group_of(op) == group]
-        sequence = "\n".join(map(text_of_collective, starts))
-        digest = hashlib.sha256(sequence.encode()).hexdigest()[:16]
         merged = [bucket for bucket in buckets if bucket.group == group]
         plan = [_numbers(bucket, starts) for bucket in merged]
-        rank, other = _first(f"{function.key}/buckets/{group.name}/{digest}", plan)
+        rank, other = _first(f"{function.key}/buckets/{group.name}/{_digest(starts)}", plan)
         if other != plan:
             described = [bucket.describe() for bucket in merged if len(bucket.starts) > 1]
             raise RankMismatchError(
@@ -196,6 +195,10 @@ def _rank() -> int:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"the ranks {', '.join(map(str, ranks))}"
+
+
+def _digest(starts: Sequence[BoundSymbol]) -> str:
+    return hashlib.sha256("\n".join(map(text_of_collective, starts)).encode()).hexdigest()[:16]
 
 
 def _numbers(bucket: Bucket, starts: Sequence[BoundSymbol]) -> list[int]:

@@ -87,7 +87,7 @@ _DENIED = frozenset({"gi_frame", "gi_code", "cr_frame", "tb_frame", "f_globals",
 
 @functools.cache
 def _names_of_python() -> frozenset[str]:
-    """Return the attributes with two underscores of Python's own objects. Those of others, e.g. of a class, are data."""
+    """Return the attributes with two underscores that Python's own objects have. Others, e.g. of a class, are data."""
     owners = (x for module in (builtins, types, importlib) for x in (module, *vars(module).values()))
     return frozenset({n for x in owners for n in dir(x) if n.startswith("__")} | {"__path__", "__main__"})
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import operator
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -117,19 +116,17 @@ def _fetches_otherwise(code: CodeType) -> bool:
     return grows or code.co_name not in _HOOKS
 
 
-# Functions that read attributes by texts. User code that calls `getattr` or `vars` by these names calls functions of
-# `builtin_readers.py`, which report what is read.
-_READERS = (builtins.getattr, builtins.vars, operator.attrgetter, operator.methodcaller)
-_NAMES_OF_READERS = frozenset(x.__name__ for x in _READERS)
+# User code that calls these functions by their names calls those of `builtin_readers.py`, which report what is read.
+_READERS = (builtins.getattr, builtins.vars)
 
 
 def _reads_by_text(code: CodeType, scope: Mapping[str, Any]) -> bool:
     """Check whether code may find attributes of a class by texts that nothing reports, or in the class's `__dict__`."""
     found = [scope.get(name) for name in code.co_names]
-    if any(x is reader for x in found for reader in _READERS):
+    if any(x is reader for x in found for reader in _READERS) or bytecode.makes_readers(code):
         return True
-    by_name = not _NAMES_OF_READERS.isdisjoint(bytecode.attribute_names(code))
-    return by_name or "__dict__" in bytecode.attributes_not_of_self(code)
+    names = bytecode.attributes_not_of_self(code)
+    return not names.isdisjoint(("getattr", "vars", "__dict__"))
 
 
 _OF_CLOSURES = frozenset({"__closure__", "cell_contents", "getclosurevars"})

@@ -110,7 +110,7 @@ def specialized(x: Any, *, hinted: type | tuple[type, ...] = ()) -> Any:
         kind = float if isinstance(x, float) else int
         if isinstance(x, hinted):
             return kind(1 if x.hint is None else x.hint)
-        return kind(x)  # type: ignore[call-overload]
+        return kind(x)  # type: ignore[arg-type, call-overload]
     if type(x) in (tuple, list):
         return type(x)([specialized(i, hinted=hinted) for i in x])
     if type(x) is dict:

@@ -36,8 +36,8 @@ POINTERS = {
     torch.float64: "*fp64",
 }  # fmt: skip
 TARGET = GPUTarget("cuda", 90, 32)
-# Where Triton 3.6 to 3.8 choose a number's dtype by the number alone: `maximum`, `minimum` and comparisons. In comparisons
-# it only matters next to float64.
+# Triton 3.6 to 3.8 choose a number's dtype by the number alone in `maximum`, `minimum` and comparisons. In comparisons
+# this matters only next to float64.
 _UNTYPED = r"tl\.(max|min)imum\((-?[\d.]|[^()]*, -?[\d.])"
 _UNTYPED_DOUBLE = rf"{_UNTYPED}|([<>]=?|[=!]=) -?\d+\.\d|\.\d+ ([<>]|[=!]=)"
 
@@ -153,9 +153,10 @@ def main() -> None:
     executor.unusable_device = lambda device: None  # tensors are on the CPU here; nothing runs
     cases: list[tuple[Callable[..., list[Any]], torch.dtype, tuple[int, ...]]] = [
         (of_bools, torch.bool, (6, 8)), *((of_integers, dtype, (6, 8)) for dtype in INTEGERS),
+        *((of_floats, dtype, (6, 8)) for dtype in FLOATS),
     ]  # fmt: skip
-    for dtype in FLOATS:
-        cases += [(of_floats, dtype, (6, 8)), (of_rows, dtype, (6, 24)), (of_rows, dtype, (2, 40000))]
+    for dtype in (torch.bfloat16, torch.float64):
+        cases += [(of_rows, dtype, (6, 24)), (of_rows, dtype, (2, 40000))]
         cases += [(of_columns, dtype, (512, 24)), (scans, dtype, (2048, 24))]
     found = []
     for f, dtype, shape in cases:

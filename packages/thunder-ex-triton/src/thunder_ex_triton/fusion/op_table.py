@@ -83,9 +83,8 @@ def _libdevice(name: str) -> Callable[..., str | None]:
     def write(bsym: Any, *args: str) -> str | None:
         if interpreting():
             return None
-        return (
-            f"libdevice.{name}({', '.join(_typed(bsym.output.dtype, bsym, *args))})"  # it selects the overload by dtype
-        )
+        typed = _typed(bsym.output.dtype, bsym, *args)  # libdevice selects the overload by dtype
+        return f"libdevice.{name}({', '.join(typed)})"
 
     return write
 

@@ -119,7 +119,8 @@ def checked(text: str, titles: dict[str, str], kinds: dict[str, str]) -> tuple[s
 def compile_checked(f: Callable[..., list[Any]], *inputs: torch.Tensor) -> tuple[int, int]:
     """Compile the kernels of a function, and return how many kernels and values were checked."""
     region, kernels = launches(f, *inputs)
-    proxies = {p.name: p for op in region.operations for p in op.flat_outs} | {p.name: p for p in region.inputs}
+    every: list[Any] = [*region.inputs, *(p for op in region.operations for p in op.flat_outs)]
+    proxies = {p.name: p for p in every}
     kinds = {name: compute_type(p.dtype) for name, p in proxies.items()}
     count = 0
     for launch in kernels:

@@ -185,3 +185,17 @@ def test_kernels_are_compiled_while_the_program_is_prepared(monkeypatch: pytest.
     ((program, dtypes),) = begun
     assert called[0] is program and called[1] is not program
     assert dtypes == [torch.float32]
+
+
+def test_numbers_have_the_dtype_of_tensors() -> None:
+    """Small integers wrap, doubles are not rounded, and numbers are rounded to half precision, as in eager mode."""
+    cases: list[tuple[Callable[..., Any], torch.dtype, Any]] = [
+        (lambda x, n: (x * 2 * n > 0, x.clamp(max=n) * 2 * 100 > 0), torch.int8, 64),
+        (lambda x, n: (torch.full_like(x, n) * x * 1, x * 1 >= n), torch.float64, 0.1),
+        (lambda x, n: (x * 1 == n, x * 1 >= n, n < x * 1, x * 1 != n), torch.float16, 0.1),
+    ]
+    for f, dtype, number in cases:
+        x = torch.tensor([0.1, 1.0, 2.0, 60.0], device=DEVICE).to(dtype)
+        for cache in ("constant values", "symbolic values"):
+            found = thunder.jit(f, executors=["triton"], cache=cache)(x, number)
+            torch.testing.assert_close(found, f(x, number), rtol=0, atol=0)

@@ -272,7 +272,8 @@ def summarize(table: str, rounds: Rounds) -> None:
 
 
 def _seconds(reports: Reports) -> float:
-    return sum(row.get("seconds", 0.0) for row in reports.values()) / max(len(reports), 1)
+    seconds: float = sum(row.get("seconds", 0.0) for row in reports.values())
+    return seconds / max(len(reports), 1)
 
 
 def main() -> None:

@@ -2,9 +2,10 @@
 """How many models of the tables of `nox -s models` a second process finds saved: `python saved_models.py TABLE`.
 
 TABLE is "own", "transformers" or "litgpt"; the last two need the packages that the session `models` installs. Each row
-is called in evaluation and in training, by one process and then by another. Printed are the rows that did not hit, with
-the reasons, and those whose results differ in a bit between the processes, and the largest deviations from eager mode.
-Many cores run many rows at the same time: `--workers 28`.
+is called in evaluation and in training, by one process and then by another, whose hashes of texts differ. Printed are
+the rows that did not hit, with the reasons, and those whose results differ in a bit between the processes, and the
+largest deviations from eager mode. Many cores run many rows at the same time: `--workers 28`. Rows have an order
+such that those that are done within `--limit` seconds are a sample of the table.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import hashlib
 import importlib
 import json
 import os
+import queue
+import select
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -101,41 +106,42 @@ def measured(entry: Any, mode: str, folder: str, *, compares: bool) -> dict[str,
 
 
 def rows(table: str, pattern: str, every: int) -> dict[str, tuple[Any, str]]:
-    """Return the models of a table and how they are called, by names."""
+    """Return the models of a table and how they are called, by names. Any part of the order is a sample of them."""
     found = {}
     for entry in importlib.import_module(TABLES[table]).MODELS[::every]:
         for mode in MODES:
             name = f"{entry.name} {mode}"
             if pattern in name and (mode == "evaluation" or entry.gradients):
                 found[name] = entry, mode
-    return found
+    return {name: found[name] for name in sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())}
 
 
-def child(args: argparse.Namespace) -> None:
-    """Measure all rows, each in a fork of this process, and print a line of JSON for each.
-
-    So that no worker is left with a long row at the end, rows that took long in the process before come first. Only
-    the second process compares with eager mode.
+# -- a process that measures rows --------------------------------------------------------------------------------------
+def serve(args: argparse.Namespace) -> None:
+    """Print the names of the rows; then measure each whose name is read, in a fork of this process that has imported
+    everything, and print a line of JSON for it. The second process compares results with eager mode.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    known: dict[str, float] = json.loads(args.seconds)
-    todo = rows(args.table, args.k, args.every)
-    names = sorted(todo, key=lambda name: -known.get(name, 0.0 if todo[name][1] == "evaluation" else 1.0))
+    known = rows(args.table, args.k, args.every)
+    print(f"ROWS{json.dumps([*known])}", flush=True)
     running: dict[int, str] = {}
-    while names or running:
-        while names and len(running) < args.workers:
-            name = names.pop(0)
+    lines = open(0, "rb", buffering=0)  # noqa: SIM115  (without a buffer, so that `select` sees all that is there)
+    while True:
+        if select.select([lines], [], [], 0.05)[0]:
+            name = lines.readline().decode().strip()
+            if not name:
+                return
             forked = os.fork()
             if not forked:
-                _measure_and_exit(*todo[name], _folder(args.child, name), compares=bool(known))
+                _measure_and_exit(*known[name], _folder(args.folder, name), compares=args.serve == 1)
             running[forked] = name
-        process, status = os.wait()
-        name = running.pop(process)
-        report = _folder(args.child, name) + ".json"
-        found = Path(report).read_text() if os.path.exists(report) else json.dumps({"error": f"exit status {status}"})
-        Path(report).unlink(missing_ok=True)
-        print(f"ROW[{json.dumps(name)}, {found}]", flush=True)
+        process, status = os.waitpid(-1, os.WNOHANG) if running else (0, 0)
+        if process:
+            name = running.pop(process)
+            report = Path(_folder(args.folder, name) + f"-{process}.json")
+            found = report.read_text() if report.exists() else json.dumps({"error": f"exit status {status}"})
+            print(f"ROW[{json.dumps(name)}, {found}]", flush=True)
 
 
 def _folder(parent: str, name: str) -> str:
@@ -149,47 +155,104 @@ def _measure_and_exit(entry: Any, mode: str, folder: str, *, compares: bool) -> 
     except BaseException as error:
         report = {"error": f"{type(error).__name__}: {error}"[:300]}
     try:
-        Path(folder + ".json").write_text(json.dumps(report | {"seconds": time.perf_counter() - start}))
+        Path(f"{folder}-{os.getpid()}.json").write_text(json.dumps(report | {"seconds": time.perf_counter() - start}))
     finally:
         os._exit(0)
 
 
-def run_twice(args: argparse.Namespace) -> list[dict[str, dict[str, Any]]]:
-    """Return the reports of both processes, by the names of rows. They are written to the report as they come."""
-    rounds: list[dict[str, dict[str, Any]]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(2):
-            seconds = {name: row.get("seconds", 0.0) for name, row in rounds[0].items()} if rounds else {}
-            command = [sys.executable, __file__, args.table, "-k", args.k, "--every", str(args.every)]
-            command += ["--child", folder, "--workers", str(args.workers), "--seconds", json.dumps(seconds)]
-            rounds.append({})
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    if line.startswith("ROW"):
-                        name, row = json.loads(line[3:])
-                        rounds[-1][name] = row
-                        if args.report:
-                            Path(args.report).write_text(json.dumps(rounds))
-            if process.returncode:
-                sys.exit(f"the process ended with status {process.returncode}")
-    return rounds
+# -- all processes -----------------------------------------------------------------------------------------------------
+Reports = dict[str, dict[str, Any]]  # by the names of rows
 
 
-def summarize(table: str, first: dict[str, dict[str, Any]], second: dict[str, dict[str, Any]]) -> None:
+class Rounds:
+    """Measures rows by a first process, by a second one as soon as the first is done with a row, and by a third one if
+    a set has another order in the second, so that it has compiled another program. Hashes of texts differ in each.
+    """
+
+    def __init__(self, args: argparse.Namespace, folder: str):
+        self._args, self._folder = args, folder
+        self.reports: list[Reports] = [{}, {}, {}]
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._lines: queue.Queue[tuple[int, str]] = queue.Queue()
+        self._waiting: list[tuple[int, str]] = []  # the numbers of processes, and rows; the next one is the last
+        self.names: list[str] = []
+        self._running = 0
+
+    def run(self) -> None:
+        """Measure all rows, or those that are done within the limit."""
+        end = time.monotonic() + self._args.limit
+        self._start(0)
+        self._start(1)
+        while not self.names or self._waiting or self._running:
+            try:
+                number, line = self._lines.get(timeout=max(end - time.monotonic(), 0.0))
+            except queue.Empty:
+                break
+            self._read(number, line)
+            while self._waiting and self._running < self._args.workers:
+                self._send(*self._waiting.pop())
+        for process in self._processes.values():
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _read(self, number: int, line: str) -> None:
+        if line.startswith("ROWS") and number == 0:
+            self.names = json.loads(line[4:])
+            self._waiting = [(0, name) for name in reversed(self.names)]
+        elif line.startswith("ROW["):
+            name, row = json.loads(line[3:])
+            self.reports[number][name] = row
+            self._running -= 1
+            other_order = any("another order" in note for note in row.get("notes", ()))
+            if (number == 0 and "error" not in row) or (number == 1 and other_order):
+                self._waiting.append((number + 1, name))
+            if self._args.report:
+                Path(self._args.report).write_text(json.dumps(self.reports))
+        elif not line:
+            sys.exit(f"process {number} has ended")
+
+    def _send(self, number: int, name: str) -> None:
+        if number not in self._processes:
+            self._start(number)
+        stdin = self._processes[number].stdin
+        assert stdin is not None
+        stdin.write(name + "\n")
+        stdin.flush()
+        self._running += 1
+
+    def _start(self, number: int) -> None:
+        args = self._args
+        command = [sys.executable, __file__, args.table, "-k", args.k, "--every", str(args.every)]
+        command += ["--serve", str(number), "--folder", self._folder]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._processes[number] = process
+        threading.Thread(target=self._receive, args=(number, process.stdout), daemon=True).start()
+
+    def _receive(self, number: int, lines: Any) -> None:
+        for line in lines:
+            self._lines.put((number, line))
+        self._lines.put((number, ""))
+
+
+def summarize(table: str, rounds: Rounds) -> None:
     """Print the rows that did not hit, with reasons, and how many did."""
-    cacheable = hits = equal = same = 0
+    first, second, third = rounds.reports
+    cacheable = hits = later = equal = same = 0
     deviations = []
     for name, row in sorted(second.items()):
-        before = first.get(name, {"error": "not in the first process"})
-        if "error" in row or "error" in before or before["not cached"]:
-            print(f"- {name}: not cacheable: {row.get('error') or before.get('error') or row['not cached']}")
+        before = first[name]
+        if "error" in row or before["not cached"]:
+            print(f"- {name}: not cacheable: {row.get('error') or before['not cached']}"[:200])
             continue
         cacheable += 1
         hit = row["hits"] > 0 and row["misses"] == 0
         hits += hit
         if not hit:
-            print(f"- {name}: {before['notes'][-1:]} {row['notes'][:2]}")
+            again = third.get(name, {"hits": 0})
+            later += again["hits"] > 0 and again["misses"] == 0 and again["digest"] in (before["digest"], row["digest"])
+            notes = " / ".join([*before["notes"][-1:], *row["notes"][:2], *again.get("notes", ())[:1]])
+            print(f"- {name}: {notes}"[:300])
         elif row["compiler"]:
             print(f"- {name}: hit, and compiled a part: {before['backward']}")
         if row["digest"] != before["digest"]:
@@ -197,13 +260,20 @@ def summarize(table: str, first: dict[str, dict[str, Any]], second: dict[str, di
         same += row["digest"] == before["digest"]
         equal += row["same as eager"]
         deviations.append((row["deviation"], name))
-    print(
-        f"{table}: {hits} of {cacheable} cacheable rows hit; {same} have the bits of the first process, "
-        f"{equal} those of eager mode"
-    )
-    print(
-        "largest deviations from eager mode:", *(f"{x:.1e} {name}" for x, name in sorted(deviations)[-3:]), sep="\n- "
-    )
+    errors = [f"- {name}: {row['error']}" for name, row in sorted(first.items()) if "error" in row]
+    unsaved = sum(any(note.startswith("not saved") for note in row.get("notes", ())) for row in first.values())
+    print(*errors, "largest deviations from eager mode:", sep="\n")
+    print(*(f"- {x:.1e} {n}" for x, n in sorted(deviations)[-3:]), sep="\n")
+    print(f"{table}, first process: {len(first)} of {len(rounds.names)} rows, {_seconds(first):.1f} s each")
+    print(f"{len(errors)} failed, {unsaved} were not saved")
+    print(f"second process: {len(second)} rows, {_seconds(second):.1f} s each")
+    print(f"{hits} of {cacheable} cacheable rows hit, {later} more in a third process")
+    print(f"{same} have the bits of the first process, {equal} those of eager mode")
+
+
+def _seconds(reports: Reports) -> float:
+    seconds: float = sum(row.get("seconds", 0.0) for row in reports.values())
+    return seconds / max(len(reports), 1)
 
 
 def main() -> None:
@@ -214,13 +284,17 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="only each n-th model")
     parser.add_argument("--workers", type=int, default=1, help="how many rows run at the same time, each with a thread")
     parser.add_argument("--report", help="write all that was found to this file, as JSON")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", default="{}", help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, default=1e6, help="end after this many seconds; what is done is printed")
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.child:
-        child(args)
-    else:
-        summarize(args.table, *run_twice(args))
+    if args.serve is not None:
+        serve(args)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rounds = Rounds(args, folder)
+        rounds.run()
+    summarize(args.table, rounds)
 
 
 if __name__ == "__main__":

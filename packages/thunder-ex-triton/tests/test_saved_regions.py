@@ -17,7 +17,10 @@ import torch
 import thunder
 from thunder_ex_triton import binaries, saved_regions
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.probe import interpreting
 from thunder_ex_triton.saved_regions import NotSaved, load_region, save_region
+
+DEVICE, OTHER = ("cpu", "cuda") if interpreting() else ("cuda", "cpu")
 
 
 def normalized(x: Any, w: Any) -> Any:
@@ -36,7 +39,7 @@ def regions(f: Any, *args: Any, **options: Any) -> list[Any]:
 def example() -> tuple[list[torch.Tensor], dict[str, Any]]:
     """Inputs, and the data of the fusion that they ran through, by way of JSON's text."""
     torch.manual_seed(0)
-    inputs = [torch.randn(5, 12), torch.randn(12)]
+    inputs = [torch.randn(5, 12, device=DEVICE), torch.randn(12, device=DEVICE)]
     (region,) = regions(normalized, *inputs)
     return inputs, json.loads(json.dumps(save_region(region)))
 
@@ -56,7 +59,7 @@ def test_layouts_that_were_not_saved(example: tuple[list[torch.Tensor], dict[str
     (x, w), data = example
     loaded = load_region(data)
     expected = loaded(x, w)
-    moved = torch.empty(61)[1:].view(5, 12).copy_(x)
+    moved = torch.empty(61, device=DEVICE)[1:].view(5, 12).copy_(x)
     for other in (x.t().contiguous().t(), moved):
         assert torch.equal(loaded(other, w)[0], expected[0])
 
@@ -67,16 +70,16 @@ def test_writes_to_memory_that_exists() -> None:
     def update(x: Any, y: Any) -> None:
         x.copy_(x * 2 + y.sin())
 
-    found = regions(update, torch.ones(4, 6), torch.ones(4, 6))
+    found = regions(update, torch.ones(4, 6, device=DEVICE), torch.ones(4, 6, device=DEVICE))
     (region,) = [r for r in found if r.into]
     loaded = load_region(json.loads(json.dumps(save_region(region))))
     for layout in (lambda t: t, lambda t: t.t().contiguous().t()):
         count = len(save_region(region)["programs"][0]["strides"])
-        given = [layout(torch.full((4, 6), 3.0)) for _ in range(count)]
+        given = [layout(torch.full((4, 6), 3.0, device=DEVICE)) for _ in range(count)]
         target = given[next(iter(region.into.values()))]
         version = target._version
         (result,) = loaded(*given)
-        wanted = region(*[layout(torch.full((4, 6), 3.0)) for _ in range(count)])[0] if count else None
+        wanted = region(*[layout(torch.full((4, 6), 3.0, device=DEVICE)) for _ in range(count)])[0] if count else None
         assert torch.equal(target, wanted) and torch.equal(result, wanted)
         assert target._version > version
 
@@ -112,16 +115,16 @@ def test_another_process_loads_no_fusion_compiler(
 def test_what_cannot_be_saved(example: tuple[list[torch.Tensor], dict[str, Any]]) -> None:
     """Fusions of changing sizes, and fusions that have not run; each error says which."""
     with pytest.raises(NotSaved, match="is a SymbolicRegion"):
-        save_region(regions(lambda x: x.sin() * 2, torch.ones(4, 6), cache="symbolic values")[0])
-    (region,) = regions(normalized, torch.randn(5, 12), torch.randn(12))
+        save_region(regions(lambda x: x.sin() * 2, torch.ones(4, 6, device=DEVICE), cache="symbolic values")[0])
+    (region,) = regions(normalized, torch.randn(5, 12, device=DEVICE), torch.randn(12, device=DEVICE))
     region._programs.clear()
     with pytest.raises(NotSaved, match="has not run yet"):
         save_region(region)
     with pytest.raises(NotSaved, match="format 0"):
         load_region({**example[1], "format": 0})
-    with pytest.raises(NotSaved, match="was saved for a cuda device"):
+    with pytest.raises(NotSaved, match=f"was saved for a {OTHER} device"):
         loaded = load_region(example[1])
-        loaded.data = {**loaded.data, "device": "cuda"}
+        loaded.data = {**loaded.data, "device": OTHER}
         loaded(*example[0])
     assert isinstance(region, FusedRegion)
 

@@ -80,6 +80,7 @@ report(jitted, found["y"], *found["z"], sorted(found))
 
 IN_PLACE = """
 class Counter(torch.nn.Module):
+    __factors__ = {"total": 2}
     def __init__(self):
         super().__init__()
         self.register_buffer("total", torch.zeros(3))
@@ -89,7 +90,7 @@ class Counter(torch.nn.Module):
         self.total.add_(x)
         self.count += 1
         self.last["x"] = x.detach() * 2
-        return self.total * 2
+        return self.total * self.__factors__["total"]
 
 model = Counter()
 jitted = thunder.jit(model, save=True)

@@ -12,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import thunder
+from thunder.frontend import saving
 from thunder.saved.programs import SavedText
 from thunder.saved.verify import Refused
 
@@ -137,3 +138,18 @@ def test_operations_of_sources_in_other_programs(constant: Any) -> None:
     text = "def computation(x):\n  t0 = op(x)\n  return t0"
     with pytest.raises(Refused, match="only sources have"):
         SavedText({"name": "computation", "text": text, "constants": {"op": constant}}).check("program")
+
+
+def test_lines_that_are_checked_when_a_program_is_saved() -> None:
+    """They differ in more than digits and texts; a reader checks all lines."""
+    head, same = "def f(x1, x2):", ["  t10 = torch.sin(x1)", "  t11 = torch.sin(x2)"]
+    texts = ["  if x1 != 'a': raise GuardFailed('b', 1)", "  if x2 != 'c,': raise GuardFailed('', 2)"]
+    others = [
+        "  t9 = torch.sin(x1)",
+        "  t10 = torch.cos(x1)",
+        "  if x1 != 'a': raise GuardFailed('b', x1)",
+        "  return t10",
+    ]
+    assert saving._different_lines("\n".join([head, *same, *texts, *others])).split("\n") == [
+        head, same[1], texts[1], *others
+    ]  # fmt: skip

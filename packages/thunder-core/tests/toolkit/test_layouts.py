@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 import torch.nn.functional as F
 
 import thunder
 import thunder.torch as ltorch
+from thunder.core.trace import Trace
 from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
+from thunder.transforms import PassContext, Transform
 
 
 def test_strides_of_values() -> None:
@@ -41,6 +46,35 @@ def test_operators_of_executors_are_not_run() -> None:
     trace = thunder.last_traces(jitted)[-1]
     (found,) = eager_strides(trace, [trace.output], claimed=True).values()
     assert found == (1, 4)
+
+
+class AsksForStrides(Transform):
+    """Computes the strides of all values, as fusions do that are compiled ahead."""
+
+    def transform_final(self, trace: Trace, context: PassContext) -> Trace:
+        eager_strides(trace, [p for op in trace.bound_symbols for p in op.tensors()], claimed=True)
+        return trace
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: (x.mT * n).exp(),
+        lambda x, n: torch.where(x.mT > 0, x.mT.clamp(0, n), n),
+        lambda x, n: torch.add(x.mT, x, alpha=n / 2).cumsum(0),
+        lambda x, n: torch._foreach_add([x.mT], n)[0] * 2,
+        lambda x, n: torch._foreach_addcmul([x.mT], [x], [x], value=-0.1 * n)[0] * 2,
+        lambda x, n: F.conv2d(x[None, None].mT * n, x[None, None, :2, :2] * 0.5),
+    ],
+)
+def test_numbers_get_no_constraints(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strides do not depend on them. The rate of a schedule would otherwise compile a program for each step."""
+    monkeypatch.setattr("thunder.capture.dispatch.foreach._MULTI_TENSOR", {"cpu"})
+    jitted = thunder.jit(program, transforms=[AsksForStrides()])
+    x = torch.randn(4, 4)
+    for n in (2, 3, 5, 7, 11):
+        torch.testing.assert_close(jitted(x, n), program(x, n))
+    assert thunder.cache_misses(jitted) == 3  # a number that has changed twice is an input
 
 
 def test_unknown_strides() -> None:

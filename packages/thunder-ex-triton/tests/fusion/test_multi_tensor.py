@@ -124,7 +124,9 @@ def test_operations_on_lists(optimizer: Any, monkeypatch: pytest.MonkeyPatch) ->
 
     (found, ours), (expected, theirs) = trained({DEVICE}), trained(set())
     assert found == expected != []
-    assert all(map(torch.equal, ours, theirs))
+    # On a GPU, torch's kernels for lists run what the first step's program does not group. They round differently.
+    close = {"rtol": 0, "atol": 0} if interpreting() else {"rtol": 1e-6, "atol": 1e-7}
+    torch.testing.assert_close(ours, theirs, **close)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -44,6 +44,20 @@ def written(x: Any) -> Any:
     return y.masked_fill_(y > 3, 0)
 
 
+def rows(x: Any, y: Any) -> Any:
+    """Rows of a table. Without rows, a GPU stops at an assertion, and no error says so."""
+    if not y.shape[0]:
+        raise IndexError
+    return F.embedding(torch.nan_to_num(x).clamp(0, y.shape[0] - 1).long(), y)
+
+
+def taken(x: Any, y: Any) -> Any:
+    """Some rows, or an error as for `rows`."""
+    if not x.shape[0]:
+        raise IndexError
+    return x.index_select(0, y.flatten()[:9].long().clamp(0, x.shape[0] - 1))
+
+
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "neg": unless(torch.bool, lambda x: -x), "abs": unless(torch.bool, torch.abs), "square": lambda x: small(x * x),
     "not": torch.logical_not, "sign": torch.sign, "relu": unless(torch.bool, F.relu), "less": lambda x: small(x - 2),
@@ -66,8 +80,7 @@ TWO: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda x, y: small(x + y), "sub": lambda x, y: small(x.float() - y), "mul": lambda x, y: small(x * y),
     "max": torch.maximum, "min": torch.minimum, "lt": torch.lt, "ge": torch.ge, "eq": torch.eq, "or": torch.logical_or,
     "greater": lambda x, y: torch.where(x > y, x, y), "chosen": lambda x, y: torch.where(x != 0, y, x),
-    "rows": lambda x, y: F.embedding(torch.nan_to_num(x).clamp(0, y.shape[0] - 1).long(), y),
-    "taken": lambda x, y: x.index_select(0, y.flatten()[:9].long().clamp(0, x.shape[0] - 1)),
+    "rows": rows, "taken": taken,
 }  # fmt: skip
 
 

@@ -143,6 +143,22 @@ def test_sizes_become_symbolic_by_themselves() -> None:
     assert thunder.cache_misses(jitted) <= 3
 
 
+def test_results_with_symbolic_sizes_of_arguments_without() -> None:
+    """The gradient of a converted value has the sizes of the value before, which are known to be those of its own."""
+
+    def f(x: Any, y: Any, z: Any) -> Any:
+        h = torch.minimum(z.expand(4, 17), y) + x
+        return h, h.to(torch.bfloat16) * 2
+
+    jitted = thunder.jit(f, executors=["triton"], cache="symbolic values")
+    x = torch.randn(17, device=DEVICE).expand(4, 17).requires_grad_()
+    y = torch.ones(4, 17, device=DEVICE, dtype=torch.uint8)
+    z = torch.randn(17, device=DEVICE, dtype=torch.float64).expand(4, 17)
+    factors = [torch.randn(4, 17, device=DEVICE).to(out.dtype) for out in f(x, y, z)]
+    found, expected = (torch.autograd.grad(g(x, y, z), x, factors) for g in (jitted, f))
+    torch.testing.assert_close(found, expected)
+
+
 def test_rows_longer_than_a_tile() -> None:
     """Check that the sizes of a call select the kernel: one that loops over the chunks of a row, or not."""
     f = lambda x: F.softmax(x * 2, -1)  # noqa: E731
@@ -169,3 +185,17 @@ def test_kernels_are_compiled_while_the_program_is_prepared(monkeypatch: pytest.
     ((program, dtypes),) = begun
     assert called[0] is program and called[1] is not program
     assert dtypes == [torch.float32]
+
+
+def test_numbers_have_the_dtype_of_tensors() -> None:
+    """Small integers wrap, doubles are not rounded, and numbers are rounded to half precision, as in eager mode."""
+    cases: list[tuple[Callable[..., Any], torch.dtype, Any]] = [
+        (lambda x, n: (x * 2 * n > 0, x.clamp(max=n) * 2 * 100 > 0), torch.int8, 64),
+        (lambda x, n: (torch.full_like(x, n) * x * 1, x * 1 >= n), torch.float64, 0.1),
+        (lambda x, n: (x * 1 == n, x * 1 >= n, n < x * 1, x * 1 != n), torch.float16, 0.1),
+    ]
+    for f, dtype, number in cases:
+        x = torch.tensor([0.1, 1.0, 2.0, 60.0], device=DEVICE).to(dtype)
+        for cache in ("constant values", "symbolic values"):
+            found = thunder.jit(f, executors=["triton"], cache=cache)(x, number)
+            torch.testing.assert_close(found, f(x, number), rtol=0, atol=0)

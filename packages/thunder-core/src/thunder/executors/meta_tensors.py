@@ -17,6 +17,7 @@ from thunder.core.pytree import flat_items
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
+from thunder.executors.torchex.foreach import is_elementwise_foreach, is_foreach
 from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction, FakeTensorMode
 
@@ -80,7 +81,7 @@ def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str], *,
 
 
 def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    args, kwargs = (on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in (bsym.args, bsym.kwargs))
+    args, kwargs = (on_meta(map_proxies(x, lambda p: known.get(p.name, p))) for x in _numbered(bsym))
     if not bsym.tensors():
         kwargs["device"] = torch.device("meta")  # a factory without an explicit device
     with torch.no_grad(), DisableTorchFunction():
@@ -97,10 +98,24 @@ def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> lis
         return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=to_torch_device(p.device))
 
     with torch.no_grad(), DisableTorchFunction(), FakeTensorMode(allow_non_fake_inputs=True):
-        args, kwargs = specialized((map_proxies(bsym.args, fake), map_proxies(bsym.kwargs, fake)))
+        args, kwargs = (map_proxies(x, fake) for x in _numbered(bsym))
         found = [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
         laid_out = [(t.shape, t.stride(), t.dtype) for t in found]
     return [torch.empty_strided(*like, dtype=dtype, device="meta") for *like, dtype in laid_out]
+
+
+def _numbered(bsym: BoundSymbol) -> tuple[Any, Any]:
+    """Return the arguments of an operation with numbers in place of symbolic ones.
+
+    Strides do not depend on floating point numbers, nor on any number of an elementwise operation. A constraint on them
+    would compile a program again for each number, e.g. for each learning rate.
+    """
+    hinted = (int, float) if _is_elementwise(bsym) else float
+    return specialized(bsym.args, hinted=hinted), specialized(bsym.kwargs, hinted=hinted)
+
+
+def _is_elementwise(bsym: BoundSymbol) -> bool:
+    return OpTags.ELEMENTWISE_OP in bsym.sym.tags or is_foreach(bsym) or is_elementwise_foreach(bsym)
 
 
 def torch_function(bsym: BoundSymbol) -> Any:

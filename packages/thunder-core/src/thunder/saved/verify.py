@@ -15,8 +15,12 @@ does: a text in which it could not (e.g. with comments, triple quotes or continu
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
+import importlib
 import keyword
 import re
+import types
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -52,7 +56,7 @@ _METHODS = frozenset(
     is_contiguous is_shared is_pinned is_inference size dim
 """.split()
 )
-# Attributes with two underscores that guards read.
+# Attributes of Python's own objects with two underscores that guards read.
 _DUNDER = frozenset(
     f"__{name}__"
     for name in """
@@ -79,6 +83,14 @@ _CALLED = _METHODS | {name for _, name in _SETTINGS}
 # Attributes through which code outside of the program could be reached.
 _DENIED = frozenset({"gi_frame", "gi_code", "cr_frame", "tb_frame", "f_globals", "f_builtins", "f_locals", "f_back",
                      "func_globals", "mro"})  # fmt: skip
+
+
+@functools.cache
+def _names_of_python() -> frozenset[str]:
+    """Return the attributes with two underscores that Python's own objects have. Others, e.g. of a class, are data."""
+    owners = (x for module in (builtins, types, importlib) for x in (module, *vars(module).values()))
+    return frozenset({n for x in owners for n in dir(x) if n.startswith("__")} | {"__path__", "__main__"})
+
 
 _HEADER = re.compile(r"def [A-Za-z_]\w*\((?:\*args, \*\*kwargs|(?:[A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)?)\):")
 # Strings, names with attributes (and the parenthesis or the = behind them), attributes, numbers, single characters.
@@ -326,7 +338,8 @@ def _attribute(x: ast.Attribute, kind: str, calls: set[str]) -> None:
         if owner == "dtypes" or (owner == "torch" and isinstance(vars(torch).get(last), _VALUES)):
             return
         raise Refused(f"a mention of {name}")
-    allowed = x.attr in _DUNDER if x.attr.startswith("__") else x.attr not in _DENIED
+    of_python = x.attr.startswith("__") and x.attr in _names_of_python()
+    allowed = x.attr in _DUNDER if of_python else x.attr not in _DENIED
     if not allowed or not (kind == "prologue" or x.attr == "shape"):
         raise Refused(f"an attribute {x.attr}")
     _expression(x.value, kind, calls)

@@ -166,10 +166,15 @@ def test_patterns_by_position(watch: Any, monkeypatch: pytest.MonkeyPatch) -> No
     watched.changed()
 
 
+READ, NAME = operator.attrgetter("x"), "X"
+
+
+@pytest.mark.parametrize("read", [READ, lambda owner: operator.attrgetter(NAME.lower())(owner)])
 @pytest.mark.parametrize("class_attribute", [True, False])
-def test_readers_of_attributes(watch: Any, monkeypatch: pytest.MonkeyPatch, class_attribute: bool) -> None:
+def test_readers_of_attributes(
+    watch: Any, monkeypatch: pytest.MonkeyPatch, class_attribute: bool, read: Callable[[Any], float]
+) -> None:
     """`operator.attrgetter` reads attributes of classes and functions, whose names no code contains."""
-    read = operator.attrgetter("x")
     owner: Any = _Point if class_attribute else plain()
     monkeypatch.setattr(owner, "x", 2.0, raising=False)
     watched = watch(lambda x: x * read(owner))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import operator
 from collections.abc import Callable, Iterable
@@ -117,10 +118,15 @@ class Growing(Settings):
 
 SETTINGS, GROWING, MORE = Settings(), Growing(), set("b")
 NAMES_OF_SETTINGS = ["NAMES", "KINDS"]
+read = getattr
 
 
-def test_a_set_that_nobody_asks_for(tmp_path: Path) -> None:
-    assert is_saved(lambda x: x * SETTINGS.scale, tmp_path)
+@pytest.mark.parametrize(
+    "f", [lambda x: x * SETTINGS.scale, lambda x: x * SETTINGS.scale * {"kinds": 2, "names": 3}.pop("kinds", None)]
+)
+def test_a_set_that_nobody_asks_for(f: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    """Its name may be a key of a dict."""
+    assert is_saved(f, tmp_path)
 
 
 GROWN: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -132,6 +138,9 @@ GROWN: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: x * SETTINGS.scale * len(first(getattr(type(SETTINGS), NAMES_OF_SETTINGS[1].lower()).union(NAMES))),
     lambda x: x * SETTINGS.scale * len(first(type(SETTINGS).__dict__[NAMES_OF_SETTINGS[1].lower()].union(NAMES))),
     lambda x: x * SETTINGS.scale * len(first(operator.attrgetter(NAMES_OF_SETTINGS[0].lower())(SETTINGS).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(operator.attrgetter(NAMES_OF_SETTINGS[1].lower())(Settings).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(read(Settings, NAMES_OF_SETTINGS[1].lower()).union(NAMES))),
+    lambda x: x * SETTINGS.scale * len(first(builtins.getattr(Settings, NAMES_OF_SETTINGS[1].lower()).union(NAMES))),
     lambda x: x * GROWING.length,  # type: ignore[attr-defined]
 ]
 

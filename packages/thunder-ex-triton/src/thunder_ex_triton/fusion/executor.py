@@ -36,7 +36,7 @@ from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.scans import is_scan, unfit_scan
-from thunder_ex_triton.fusion.sizes import Size, Sizes, is_symbolic
+from thunder_ex_triton.fusion.sizes import Size, Sizes, hint_of, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
 from thunder_ex_triton.fusion.updates import Update, with_groups, with_numbers
 from thunder_ex_triton.probe import interpreting, unusable_device
@@ -194,14 +194,15 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
         return unfit_scan(bsym, _unfit)
     if not sym.is_prim or sym.executor is not None:
         return "is not a primitive"
+    doubles = any(p.dtype is dtypes.float64 for p in (*bsym.tensors(), *results))
+    if doubles and any(isinstance(a, Size) and type(a.hint) is float for a in bsym.args):
+        return "has a float64 value and a number, which kernels receive in single precision"
     if sym.id in POINTWISE:
         if any(type(a) is complex for a in bsym.args) or not bsym.flat_args:
             return "computes with complex numbers"
-        if not all(_holds(p.dtype, a) for p in bsym.tensors() for a in bsym.args if type(a) is int):
-            return "has a number outside the range of its dtype"
-        doubles = any(p.dtype is dtypes.float64 for p in (*bsym.tensors(), *results))
-        if doubles and any(isinstance(a, Size) and type(a.hint) is float for a in bsym.args):
-            return "has a float64 operand and a number, which kernels receive in single precision"
+        numbers = [a for a in bsym.args if type(hint_of(a)) is int]
+        if not all(_holds(p.dtype, a) for p in bsym.tensors() for a in numbers):
+            return "has a number that may be outside the range of its dtype"
         names = [a.name if isinstance(a, Proxy) else "1" for a in operands_of(bsym)]
         return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no code for {bsym.output.dtype}"
     if is_reduction(bsym):
@@ -227,10 +228,15 @@ def _unfit_float8(bsym: BoundSymbol) -> str | None:
     return None
 
 
-def _holds(dtype: Any, number: int) -> bool:
-    """Check whether a number is in the range of a dtype. Only integer dtypes have limits here."""
+def _holds(dtype: Any, number: Any) -> bool:
+    """Check whether a number is in the range of a dtype. Only integer dtypes have limits here.
+
+    A symbolic number may have any value in later calls, and kernels receive it as an integer of 32 or 64 bits.
+    """
     if dtype is dtypes.bool8 or not dtypes.is_exact_dtype(dtype):
         return True
+    if isinstance(number, Size):
+        return dtype is dtypes.int64
     limits = torch.iinfo(dtypes.to_torch_dtype(dtype))
     return limits.min <= number <= limits.max
 

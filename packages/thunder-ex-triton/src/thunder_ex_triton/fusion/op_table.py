@@ -59,6 +59,16 @@ def _is_float(dtype: Any) -> bool:
     return dtypes.is_float_dtype(dtype)
 
 
+def _typed(dtype: Any, bsym: Any, *operands: str) -> list[str]:
+    """Return the operands with numbers as values of a dtype.
+
+    A number alone is an int32 or a float32, also as an operand of `tl.maximum` and of comparisons in Triton 3.6 to 3.8.
+    With an int8, the result is then an int32, which does not wrap. With a float64, the number is a rounded one.
+    """
+    kind = compute_type(dtype)
+    return [a if isinstance(x, Proxy) else f"tl.full((), {a}, {kind})" for x, a in zip(operands_of(bsym), operands)]
+
+
 def _unary(text: str) -> Callable[..., str]:
     return lambda bsym, a: text.format(a)
 
@@ -73,9 +83,7 @@ def _libdevice(name: str) -> Callable[..., str | None]:
     def write(bsym: Any, *args: str) -> str | None:
         if interpreting():
             return None
-        # Scalars must have the dtype of the tensors, because libdevice selects the overload by dtype.
-        kind = compute_type(bsym.output.dtype)
-        typed = [a if isinstance(x, Proxy) else f"tl.full((), {a}, {kind})" for x, a in zip(operands_of(bsym), args)]
+        typed = _typed(bsym.output.dtype, bsym, *args)  # libdevice selects the overload by dtype
         return f"libdevice.{name}({', '.join(typed)})"
 
     return write
@@ -89,12 +97,12 @@ def _division(bsym: Any, a: str, b: str) -> str | None:
 
 def _minimum(sign: str) -> Callable[..., str]:
     def write(bsym: Any, a: str, b: str) -> str:
-        if _is_float(bsym.output.dtype):  # propagate NaN, as torch does
-            if interpreting():  # as on the CPU, the first operand wins if the operands are 0 and -0
-                order = "<" if sign == "maximum" else ">"
-                return f"tl.where(({a} != {a}) | ({b} == {b}) & ~({a} {order} {b}), {a}, {b})"
-            return f"tl.{sign}({a}, {b}, propagate_nan=tl.PropagateNan.ALL)"
-        return f"tl.{sign}({a}, {b})"
+        floats = _is_float(bsym.output.dtype)
+        if floats and interpreting():  # as on the CPU, the first operand wins if the operands are 0 and -0
+            order = "<" if sign == "maximum" else ">"
+            return f"tl.where(({a} != {a}) | ({b} == {b}) & ~({a} {order} {b}), {a}, {b})"
+        nans = ", propagate_nan=tl.PropagateNan.ALL" if floats else ""  # as torch does
+        return f"tl.{sign}({', '.join(_typed(bsym.output.dtype, bsym, a, b))}{nans})"
 
     return write
 
@@ -186,24 +194,29 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
     return _libdevice("pow")(bsym, a, b) if _is_float(bsym.output.dtype) else None
 
 
-def _equality(text: str) -> Callable[..., str]:
-    """Return a function that writes an equality comparison.
+def _comparison(text: str, *, equality: bool = False) -> Callable[..., str]:
+    """Return a function that writes a comparison.
 
-    It rounds half precision, because stored values are rounded too.
+    It rounds numbers to half precision, as torch does; for equality also values, because stored values are rounded too.
     """
 
     def write(bsym: Any, *operands: str) -> str:
         dtype = next(x.dtype for x in bsym.args if isinstance(x, TensorProxy))
+        if dtype is dtypes.float64:
+            return text.format(*_typed(dtype, bsym, *operands))
         if compute_type(dtype) == _TYPES[dtype]:
             return text.format(*operands)
-        return text.format(*(_as_stored(x, a, dtype) for x, a in zip(operands_of(bsym), operands)))
+        given = zip(operands_of(bsym), operands)
+        return text.format(*(_as_stored(x, a, dtype) if equality or not isinstance(x, Proxy) else a for x, a in given))
 
     return write
 
 
 def _as_stored(x: Any, a: str, dtype: Any) -> str:
-    if type(x) is float:
+    if type(x) in (int, float):
         return literal(torch.tensor(x, dtype=dtypes.to_torch_dtype(dtype)).item())
+    if isinstance(x, Size):
+        return f"tl.full((), {a}, {_TYPES[dtype]}).to(tl.float32)"
     if not isinstance(x, TensorProxy):
         return a
     if dtype is dtypes.bfloat16 and not interpreting():
@@ -216,12 +229,16 @@ def _reciprocal(bsym: Any, a: str) -> str | None:
 
 
 def _sign(bsym: Any, a: str) -> str | None:
-    dtype = bsym.output.dtype
-    if dtype is dtypes.bool8:
+    if bsym.output.dtype is dtypes.bool8:
         return a
-    if _is_float(dtype):
-        return f"tl.where({a} > 0.0, 1.0, tl.where({a} < 0.0, -1.0, 0.0))"
-    return f"(({a} > 0).to({compute_type(dtype)}) - ({a} < 0).to({compute_type(dtype)}))"
+    kind = compute_type(bsym.output.dtype)
+    return f"(({a} > 0).to({kind}) - ({a} < 0).to({kind}))"
+
+
+def _where(bsym: Any, p: str, a: str, b: str) -> str:
+    if not any(isinstance(x, Proxy) for x in bsym.args[1:]):  # a choice of two numbers has their dtype
+        _, a, b = _typed(bsym.output.dtype, bsym, p, a, b)
+    return f"tl.where({p}, {a}, {b})"
 
 
 def _not(bsym: Any, a: str) -> str | None:
@@ -247,12 +264,13 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.floor.id: _rounding("floor"), prims.ceil.id: _rounding("ceil"), prims.sign.id: _sign,
     prims.trunc.id: _truncated,
     prims.maximum.id: _minimum("maximum"), prims.minimum.id: _minimum("minimum"),
-    prims.eq.id: _equality("({} == {})"), prims.ne.id: _equality("({} != {})"), prims.lt.id: _binary("({} < {})"),
-    prims.le.id: _binary("({} <= {})"), prims.gt.id: _binary("({} > {})"), prims.ge.id: _binary("({} >= {})"),
+    prims.eq.id: _comparison("({} == {})", equality=True), prims.ne.id: _comparison("({} != {})", equality=True),
+    prims.lt.id: _comparison("({} < {})"), prims.le.id: _comparison("({} <= {})"),
+    prims.gt.id: _comparison("({} > {})"), prims.ge.id: _comparison("({} >= {})"),
     prims.bitwise_and.id: _integers_only("({} & {})"), prims.bitwise_or.id: _integers_only("({} | {})"),
     prims.bitwise_xor.id: _integers_only("({} ^ {})"),
     prims.bitwise_not.id: _not,
-    prims.where.id: lambda bsym, p, a, b: f"tl.where({p}, {a}, {b})",
+    prims.where.id: _where,
     prims.convert_element_type.id: _convert, prims.clone.id: lambda bsym, a: a, prims.detach.id: lambda bsym, a: a,
 }  # fmt: skip
 

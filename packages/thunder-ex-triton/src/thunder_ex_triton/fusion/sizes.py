@@ -84,10 +84,11 @@ def hint_of(x: Any) -> Any:
 
 
 def is_symbolic(op: BoundSymbol) -> bool:
-    """Check whether an operation has a symbolic number in its arguments or in a shape."""
+    """Check whether an operation has a symbolic number in its arguments, or in a shape of its arguments or results."""
     if any(isinstance(p, NumberProxy) for p in op.flat_args):
         return True
-    return any(type(d) is not int for p in op.tensors() for d in p.shape)
+    tensors = [p for p in (*op.flat_args, *op.flat_outs) if isinstance(p, TensorProxy)]
+    return any(type(d) is not int for p in tensors for d in p.shape)
 
 
 class Sizes:

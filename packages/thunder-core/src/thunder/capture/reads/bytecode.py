@@ -282,6 +282,11 @@ def imported_modules(code: CodeType) -> frozenset[str]:
     return _facts(code)[4]  # type: ignore[no-any-return]
 
 
+def makes_readers(code: CodeType) -> bool:
+    """Check whether code may make objects that read attributes, whose names it may compute."""
+    return not {"attrgetter", "methodcaller"}.isdisjoint(code.co_names)
+
+
 def only_asks(code: CodeType, chain: tuple[str, ...]) -> bool:
     """Check whether code uses an attribute of a global only for `in` tests and for reading further attributes."""
     return chain not in _facts(code)[5]

@@ -320,12 +320,14 @@ class ClassReads:
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
                 names |= uses
         names |= every & {"__match_args__"}  # the classes of patterns
+        any_name = any(map(bytecode.makes_readers, ran))
         for cls in [c for c in self._sources if not is_watched(c)]:
             owners = [c for c in cls.__mro__ if not is_library_class(c)]
             read = every if cls in self._values else names
             for name in sorted(_OF_CLASSES.intersection(read)):
                 self.read_of_class(cls, name)
-            data = {n for c in owners for d in (self._attributes_before(c), c.__dict__) for n in d if n in read}
+            found = {n for c in owners for d in (self._attributes_before(c), c.__dict__) for n in d}
+            data = {n for n in found if n in read or (any_name and cls in self._values and not n.startswith("__"))}
             for name in sorted(data):
                 self._guard_name(cls, owners, name)
             if cls in self._values:

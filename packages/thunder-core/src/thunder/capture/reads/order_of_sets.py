@@ -40,6 +40,7 @@ class OrderOfSets:
         self._read_whole: dict[Source, tuple[frozenset[int], str | None]] = {}
         self.fetched: set[int] = set()
         self.names: set[str] = set()
+        self._reads_by_text = False  # whether code ran that may read attributes whose names nothing reports
         self._making: dict[int, SetUses] = {}  # for whose sets it matters that they are made, by the ids of code
         # What these sets were made of, and in which order a loop gets their elements, by their texts.
         self.orders: dict[str, tuple[str, list[Any], list[Any]]] = {}
@@ -55,6 +56,7 @@ class OrderOfSets:
         self.matters = self.matters or uses.ordered or shadowed or unchecked
         if uses.raises:
             self.raising[id(code)] = uses.raises
+        self._reads_by_text = self._reads_by_text or _reads_by_text(code, scope)
 
     def made(self, code: CodeType, kind: type, given: Any) -> None:
         """Record that code is about to make a set: its order, if the code loops over sets of lists or tuples."""
@@ -92,8 +94,8 @@ class OrderOfSets:
             return False
         if name is None:
             return True
-        shown = {"__dict__", name}.isdisjoint(self.names)
-        return shown and not any(name in code.co_names or _reads_classes(code, name) for code in ran)
+        reported = self._reads_by_text or not {"__dict__", name}.isdisjoint(self.names)
+        return not reported and all(name not in code.co_names for code in ran)
 
 
 def _is_of_set(guard: Guard) -> bool:
@@ -114,13 +116,17 @@ def _fetches_otherwise(code: CodeType) -> bool:
     return grows or code.co_name not in _HOOKS
 
 
-def _reads_classes(code: CodeType, name: str) -> bool:
-    """Check whether code may find an attribute of a class by a name that it computes, or in the class's `__dict__`."""
-    return _contains(code.co_consts, name) or "__dict__" in bytecode.attributes_not_of_self(code)
+# User code that calls these functions by their names calls those of `builtin_readers.py`, which report what is read.
+_READERS = (builtins.getattr, builtins.vars)
 
 
-def _contains(constants: tuple[Any, ...], name: str) -> bool:
-    return any(x == name if type(x) is str else type(x) is tuple and _contains(x, name) for x in constants)
+def _reads_by_text(code: CodeType, scope: Mapping[str, Any]) -> bool:
+    """Check whether code may find attributes of a class by texts that nothing reports, or in the class's `__dict__`."""
+    found = [scope.get(name) for name in code.co_names]
+    if any(x is reader for x in found for reader in _READERS) or bytecode.makes_readers(code):
+        return True
+    names = bytecode.attributes_not_of_self(code)
+    return not names.isdisjoint(("getattr", "vars", "__dict__"))
 
 
 _OF_CLOSURES = frozenset({"__closure__", "cell_contents", "getclosurevars"})

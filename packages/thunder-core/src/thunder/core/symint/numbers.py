@@ -101,16 +101,22 @@ def converted(x: Any, kind: type) -> Any:
     return kind(x)
 
 
-def specialized(x: Any) -> Any:
-    """Specialize the symbolic numbers in an argument: replace them by their hints, and add equality constraints."""
+def specialized(x: Any, *, hinted: type | tuple[type, ...] = ()) -> Any:
+    """Specialize the symbolic numbers in an argument: replace them by their hints, and add equality constraints.
+
+    Numbers of the types `hinted` get no constraint, because their values do not matter: 1 stands for an unbacked one.
+    """
     if isinstance(x, SymbolicNumber):
-        return float(x) if isinstance(x, float) else int(x)  # type: ignore[call-overload]
+        kind = float if isinstance(x, float) else int
+        if isinstance(x, hinted):
+            return kind(1 if x.hint is None else x.hint)
+        return kind(x)  # type: ignore[arg-type, call-overload]
     if type(x) in (tuple, list):
-        return type(x)([specialized(i) for i in x])
+        return type(x)([specialized(i, hinted=hinted) for i in x])
     if type(x) is dict:
-        return {k: specialized(v) for k, v in x.items()}
+        return {k: specialized(v, hinted=hinted) for k, v in x.items()}
     if type(x) is slice:
-        return slice(specialized(x.start), specialized(x.stop), specialized(x.step))
+        return slice(*[specialized(i, hinted=hinted) for i in (x.start, x.stop, x.step)])
     return x
 
 

@@ -7,8 +7,13 @@ import re
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from processes import reports
+
+import thunder
+from thunder.frontend.check_ranks import text_of_collective
+from thunder.passes.overlap import is_start
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
@@ -55,3 +60,40 @@ def test_options_that_order_collectives_are_equal(found: list[dict[str, Any]], n
 def test_the_end_of_a_rank_is_an_error_with_the_line(found: list[dict[str, Any]]) -> None:
     assert re.search("(?i)closed|reset|timed out|timeout", found[0]["other rank ends"])
     assert "ranks_adverse.py:" in found[0]["other rank ends"]
+
+
+def collectives_of_a_step(rank: int, rows: int, replicas: int) -> list[str]:
+    """Return the collectives of a step with `fully_shard` and uneven shards, in the order in which they start."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with thunder.examine.fake_ranks(4, rank=rank):
+        mesh = init_device_mesh("cpu", (replicas, 4 // replicas), mesh_dim_names=("replicas", "shards"))
+        layers = [torch.nn.Sequential(torch.nn.RMSNorm(6), torch.nn.Linear(6, 6), torch.nn.GELU()) for _ in range(3)]
+        model = torch.nn.Sequential(*layers)
+        for module in (*layers, model):
+            fully_shard(module, mesh=mesh if replicas > 1 else mesh["shards"])
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = model(x).square().mean()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            return loss.detach()
+
+        jitted = thunder.jit(step)
+        jitted(torch.randn(rows, 6))
+        return [text_of_collective(op) for op in thunder.last_traces(jitted)[-1].bound_symbols if is_start(op)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_order_of_collectives_depends_neither_on_the_rank_nor_on_shapes(replicas: int) -> None:
+    """A rank that compiles again alone, for another shape, pairs with the programs of the others.
+
+    The process groups are destroyed and created again in between, and torch gives the parameters the earlier meshes.
+    """
+    expected = collectives_of_a_step(0, 1, replicas)
+    assert sum(text.startswith("reduce_scatter") for text in expected) == 3
+    for rank, rows in ((3, 1), (2, 20_000)):
+        assert collectives_of_a_step(rank, rows, replicas) == expected

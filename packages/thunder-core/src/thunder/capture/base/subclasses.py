@@ -17,7 +17,7 @@ from torch.overrides import get_default_nowrap_functions
 
 from thunder.capture.base.fallback import fall_back
 from thunder.core.layouts import Layout
-from thunder.runtime.kernels.dtensors import layout_of_spec
+from thunder.runtime.kernels.dtensors import layout_of_spec, mesh_of
 from thunder.torch.private import DISABLED_DISPATCH, DISABLED_FUNCTION
 
 __all__ = ["common_subclass", "is_dtensor_class", "is_plain_subclass", "keeps_class", "layout_of", "why_not_plain"]
@@ -98,7 +98,8 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
         fall_back(f"the program gets a DTensor whose local tensor is of class {type(local).__qualname__}")
     layout = layout_of_spec(spec)
     if layout is None:
-        fall_back(f"the program gets a DTensor with the placements {spec.placements}")
+        destroyed = " on a mesh whose process groups have been destroyed" if mesh_of(spec.mesh) is None else ""
+        fall_back(f"the program gets a DTensor with the placements {spec.placements}{destroyed}")
     if layout.is_even and layout.local_shape == tuple(local.shape) and not layout.has_blocks:
         return layout
     return Layout(layout.placements, layout.shape, layout.stride, layout.mesh, part=tuple(local.shape))

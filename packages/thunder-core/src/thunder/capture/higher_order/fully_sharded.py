@@ -36,6 +36,7 @@ from thunder.core.groups import Group
 from thunder.core.layouts import Layout
 from thunder.core.state import state
 from thunder.runtime import shards
+from thunder.runtime.kernels.dtensors import mesh_of
 from thunder.torch import private
 from thunder.torch.collectives import group_named
 
@@ -376,6 +377,7 @@ def _read_shards(tracer: Tracer, unit: Any, module: Any) -> list[Handle]:
     recorder, known = tracer.recorder, tracer.communication.shards
     if all(id(p.sharded_param) in known for p in unit.fsdp_params):
         return [known[id(p.sharded_param)].local for p in unit.fsdp_params]
+    mesh_of(unit.mesh_info.mesh)  # so that it is known when the layouts of parameters are asked for
     at = recorder.reached[id(module)].source, next(i for i, x in enumerate(shards.units_of(module)) if x is unit)
     tracer.communication.sources[id(unit)] = _unit_source(tracer, module, at[1])
     recorder.value(_FUNCTIONS.attr("plan_of_unit").call(at), shards.plan_of_unit(module, at[1]))

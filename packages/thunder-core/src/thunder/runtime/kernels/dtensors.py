@@ -26,7 +26,19 @@ _MOST_KEYS = 4096
 
 
 def mesh_of(mesh: Any) -> Mesh | None:
-    """Return the description of a device mesh of torch, or None if a group of it does not exist anymore."""
+    """Return the description of a device mesh of torch, or None if a group of it does not exist anymore.
+
+    If process groups have been destroyed and created again, torch gives new DTensors an earlier mesh, which is equal to
+    theirs. The description is that of a mesh of now, if one is known.
+    """
+    found = _described(mesh)
+    if found is None:
+        equal = [other for other in _MESHES.values() if other is not mesh and other == mesh]
+        return next((found for other in equal if (found := _described(other)) is not None), None)
+    return found
+
+
+def _described(mesh: Any) -> Mesh | None:
     from torch.distributed.distributed_c10d import get_process_group_ranks
 
     groups = [mesh.get_group(i) for i in range(mesh.ndim)]

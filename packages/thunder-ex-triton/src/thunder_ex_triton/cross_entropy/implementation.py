@@ -67,6 +67,12 @@ def register(registry: Any, executor: str) -> None:
         reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
     ) -> Any:  # fmt: skip
         reduction = loss_reduction(reduction, size_average, reduce)
+        return gradient_of_loss(input, target, weight, None, ignore_index, None, reduction, label_smoothing)
+
+    def gradient_of_loss(
+        input: Any, target: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
+        label_smoothing: float, loss_dtype: str | None = None,
+    ) -> Any:  # fmt: skip
         if target.shape == input.shape:
             out, lse, mass = soft_forward(input, target, weight, reduction, label_smoothing)
             g = get_grad(out)
@@ -74,22 +80,10 @@ def register(registry: Any, executor: str) -> None:
             of_target = gradient_of_probabilities(g, input, target, lse, weight, reduction, label_smoothing)
             put_grad(target, of_target)
             return out
-        return hard_gradient(input, target, weight, ignore_index, reduction, label_smoothing, None)
-
-    def hard_gradient(
-        input: Any, target: Any, weight: Any, ignore_index: int, reduction: str, label_smoothing: float,
-        loss_dtype: str | None,
-    ) -> Any:  # fmt: skip
         how = (weight, ignore_index, reduction, label_smoothing)
         out, lse, total = forward(input, target, *how, *([] if loss_dtype is None else [loss_dtype]))
         put_grad(input, backward(get_grad(out), input, target, lse, total, *how))
         return out
-
-    def gradient_of_loss(
-        input: Any, target: Any, weight: Any, size_average: Any, ignore_index: int, reduce: Any, reduction: str,
-        label_smoothing: float, loss_dtype: str | None = None,
-    ) -> Any:  # fmt: skip
-        return hard_gradient(input, target, weight, ignore_index, reduction, label_smoothing, loss_dtype)
 
     registry.register_implementation(
         ltorch.cross_entropy,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import operator
@@ -167,14 +168,23 @@ def test_patterns_by_position(watch: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 READ, NAME = operator.attrgetter("x"), "X"
+get, table = getattr, {"get": getattr}
+READERS: list[Callable[[Any], float]] = [
+    READ,
+    lambda owner: operator.attrgetter(NAME.lower())(owner),
+    lambda owner: get(owner, NAME.lower()),
+    lambda owner: table["get"](owner, NAME.lower()),
+    lambda owner, read=vars: read(owner)[NAME.lower()],  # type: ignore[misc]
+    lambda owner: builtins.getattr(owner, NAME.lower()),
+]
 
 
-@pytest.mark.parametrize("read", [READ, lambda owner: operator.attrgetter(NAME.lower())(owner)])
+@pytest.mark.parametrize("read", READERS, ids=range(len(READERS)))
 @pytest.mark.parametrize("class_attribute", [True, False])
 def test_readers_of_attributes(
     watch: Any, monkeypatch: pytest.MonkeyPatch, class_attribute: bool, read: Callable[[Any], float]
 ) -> None:
-    """`operator.attrgetter` reads attributes of classes and functions, whose names no code contains."""
+    """`operator.attrgetter`, and `getattr` under other names, read attributes whose names no code contains."""
     owner: Any = _Point if class_attribute else plain()
     monkeypatch.setattr(owner, "x", 2.0, raising=False)
     watched = watch(lambda x: x * read(owner))

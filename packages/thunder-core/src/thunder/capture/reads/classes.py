@@ -299,10 +299,10 @@ class ClassReads:
                     self.attribute_read(cls, name, raw)
 
     # -- at the end of the run ----------------------------------------------------------------------------------------
-    def guard_names_read_of_classes(self, ran: list[CodeType], more: Iterable[str]) -> None:
+    def guard_names_read_of_classes(self, ran: list[CodeType], more: Iterable[str], *, any_name: bool) -> None:
         """Guard attributes that code reads from classes (`type(self).K`, `cls.K`, `Config.K`), which no hook sees.
 
-        `more` are names that no code contains.
+        `more` are names that no code contains. With `any_name`, code may also read attributes whose names it computes.
         """
         names: set[str] = set()  # names read by code that may access the class of an object
         every: set[str] = set()
@@ -320,7 +320,6 @@ class ClassReads:
             if "type" in loads or "__class__" in uses or "super" in loads or "cls" in code.co_varnames[:1]:
                 names |= uses
         names |= every & {"__match_args__"}  # the classes of patterns
-        any_name = any(map(bytecode.makes_readers, ran))
         for cls in [c for c in self._sources if not is_watched(c)]:
             owners = [c for c in cls.__mro__ if not is_library_class(c)]
             read = every if cls in self._values else names

@@ -59,7 +59,7 @@ class FunctionAttributes:
         if bytecode.catches_missing_attributes(code):
             self._caught |= names
         names.update(part for c in code.co_consts if type(c) is str for part in c.split("."))  # e.g. of `attrgetter`
-        if ("vars",) in bytecode.global_loads(code) or bytecode.makes_readers(code):
+        if ("vars",) in bytecode.global_loads(code):
             names.add("__dict__")
         self.names_read(names)
 

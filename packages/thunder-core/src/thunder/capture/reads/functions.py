@@ -96,6 +96,7 @@ class CodeReads:
         self.attributes = FunctionAttributes(recorder)
         self.sets = OrderOfSets()
         self.asked: set[str] = set()  # attributes that objects such as `operator.attrgetter("k")` read
+        self.reads_by_text = False  # whether the program may read attributes of objects by texts that nothing reports
         self._settings: set[Any] = set()  # functions that read settings, which the program has called
         self._replaced: set[tuple[int, str]] = set()  # ids of dicts of globals, and the names of replaced functions
         self._used_as_value: str | None = None  # a function or class that is replaced while tracing
@@ -177,6 +178,15 @@ class CodeReads:
         """Record names of attributes that may be read of any object, and are no names in code."""
         self.asked.update(names)
         self.attributes.names_read({*names})
+
+    def reader_found(self, source: Source | None = None) -> None:
+        """Record a function such as `getattr`, which the program has got from a source or makes itself.
+
+        Under its own name, the program calls a function of `builtin_readers.py`, which reports what it reads.
+        """
+        if source is None or source.parent is not _BUILTINS:
+            self.reads_by_text = self.sets.reads_by_text = True
+            self.attributes.names_read({"__dict__"})
 
     # -- code ---------------------------------------------------------------------------------------------------------
     def code_ran(self, code: CodeType, frame: FrameType) -> None:
@@ -279,6 +289,8 @@ class CodeReads:
             self.compares_objects = any(not _is_constant(chain, scope) for chain in bytecode.compared_objects(code))
         self._nested.update(id(c) for c in bytecode.nested_codes(code))
         self.attributes.code_runs(code)
+        if bytecode.makes_readers(code):
+            self.reader_found()
         self._read_globals(code, scope)
         self.sets.code_runs(code, scope, self._scope(scope).before)
         for source, module in self.modules.imports(code, scope):

@@ -40,7 +40,7 @@ class OrderOfSets:
         self._read_whole: dict[Source, tuple[frozenset[int], str | None]] = {}
         self.fetched: set[int] = set()
         self.names: set[str] = set()
-        self._reads_by_text = False  # whether code ran that may read attributes whose names nothing reports
+        self.reads_by_text = False  # whether code may read attributes by texts, or in the `__dict__` of a class
         self._making: dict[int, SetUses] = {}  # for whose sets it matters that they are made, by the ids of code
         # What these sets were made of, and in which order a loop gets their elements, by their texts.
         self.orders: dict[str, tuple[str, list[Any], list[Any]]] = {}
@@ -56,7 +56,7 @@ class OrderOfSets:
         self.matters = self.matters or uses.ordered or shadowed or unchecked
         if uses.raises:
             self.raising[id(code)] = uses.raises
-        self._reads_by_text = self._reads_by_text or _reads_by_text(code, scope)
+        self.reads_by_text = self.reads_by_text or "__dict__" in bytecode.attributes_not_of_self(code)
 
     def made(self, code: CodeType, kind: type, given: Any) -> None:
         """Record that code is about to make a set: its order, if the code loops over sets of lists or tuples."""
@@ -94,7 +94,7 @@ class OrderOfSets:
             return False
         if name is None:
             return True
-        reported = self._reads_by_text or not {"__dict__", name}.isdisjoint(self.names)
+        reported = self.reads_by_text or not {"__dict__", name}.isdisjoint(self.names)
         return not reported and all(name not in code.co_names for code in ran)
 
 
@@ -114,19 +114,6 @@ def _fetches_otherwise(code: CodeType) -> bool:
         return False
     grows = not _GROW.isdisjoint(code.co_names) or bytecode.combines(code)
     return grows or code.co_name not in _HOOKS
-
-
-# User code that calls these functions by their names calls those of `builtin_readers.py`, which report what is read.
-_READERS = (builtins.getattr, builtins.vars)
-
-
-def _reads_by_text(code: CodeType, scope: Mapping[str, Any]) -> bool:
-    """Check whether code may find attributes of a class by texts that nothing reports, or in the class's `__dict__`."""
-    found = [scope.get(name) for name in code.co_names]
-    if any(x is reader for x in found for reader in _READERS) or bytecode.makes_readers(code):
-        return True
-    names = bytecode.attributes_not_of_self(code)
-    return not names.isdisjoint(("getattr", "vars", "__dict__"))
 
 
 _OF_CLOSURES = frozenset({"__closure__", "cell_contents", "getclosurevars"})

@@ -185,7 +185,7 @@ class ReadRecorder:
             raise RunsEagerly("the program may compare an argument with the same tensor in a tuple or a similar object")
         if self.code.reads_streams and self.code.compares_objects:
             raise RunsEagerly("the program may compare a stream with another object")
-        self.classes.guard_names_read_of_classes(ran, self.code.asked)
+        self.classes.guard_names_read_of_classes(ran, self.code.asked, any_name=self.code.reads_by_text)
         self.classes.guard_instance_names()
         self._guard_names_not_on_tensors(ran)
         leave_out_logs(self, ran)

@@ -87,6 +87,8 @@ _IDENTITY = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wrappe
              type(vars(collections.namedtuple("_", "field"))["field"]))  # fmt: skip
 
 
+# Functions that read attributes by texts.
+_READERS = (getattr, vars)
 # Functions of NumPy: an array of the program's is denied where it is read.
 _OF_NUMPY = frozenset({"ufunc", "_ArrayFunctionDispatcher"})
 
@@ -119,6 +121,8 @@ class Identity(Kind):
         if isinstance(value, types.ModuleType):
             recorder.code.modules.found(source, value)
         elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+            if value in _READERS:
+                recorder.code.reader_found(source)
             owner = value.__self__
             if owner is not None and not isinstance(owner, (type, types.ModuleType)):  # e.g. `append = items.append`
                 recorder.value(source.attr("__self__"), owner)

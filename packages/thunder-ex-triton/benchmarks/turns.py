@@ -27,6 +27,8 @@ __all__ = ["Child", "Measured", "serve"]
 class Measured:
     """A function whose first calls were made, and which is measured when somebody asks."""
 
+    RECORDED = 3  # calls whose kernels are recorded
+
     def __init__(self, function: Callable[[], Any], cuda: bool) -> None:
         self.function, self.cuda, self.warm = function, cuda, False
         self.profile: Any = None
@@ -64,14 +66,14 @@ class Measured:
         return {"time": whole * 1e3, "host": min(host) * 1e3}
 
     def record(self) -> dict[str, float]:
-        """Record the kernels of three calls, and return what else is measured once."""
+        """Record the kernels of some calls, and return what else is measured once."""
         found = {"first": self.first}
         if self.cuda:
             from torch.profiler import ProfilerActivity, profile
 
             found["memory"] = torch.cuda.max_memory_reserved() / 2**30
             with profile(activities=[ProfilerActivity.CUDA]) as self.profile:
-                for _ in range(3):
+                for _ in range(self.RECORDED):
                     self.function()
                 self.wait()
         return found
@@ -86,12 +88,12 @@ class Measured:
         events = [e for e in self.profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
         times: dict[str, list[float]] = {}
         for event in events:
-            times.setdefault(event.name[:120], []).append(event.device_time_total / 3e3)
+            times.setdefault(event.name[:120], []).append(event.device_time_total / self.RECORDED / 1e3)
         longest = sorted(times.items(), key=lambda item: -sum(item[1]))[:40]
         return {
-            "GPU": sum(e.device_time_total for e in events) / 3e3,
-            "kernels": round(len(events) / 3),
-            "longest": [[name, round(sum(found), 4), round(len(found) / 3)] for name, found in longest],
+            "GPU": sum(e.device_time_total for e in events) / self.RECORDED / 1e3,
+            "kernels": round(len(events) / self.RECORDED),
+            "longest": [[name, round(sum(found), 4), round(len(found) / self.RECORDED)] for name, found in longest],
         }
 
 

@@ -18,7 +18,7 @@ from thunder.passes.overlap import is_start
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
 RIGHT = (
-    "shapes", "shapes, DDP", "one compiles again", "one falls back, DDP", "all fall back once, merged",
+    "shapes", "shapes, DDP", "one compiles again", "branches", "one falls back, DDP", "all fall back once, merged",
     "one cannot be compiled, merged",
 )  # fmt: skip
 MISMATCH = "^RankMismatchError: thunder.jit"

@@ -32,6 +32,7 @@ def training(
     *,
     rows: Callable[[int], int] = lambda i: 3,
     untraceable: int | None = None,
+    branches: bool = False,
     **options: Any,
 ) -> str:
     """Run four steps jitted and eagerly, with `rows(step)` rows."""
@@ -48,6 +49,8 @@ def training(
             if untraceable and i == untraceable:
                 torch.manual_seed(0)
             loss = model(x).square().mean()
+            if branches and x.sum() > 0:
+                loss = loss * 2
             loss.backward()
             for p in model.parameters() if kind == "by hand" else ():
                 dist.all_reduce(p.grad, group=group)
@@ -120,6 +123,7 @@ def cases(rank: int) -> dict[str, Callable[[Any], str]]:
         "shapes": case("sharded", rows=lambda i: 3 + 2 * rank),
         "shapes, DDP": case("replicated", rows=lambda i: 3 + 2 * rank),
         "one compiles again": case("sharded", rows=lambda i: 3 + 9000 * (rank and i > 1)),
+        "branches": case("sharded", branches=True),
         "one falls back, DDP": case("replicated", untraceable=one and 3),
         "all fall back once, merged": case("by hand", untraceable=1, bucketing="exact"),
         "one cannot be compiled, merged": case("by hand", untraceable=one, bucketing="exact"),

@@ -23,6 +23,7 @@ from thunder.frontend.options import (
     Bucketing,
     CacheOption,
     CUDAGraphs,
+    KeptParameters,
     Measured,
     Options,
     Remat,
@@ -100,6 +101,7 @@ def jit(  # type: ignore[overload-overlap, unused-ignore]
     check_ranks: bool | None = ...,
     bucketing: Bucketing = ...,
     bucket_bytes: int = ...,
+    kept_parameters: KeptParameters = ...,
     overlap_memory: int | None = ...,
     **options: Any,
 ) -> Module: ...
@@ -120,6 +122,7 @@ def jit(  # type: ignore[overload-cannot-match, unused-ignore]
     check_ranks: bool | None = ...,
     bucketing: Bucketing = ...,
     bucket_bytes: int = ...,
+    kept_parameters: KeptParameters = ...,
     overlap_memory: int | None = ...,
     **options: Any,
 ) -> JitFunction[P, R]: ...
@@ -140,6 +143,7 @@ def jit(
     check_ranks: bool | None = ...,
     bucketing: Bucketing = ...,
     bucket_bytes: int = ...,
+    kept_parameters: KeptParameters = ...,
     overlap_memory: int | None = ...,
     **options: Any,
 ) -> _Decorator: ...
@@ -159,6 +163,7 @@ def jit(
     check_ranks: bool | None = None,
     bucketing: Bucketing = "never",
     bucket_bytes: int = BUCKET_BYTES,
+    kept_parameters: KeptParameters = 0,
     overlap_memory: int | None = None,
     **options: Any,
 ) -> Any:
@@ -199,6 +204,9 @@ def jit(
     - `bucketing`: whether collectives of torch.distributed that the program runs one by one are merged: "never",
       "exact" (where the results keep all bits) or "any".
     - `bucket_bytes`: the largest size of merged collectives.
+    - `kept_parameters`: the bytes of gathered parameters (`fully_shard`) that the program keeps from forward to
+      backward, although torch would reshard and gather them again. Units whose forward is last come first. "auto" means
+      the size of the largest unit.
     - `overlap_memory`: the bytes that collectives in flight may add to the predicted peak of memory. None means the
       size of the largest collective.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
@@ -221,6 +229,7 @@ def jit(
             check_ranks=check_ranks,
             bucketing=bucketing,
             bucket_bytes=bucket_bytes,
+            kept_parameters=kept_parameters,
             overlap_memory=overlap_memory,
             **options,
         )
@@ -233,18 +242,18 @@ def jit(
     chosen = Options(
         executors=executors, cache=cache, sharp_edges=sharp_edges, remat=remat, cuda_graphs=cuda_graphs,
         max_programs=max_programs, max_compile_time=max_compile_time, save=save, measured=measured,
-        check_ranks=check_ranks, bucketing=bucketing, bucket_bytes=bucket_bytes, overlap_memory=overlap_memory,
-        extra=options,
+        check_ranks=check_ranks, bucketing=bucketing, bucket_bytes=bucket_bytes, kept_parameters=kept_parameters,
+        overlap_memory=overlap_memory, extra=options,
     )  # fmt: skip
     transforms = _as_transforms(transforms)
     before: tuple[Transform, ...] = ()
     autograd = True
     if isinstance(fn, (JitFunction, ThunderModule)):
         given = executors, transforms, cache, sharp_edges, remat, cuda_graphs, max_programs, max_compile_time, measured
-        communication = check_ranks, bucketing, bucket_bytes, overlap_memory
+        communication = check_ranks, bucketing, bucket_bytes, kept_parameters, overlap_memory
         if (*given, save, *communication, options) == (
             None, (), "constant values", "warn", "auto", "auto", MAX_SPECIALIZATIONS, None, False, None,
-            None, "never", BUCKET_BYTES, None, {},
+            None, "never", BUCKET_BYTES, 0, None, {},
         ):  # fmt: skip
             return fn
         known: JitFunction[..., Any] = jitted_of(fn)
@@ -289,7 +298,7 @@ def _with_changed_module(fn: Any, transforms: Sequence[Transform]) -> torch.nn.M
 
 OPTIONS = (
     "executors", "transforms", "cache", "sharp_edges", "remat", "cuda_graphs", "max_programs", "max_compile_time",
-    "save", "measured", "check_ranks", "bucketing", "bucket_bytes", "overlap_memory",
+    "save", "measured", "check_ranks", "bucketing", "bucket_bytes", "kept_parameters", "overlap_memory",
 )  # fmt: skip
 
 

@@ -29,7 +29,11 @@ ERRORS = {
     "order at first": (f"{MISMATCH}.*in the same order", f"{MISMATCH}.*in the same order"),
     "one falls back, merged": (TIMEOUT, f"{MISMATCH}.*manual_seed.*and not on rank 0 within 0.9 s"),
 }
-OPTIONS = {"bucketing": ("exact", "never"), "remat": ("auto", "none"), "overlap_memory": ("None", "0")}
+OPTIONS = {
+    "bucketing": ("exact", "never"),
+    "remat": ("auto", "none"),
+    "kept_parameters": ("kept_parameters=0, overlap_memory=None", "kept_parameters='auto', overlap_memory=0"),
+}
 
 
 @pytest.fixture(scope="module")

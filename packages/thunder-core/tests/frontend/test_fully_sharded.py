@@ -13,9 +13,9 @@ from processes import reports
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
 COMPILED = (
-    "resharded", "kept", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied", "checkpointed",
-    "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed", "second_dimension",
-    "factor", "accumulating", "accumulating_later", "accumulating_bfloat16", "accumulating_all_bfloat16",
+    "resharded", "kept", "kept_in_part", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied",
+    "checkpointed", "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed",
+    "second_dimension", "factor", "accumulating", "accumulating_later", "accumulating_bfloat16", "accumulating_all_bfloat16",
     "flag_set_before_backward", "accumulating_whole", "unsharded_by_hand", "grouped", "grouped_bfloat16",
     "hooks_before", "hooks_after", "prefetching", "settings_change", "forward_method",
 )  # fmt: skip
@@ -69,6 +69,7 @@ def test_collectives(found: list[dict[str, Any]]) -> None:
         assert report["resharded"]["backward"].count("gather_shards") == 2  # the root keeps its parameters
         assert report["resharded"]["backward"].count("reduce_scatter") == 3
         assert report["grouped"]["backward"].count("reduce_scatter") == 2  # of the group and of the root
+        assert report["kept_in_part"]["backward"].count("gather_shards") == 1  # of the first block
         assert report["kept"]["backward"] == ["reduce_scatter"] * 3
         assert report["called_twice"]["backward"].count("reduce_scatter") == 3
         for name in ("units_checkpointed", "all_checkpointed"):

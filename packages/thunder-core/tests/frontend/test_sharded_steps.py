@@ -13,9 +13,9 @@ from processes import reports
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
 COMPILED = (
-    "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "zeros", "bfloat16", "frozen_and_tied", "no_sync",
-    "no_sync_bfloat16", "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program", "forward_after_update",
-    "second_dimension", "units_checkpointed", "resharding_by_hand", "unsharding_by_hand", "evaluated_between",
+    "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "kept_in_part", "zeros", "bfloat16",
+    "frozen_and_tied", "no_sync", "no_sync_bfloat16", "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program",
+    "forward_after_update", "second_dimension", "units_checkpointed", "resharding_by_hand", "unsharding_by_hand", "evaluated_between",
     "grouped", "hooks",
 )  # fmt: skip
 PARTLY_EAGER = {
@@ -51,6 +51,8 @@ def test_collectives(found: list[dict[str, Any]]) -> None:
         assert run.count("all_gather") + run.count("gather_shards") == 5  # two blocks are gathered again
         assert run.count("reduce_scatter") == 3
         assert run.count("all_reduce") == 1
+        run = report["kept_in_part"]["collectives"]
+        assert run.count("all_gather") + run.count("gather_shards") == 8  # one block is gathered again in each part
         assert report["no_sync"]["collectives"].count("reduce_scatter") == 3  # of the last of three parts
 
 

@@ -130,7 +130,7 @@ def cases(rank: int) -> dict[str, Callable[[Any], str]]:
         "one falls back, merged": case("by hand", untraceable=one and 3, bucketing="exact"),
         "bucketing": case("by hand", bucketing=("exact", "never")[rank]),
         "remat": case("sharded", remat=("auto", "none")[rank]),
-        "overlap_memory": case("sharded", overlap_memory=(None, 0)[rank]),
+        "kept_parameters": case("sharded", kept_parameters=(0, "auto")[rank], overlap_memory=(None, 0)[rank]),
     }
 
 

@@ -155,6 +155,7 @@ ALL_HALF = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 CASES: dict[str, dict[str, Any]] = {
     "resharded": {},
     "kept": {"reshard_after_forward": False},
+    "kept_in_part": {"mp_policy": HALF, "tied": True},
     "bfloat16": {"mp_policy": HALF},
     "bfloat16_reduced": {"mp_policy": ALL_HALF},
     "float16": {"dtype": torch.float16},
@@ -192,11 +193,15 @@ if len(sys.argv) > 1 and sys.argv[1] == "4":
     CASES["halves"] = {"reshard_after_forward": 2}
 
 
+# Options of thunder.jit.
+JITTED: dict[str, dict[str, Any]] = {"kept_in_part": {"kept_parameters": "auto"}}
+
+
 def train(name: str, jit: Callable[..., Any] | None) -> tuple[list[list[Any]], Any, list[str]]:
     """Train for some steps. Return the state after each step, what was jitted, and the collectives of backward."""
     module: Any = sharded(**CASES[name])
     run = module if name != "forward_method" else module.encode
-    run = run if jit is None else jit(run)
+    run = run if jit is None else jit(run, **JITTED.get(name, {}))
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=0.01, eps=1e-3)
     generator = torch.Generator().manual_seed(dist.get_rank())
     states = []

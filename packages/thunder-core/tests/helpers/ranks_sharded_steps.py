@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from processes import DEVICE, main
-from ranks_sharded import ALL_HALF, HALF, add_hooks, second_dimension, sharded
+from ranks_sharded import ALL_HALF, HALF, JITTED, add_hooks, second_dimension, sharded
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.utils import clip_grad_norm_
@@ -39,6 +39,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "zeros": ({}, SGD, {"zero_grad": "zeros"}),
     "bfloat16": ({"mp_policy": HALF}, ADAMW, {"clip": 1.0, "parts": 2}),
     "frozen_and_tied": ({"frozen": True, "tied": True, "calls": 2, "checkpointed": True}, SGD, {"clip": 1.0}),
+    "kept_in_part": ({"mp_policy": HALF, "frozen": True, "tied": True}, ADAMW, {"parts": 2, "clip": 1.0}),
     "no_sync": ({"frozen": True}, ADAMW, {"parts": 3, "sync": "inside", "clip": 1.0}),
     "no_sync_bfloat16": ({"mp_policy": HALF}, ADAMW, {"parts": 3, **INSIDE}),
     "no_sync_all_bfloat16": ({"mp_policy": ALL_HALF, "reshard_after_forward": False}, SGD, {"parts": 2, **INSIDE}),
@@ -83,13 +84,13 @@ def random_case(seed: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, An
 class Training:
     """A sharded module with an optimizer, and its step."""
 
-    def __init__(self, name: str, jit: Callable[..., Any] = lambda step: step):
+    def __init__(self, name: str, jit: Callable[..., Any] = lambda step, **options: step):
         module, optimizer, self.options = random_case(int(name[6:])) if name.startswith("random") else CASES[name]
         self.module: Any = sharded(**module)
         optimizer = dict(optimizer)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = optimizer.pop("optimizer")(trained, **optimizer)
-        self.jitted = jit(self.step)
+        self.jitted = jit(self.step, **JITTED.get(name, {}))
         self.generator = torch.Generator().manual_seed(dist.get_rank())
 
     def step(self, parts: list[torch.Tensor], update: bool) -> tuple[torch.Tensor, Any]:
@@ -174,7 +175,7 @@ def checkpoints(folder: str) -> dict[str, bool]:
     """Steps of either kind continue from a distributed checkpoint of the other kind."""
     found = {}
     for before, after in (("eager", "jitted"), ("jitted", "eager")):
-        kinds: dict[str, Any] = {"eager": lambda step: step, "jitted": thunder.jit}
+        kinds: dict[str, Any] = {"eager": lambda step, **options: step, "jitted": thunder.jit}
         first, second = Training("adamw_foreach", kinds[before]), Training("adamw_foreach", kinds[after])
         first.run(2)
         second.run(1)

@@ -6,11 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ONE_RANK", "UNITS", "Group"]
+__all__ = ["KEPT", "ONE_RANK", "UNITS", "UNIT_NAMES", "Group"]
 
 #: The key in `Trace.info` of a dict from the name of a collective's result to the unit to which the collective belongs,
 #: e.g. a bucket of DistributedDataParallel. Only collectives of the same unit are merged (`passes/bucketing.py`).
 UNITS = "collective_units"
+
+#: The key in `Trace.info` of a dict from a gathered parameter to the name of its `fully_shard` module.
+UNIT_NAMES = "unit_names"
+
+#: The key in `Trace.info` of the gathered parameters that backward keeps (`passes/kept_parameters.py`).
+KEPT = "kept_parameters"
 
 
 class Group:

@@ -213,7 +213,8 @@ class Compiler:
                 "bucket_bytes": None if options.bucketing == "never" else options.bucket_bytes,
             }
             if captured.ranks_in_own_order:
-                ordering |= {"remat": options.remat, "overlap_memory": options.overlap_memory}
+                names = ("remat", "kept_parameters", "overlap_memory")
+                ordering |= {name: getattr(options, name) for name in names}
             agree_on_options(function, captured.computation, ordering)
         return follow_eager_ranks(function, captured.ranks_in_own_order)
 
@@ -319,6 +320,7 @@ class Compiler:
                 autograd=self._autograd,
                 compilation=self.compilation,
                 remat=self._options.remat,
+                kept_parameters=self._options.kept_parameters,
                 merge_collectives=self._merge_collectives(),
                 overlap_memory=self._options.overlap_memory,
             )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUCKET_BYTES", "CACHE_OPTIONS", "CUDA_GRAPHS", "MAX_SPECIALIZATIONS", "SHARP_EDGES", "Bucketing", "CUDAGraphs",
-    "CacheOption", "Measured", "Options", "Remat", "SharpEdges",
+    "CacheOption", "KeptParameters", "Measured", "Options", "Remat", "SharpEdges",
 ]  # fmt: skip
 
 CacheOption = Literal["constant values", "same input", "symbolic values", "no caching"]
@@ -25,6 +25,7 @@ SharpEdges = Literal["allow", "warn", "error"]
 CUDAGraphs = Literal["auto", "always", "never"]
 Remat = Literal["auto", "none", "all"]
 Bucketing = Literal["never", "exact", "any"]
+KeptParameters = int | Literal["auto"]
 Measured = bool | Literal["first call"]
 
 # With this many specializations, a call that no specialization accepts runs eagerly.
@@ -58,6 +59,7 @@ class Options:
         check_ranks: bool | None = None,
         bucketing: str = "never",
         bucket_bytes: int = BUCKET_BYTES,
+        kept_parameters: KeptParameters = 0,
         overlap_memory: int | None = None,
         exact: bool = False,
         own_name: bool = False,
@@ -81,6 +83,8 @@ class Options:
         self.check_ranks = asks_for("THUNDER_CHECK_RANKS") if check_ranks is None else check_ranks
         self.bucketing = _one_of("bucketing", bucketing, BUCKETING)
         self.bucket_bytes = _limit("bucket_bytes", bucket_bytes, type(bucket_bytes) is int and bucket_bytes >= 1)
+        good = kept_parameters == "auto" or (type(kept_parameters) is int and kept_parameters >= 0)
+        self.kept_parameters: KeptParameters = _limit("kept_parameters", kept_parameters, good)
         is_size = overlap_memory is None or (type(overlap_memory) is int and overlap_memory >= 0)
         self.overlap_memory = _limit("overlap_memory", overlap_memory, is_size)
         if save is not None and type(save) is not bool and not isinstance(save, (str, os.PathLike)):
@@ -121,6 +125,7 @@ def _limit(option: str, value: Any, good: bool) -> Any:
             "max_programs": "an int of at least 1",
             "max_compile_time": "None or a positive number of seconds",
             "bucket_bytes": "an int of at least 1",
+            "kept_parameters": 'a number of bytes or "auto"',
             "overlap_memory": "None or a number of bytes",
         }
         raise ValueError(f"thunder.jit(…, {option}={value!r}): {option} is {wanted[option]}")

@@ -37,6 +37,7 @@ from thunder.passes.cse import cse
 from thunder.passes.dce import dce
 from thunder.passes.deletion import delete_last_used, hand_over_early
 from thunder.passes.detaching import without_detaching
+from thunder.passes.kept_parameters import keep_parameters
 from thunder.passes.overlap import overlapped
 from thunder.passes.partition import partitioned
 from thunder.passes.postponing import may_fail
@@ -153,15 +154,18 @@ def compile_trace(
     autograd: bool = True,
     compilation: Compilation | None = None,
     remat: str = "auto",
+    kept_parameters: int | str = 0,
     merge_collectives: Callable[[Trace], Trace] | None = None,
     overlap_memory: int | None = None,
 ) -> Specialization:
     """Compile a captured trace.
 
-    `remat` selects what backward recomputes (`passes/remat.py`), `merge_collectives` is the pass that does so
+    `remat` selects what backward recomputes (`passes/remat.py`), and `kept_parameters` are the bytes of gathered
+    parameters that it keeps (`passes/kept_parameters.py`). `merge_collectives` is the pass that does so
     (`passes/bucketing.py`), and `overlap_memory` the bytes that collectives in flight may add to the peak
     (`passes/overlap.py`).
     """
+    keep_parameters(captured.computation, kept_parameters)
     passes = Passes(executors, compilation or Compilation(), transforms, remat, merge_collectives, overlap_memory)
     gradients = {} if captured.epilogue is None else gradients_of(captured.epilogue)
     if gradients:

@@ -93,6 +93,7 @@ class SavedPrograms:
                     options.remat,
                     str(options.measured),
                     options.check_ranks,
+                    options.kept_parameters,
                     options.overlap_memory,
                     options.cuda_graphs,
                     options.exact,

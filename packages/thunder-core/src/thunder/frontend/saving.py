@@ -46,6 +46,7 @@ from thunder.frontend.pipeline import Passes, graph_transforms, needs_decorators
 from thunder.frontend.saved_programs import SavedPrograms
 from thunder.frontend.specialization import Specialization
 from thunder.passes.checkpoint import Region
+from thunder.passes.kept_parameters import keep_parameters
 from thunder.passes.split import Split
 from thunder.runtime.lock import collection_paused
 from thunder.runtime.names import HELPERS
@@ -416,6 +417,7 @@ def rebuilt(
     passes = Passes(executors, compilation, (*transforms, *graph_transforms(options, transforms)), source["remat"])
     with log.active(), compiling(compilation):
         trace = _traced(source, decode)
+        keep_parameters(trace, options.kept_parameters)
         split = Split(
             trace,
             executors,

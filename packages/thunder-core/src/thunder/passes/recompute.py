@@ -13,13 +13,16 @@ values are computed again from the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from thunder.core.executor import ExecutorLike
+from thunder.core.groups import KEPT
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.passes.kept_parameters import KeptParameters
 from thunder.passes.remat import choose_saved
 from thunder.passes.split import leading_to, producers_of
 
@@ -34,16 +37,26 @@ def recompute_in_backward(trace: Trace, executors: Sequence[ExecutorLike], remat
         out.info = {**trace.info, "backward": list(trace.info["backward"])}
         operations = list(trace.bound_symbols)
         for k, names in enumerate(trace.info["backward"]):
-            operations, again = _recomputed(operations, names, out, executors, remat)
+            before = zip(trace.info["backward"][:k], out.info["backward"])
+            ends = {part: _end(operations, with_repeated) for part, with_repeated in before}
+            operations, again = _recomputed(operations, names, ends, out, executors, remat)
             out.info["backward"][k] = names | again
         out.bound_symbols[:] = operations
     return out
 
 
 def _recomputed(
-    operations: list[BoundSymbol], names: frozenset[str], out: Trace, executors: Sequence[ExecutorLike], remat: str
+    operations: list[BoundSymbol],
+    names: frozenset[str],
+    ends: Mapping[frozenset[str], int],
+    out: Trace,
+    executors: Sequence[ExecutorLike],
+    remat: str,
 ) -> tuple[list[BoundSymbol], set[str]]:
-    """Return the operations, with values computed again before their first use, and the names of these values."""
+    """Return the operations, with values computed again before their first use, and the names of these values.
+
+    `ends` has the positions at which the backward parts before this one end.
+    """
     first = next((i for i, op in enumerate(operations) if not names.isdisjoint(op.out_names)), len(operations))
     is_backward = [i >= first and not names.isdisjoint(op.out_names) for i, op in enumerate(operations)]
     backward = [op for op, is_it in zip(operations, is_backward) if is_it]
@@ -57,7 +70,9 @@ def _recomputed(
     if not read:
         return operations, set()
     results = [p for p in kept.values() if isinstance(p, TensorProxy)]
-    saved = choose_saved(list(read.values()), producers, executors, remat, results, backward)
+    parameters: KeptParameters | None = out.info.get(KEPT)
+    keep = None if parameters is None else partial(parameters.choose, part=names, ends=ends)
+    saved = choose_saved(list(read.values()), producers, executors, remat, results, backward, keep)
     known = {p.name for p in saved} | {name for name in read if name not in producers}
     known |= {name for op in operations[:first] for name in op.out_names if name not in producers}
     renamed: dict[str, Proxy] = {}
@@ -72,6 +87,11 @@ def _recomputed(
             op = op.substitute(renamed) if renamed else op
         lines.append(op)
     return lines, again
+
+
+def _end(operations: Sequence[BoundSymbol], names: frozenset[str]) -> int:
+    """Return the position of the last operation that computes one of the values."""
+    return max((i for i, op in enumerate(operations) if not names.isdisjoint(op.out_names)), default=-1)
 
 
 def _renamed(op: BoundSymbol, renamed: dict[str, Proxy], out: Trace) -> BoundSymbol:

@@ -13,7 +13,8 @@ Only values that take negligible time are recomputed. Torch runs operations one 
 - casts to a wider dtype;
 - results of one light arithmetic operation (e.g. add, multiply, select) on values that backward reads in any case;
 - results of operations that their executor marks with `OpTags.RECOMPUTED` (e.g. random numbers from a saved seed);
-- parameters that are gathered from shards, if torch would reshard them after the forward.
+- parameters that are gathered from shards, if torch would reshard them after the forward, except those that are kept
+  within a budget (`passes/kept_parameters.py`).
 
 A fusion executor recomputes an operation inside a kernel that backward launches anyway, and that kernel then reads
 fewer values. So with a fusion executor, elementwise operations that it can fuse are recomputed too. There is one
@@ -67,15 +68,19 @@ def choose_saved(
     remat: str = "auto",
     results: Sequence[Proxy] = (),
     backward: Sequence[BoundSymbol] = (),
+    keep_gathered: Callable[[Sequence[tuple[int, BoundSymbol]]], Sequence[BoundSymbol]] | None = None,
 ) -> list[Proxy]:
     """Choose values to save from which backward can compute all values of `read`, in the order of `read`.
 
     `results` are the values returned to the caller. `backward` contains the operations of the backward program.
+    `keep_gathered` returns those gathers of parameters, among all with their positions, that backward does not repeat.
     """
     if remat == "none":
         return list(read)
     fusers = _fusers(executors)
     graph = _Graph(read, producers, _rule(executors, remat, producers), results)
+    if keep_gathered is not None:
+        graph.keep(keep_gathered(graph.gathers()))
     if remat == "auto" and fusers:
         graph.keep_what_takes_a_kernel(*_readers(backward, fusers), _rule([], remat, producers))
     chosen = graph.cut()
@@ -273,6 +278,16 @@ class _Graph:
             saved = any(not self.recomputed[x] for x in made_of)  # if not, it depends on inputs only
             if saved and not any(bytes_of(self.values[x]) > small for x in made_of & together):
                 self.recomputed[name] = False
+
+    def gathers(self) -> list[tuple[int, BoundSymbol]]:
+        """Return the gathers of parameters that backward would repeat, with their positions."""
+        found = dict(self.producers[name] for name, again in self.recomputed.items() if again)
+        return [(i, op) for i, op in found.items() if gathers_again(op)]
+
+    def keep(self, operations: Sequence[BoundSymbol]) -> None:
+        """Do not repeat operations."""
+        for op in operations:
+            self.recomputed.update(dict.fromkeys(op.out_names, False))
 
     def _made_of(self, name: str) -> set[str]:
         """Return the storages that a value is recomputed from, directly or indirectly, without inputs."""

@@ -24,6 +24,7 @@ from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.errors import UnsupportedError
 from thunder.core.executor import ExecutorLike
+from thunder.core.groups import KEPT
 from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.state import tracectx
@@ -68,7 +69,9 @@ class Split:
             if "symbols" in trace.info:
                 read = list({p.name: p for p in [*read, *_numbers_in(self._whole[0].bound_symbols)]}.values())
             results = [p for p in proxies_in(joint.output) if isinstance(p, TensorProxy)]
-            self.saved = choose_saved(read, self._producers, executors, remat, results, self._whole[0].bound_symbols)
+            backward, kept = self._whole[0].bound_symbols, trace.info.get(KEPT)
+            keep = None if kept is None else kept.choose
+            self.saved = choose_saved(read, self._producers, executors, remat, results, backward, keep)
             self._copies = _copies_before_writes(joint.trace, self.saved)
             if remat != "none":
                 parts = small_parts(self.saved, self._producers, results)

@@ -353,6 +353,11 @@ def holders_of_parameter(p: Any) -> list[tuple[Any, str]]:
     return [(info.module, info.param_name), *zip(info.shared_modules, info.shared_param_names)]
 
 
+def name_of_unit(unit: Any) -> str:
+    """Return the name of the module, in the model, whose parameters `fully_shard` communicates together."""
+    return unit._module_fqn or "the root"
+
+
 def halves_of_gather(unit: Any) -> tuple[Any, Any] | None:
     """Return the groups that gather shards in two steps, if a unit keeps its parameters on a part of the ranks.
 

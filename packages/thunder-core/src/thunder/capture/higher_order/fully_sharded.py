@@ -32,7 +32,7 @@ from thunder.capture.tensors.communication import Shard, Unit, Waiting
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import prims
-from thunder.core.groups import Group
+from thunder.core.groups import UNIT_NAMES, Group
 from thunder.core.layouts import Layout
 from thunder.core.state import state
 from thunder.runtime import shards
@@ -301,7 +301,9 @@ def _gathered(tracer: Tracer, unit: Any, module: Any, grad: bool) -> Unit:
     for handle in shown:
         handle.__dict__["_is_param"] = True
     with tracer.recording():
-        trained = [h._value.name for p, h in zip(unit.fsdp_params, handles) if grad and p.sharded_param.requires_grad]
+        names = [handle._value.name for handle in handles]
+        tracer.trace.info.setdefault(UNIT_NAMES, {}).update(dict.fromkeys(names, private.name_of_unit(unit)))
+        trained = [name for p, name in zip(unit.fsdp_params, names) if grad and p.sharded_param.requires_grad]
         return Unit(unit, plan, list(handles), shown, _versions(tracer, unit), trained, grad, reduces)
 
 

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 COMPILED = (
     "resharded", "kept", "kept_in_part", "bfloat16", "bfloat16_reduced", "float16", "float64", "frozen", "tied",
     "checkpointed", "called_twice", "called_without_gradients_first", "units_checkpointed", "all_checkpointed",
-    "second_dimension", "factor", "accumulating", "accumulating_later", "accumulating_bfloat16", "accumulating_all_bfloat16",
-    "flag_set_before_backward", "accumulating_whole", "unsharded_by_hand", "grouped", "grouped_bfloat16",
-    "hooks_before", "hooks_after", "prefetching", "settings_change", "forward_method",
+    "second_dimension", "factor", "accumulating", "accumulating_later", "accumulating_bfloat16",
+    "accumulating_all_bfloat16", "flag_set_before_backward", "accumulating_whole", "unsharded_by_hand", "grouped",
+    "grouped_bfloat16", "hooks_before", "hooks_after", "prefetching", "settings_change", "forward_method",
 )  # fmt: skip
 # Without gradients, and with gradients that are reduced, that are not, and that are reduced with those before.
 PROGRAMS = {

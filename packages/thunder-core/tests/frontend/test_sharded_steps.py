@@ -14,9 +14,9 @@ pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_avai
 
 COMPILED = (
     "adamw_100_steps", "adamw_foreach", "adamw_fused", "adam_kept", "kept_in_part", "zeros", "bfloat16",
-    "frozen_and_tied", "no_sync", "no_sync_bfloat16", "no_sync_all_bfloat16", "no_sync_outside", "no_sync_by_the_program",
-    "forward_after_update", "second_dimension", "units_checkpointed", "resharding_by_hand", "unsharding_by_hand", "evaluated_between",
-    "grouped", "hooks",
+    "frozen_and_tied", "no_sync", "no_sync_bfloat16", "no_sync_all_bfloat16", "no_sync_outside",
+    "no_sync_by_the_program", "forward_after_update", "second_dimension", "units_checkpointed", "resharding_by_hand",
+    "unsharding_by_hand", "evaluated_between", "grouped", "hooks",
 )  # fmt: skip
 PARTLY_EAGER = {
     "left_whole": "leaves its parameters whole", "unused": "2 parameters of a sharded module",

@@ -19,7 +19,6 @@ from thunder.core.groups import KEPT, UNIT_NAMES
 from thunder.core.nbytes import bytes_of, in_bytes
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
-from thunder.passes.postponing import innermost
 
 __all__ = ["KeptParameters", "keep_parameters"]
 
@@ -81,4 +80,5 @@ def keep_parameters(trace: Trace, budget: int | str) -> None:
 
 def _size(op: BoundSymbol) -> int:
     """Return the bytes of gathered parameters, given an operation that gathers and unpacks them."""
-    return sum(bytes_of(part.output) for part in innermost(op) if part.sym is prims.gather_shards)
+    own = bytes_of(op.output) if op.sym is prims.gather_shards else 0
+    return own + sum(map(_size, op.subsymbols))

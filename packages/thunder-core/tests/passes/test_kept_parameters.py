@@ -129,6 +129,7 @@ def _gather(trace: Trace, numel: int) -> Any:
 
 
 def test_the_option_is_checked() -> None:
-    for wrong in (-1, "2 GiB", True, None):
+    options: list[Any] = [-1, "2 GiB", True, None]
+    for wrong in options:
         with pytest.raises(ValueError, match='kept_parameters is a number of bytes or "auto"'):
             thunder.jit(lambda x: x, kept_parameters=wrong)

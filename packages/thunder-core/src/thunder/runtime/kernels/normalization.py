@@ -185,3 +185,37 @@ def batch_norm_backward(
         grad, input, like, running_mean, running_var, mean, invstd, train, eps, [True, True, True]
     )
     return of_input, None if weight is None else of_weight, of_bias.to(input.dtype) if weight is None else of_bias
+
+
+# -- instance normalization --------------------------------------------------------------------------------------------
+def _as_one_sample(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(1, x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+@kernel
+def instance_norm_forward(
+    input: torch.Tensor, weight: Optional, bias: Optional, running_mean: Optional, running_var: Optional,
+    momentum: float, eps: float,
+) -> tuple[Optional, ...]:  # fmt: skip
+    """Return the result, and of each instance the mean, reciprocal standard deviation and new running statistics."""
+    n, c = input.shape[:2]
+    vectors = (None if x is None else x.repeat(n) for x in (weight, bias, running_mean, running_var))
+    out, mean, invstd, _, *new = batch_norm_forward(_as_one_sample(input), *vectors, momentum, eps)
+    return out.reshape(input.shape), *(None if x is None else x.reshape(n, c) for x in (mean, invstd, *new))
+
+
+@kernel
+def instance_norm_backward(
+    grad: torch.Tensor, input: torch.Tensor, weight: Optional, running_mean: Optional, running_var: Optional,
+    mean: Optional, invstd: Optional, train: bool, eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradient of input, and each sample's gradients of weight and bias in single precision or more."""
+    n, c = input.shape[:2]
+    if weight is None:
+        weight = torch.ones(c, dtype=input.dtype, device=input.device)
+    # The gradients of the weight and bias have the dtype of the weight.
+    vectors = (None if x is None else _wide(x, x).repeat(n) for x in (weight, running_mean, running_var))
+    statistics = (None if x is None else x.reshape(-1) for x in (mean, invstd))
+    given = _as_one_sample(grad), _as_one_sample(input), *vectors, *statistics
+    of_input, *sums = batch_norm_backward(*given, train, eps, None)
+    return of_input.reshape(input.shape), *(x.reshape(n, c) for x in sums)

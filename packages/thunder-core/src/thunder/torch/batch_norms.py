@@ -312,9 +312,7 @@ def instance_norm_train(
     return _train(input, weight, bias, running_mean, running_var, momentum, eps)[:3]
 
 
-def _train(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> Any:
+def _train(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
     _check_instances(input)
     check(
         math.prod(input.shape[2:]) != 1,

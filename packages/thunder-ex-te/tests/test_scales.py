@@ -206,6 +206,8 @@ def test_a_group_takes_the_largest_value_of_all(layer: Any, recipes: Any, monkey
         x.fill_(4.0)
 
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda group=None: "fake")
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     f = thunder.jit(layer, te_recipe=recipes.DelayedScaling(), te_amax_reduction_group="these")
     _step(f, layer, 1.0)

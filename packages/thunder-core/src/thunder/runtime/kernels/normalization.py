@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -206,8 +207,9 @@ def instance_norm_forward(
 ) -> tuple[Optional, ...]:  # fmt: skip
     """Return the result, and of each instance the mean, reciprocal standard deviation and new running statistics."""
     n, c = input.shape[:2]
-    vectors = (None if x is None else x.repeat(n) for x in (weight, bias, running_mean, running_var))
-    out, mean, invstd, _, *new = batch_norm_forward(_as_one_sample(input), *vectors, momentum, eps)
+    w, b, *old = (None if x is None else x.repeat(n) for x in (weight, bias, running_mean, running_var))
+    outs: Any = batch_norm_forward(_as_one_sample(input), w, b, old[0], old[1], momentum, eps)
+    out, mean, invstd, _, *new = outs
     return out.reshape(input.shape), *(None if x is None else x.reshape(n, c) for x in (mean, invstd, *new))
 
 
@@ -221,8 +223,10 @@ def instance_norm_backward(
     if weight is None:
         weight = torch.ones(c, dtype=input.dtype, device=input.device)
     # The gradients of the weight and bias have the dtype of the weight.
-    vectors = (None if x is None else _wide(x, x).repeat(n) for x in (weight, running_mean, running_var))
-    statistics = (None if x is None else x.reshape(-1) for x in (mean, invstd))
-    given = _as_one_sample(grad), _as_one_sample(input), *vectors, *statistics
-    of_input, *sums = batch_norm_backward(*given, train, eps, None)
+    w, m, v = (None if x is None else _wide(x, x).repeat(n) for x in (weight, running_mean, running_var))
+    mean, invstd = (None if x is None else x.reshape(-1) for x in (mean, invstd))
+    outs: Any = batch_norm_backward(
+        _as_one_sample(grad), _as_one_sample(input), w, m, v, mean, invstd, train, eps, None
+    )
+    of_input, *sums = outs
     return of_input.reshape(input.shape), *(x.reshape(n, c) for x in sums)

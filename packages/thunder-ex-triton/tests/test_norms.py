@@ -47,6 +47,8 @@ NORMS: dict[str, Any] = {
     "without weights": lambda: nn.GroupNorm(2, C, affine=False, eps=1e-3),
     "single precision": lambda: WideGroupNorm(4, C),
     "batches": lambda: nn.BatchNorm2d(C),
+    "instances": lambda: nn.InstanceNorm2d(C),
+    "instances with running statistics": lambda: nn.InstanceNorm2d(C, affine=True, track_running_stats=True),
 }
 
 
@@ -58,7 +60,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def model(norm: Any) -> nn.Module:
     torch.manual_seed(0)
-    found = nn.Sequential(nn.Conv2d(C, C, 3, padding=1), nn.AvgPool2d(2, 1), Block(norm))
+    found = nn.Sequential(nn.Conv2d(C, C, 3, padding=1), Block(norm))
     for p in found.parameters():
         p.data += torch.randn_like(p) * 0.05
     return found.to(DEVICE, torch.float16)
@@ -87,6 +89,8 @@ def compare(run: Any, mine: nn.Module, m: nn.Module, x: torch.Tensor) -> None:
         assert found.stride() == eager.stride()
         error, usual = ((x - right).square().mean().sqrt() for x in (found, eager))
         assert error <= 1.5 * usual + 1e-3 * right.abs().max() + 2e-3
+    for found, right in zip(mine.buffers(), exact.buffers()):
+        assert (found - right).abs().max() <= 1e-3 * right.abs().max() + 2e-3
 
 
 def regions(trace: Any) -> list[FusedRegion]:
@@ -96,7 +100,7 @@ def regions(trace: Any) -> list[FusedRegion]:
 def check_kernels(*traces: Any) -> None:
     """Check that no normalization is left to torch, and that kernels write images in half precision only."""
     for trace in traces:
-        assert "group_norm" not in str(trace) and "batch_norm" not in str(trace)
+        assert not {name for name in ("group_norm", "batch_norm", "instance_norm") if name in str(trace)}
         for fn in regions(trace):
             assert all(bytes_of(p) <= 2 * 3 * C * 12 * 12 for p in fn.outputs)
             assert all(p.dtype.bytes == 2 for p in fn.outputs if p.ndim == 4 and 1 not in p.shape), fn.source
@@ -111,7 +115,7 @@ def test_a_step_of_training(norm: str) -> None:
     check_kernels(thunder.last_traces(jitted)[-1])
 
 
-@pytest.mark.parametrize("norm", ["four groups", "without weights", "batches"])
+@pytest.mark.parametrize("norm", ["four groups", "without weights", "batches", "instances with running statistics"])
 def test_a_backward_program_of_its_own(norm: str) -> None:
     m = model(NORMS[norm])
     mine = copy.deepcopy(m)
@@ -127,6 +131,63 @@ def test_a_backward_program_of_its_own(norm: str) -> None:
     check_kernels(thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1])
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("norm", ["four groups", "batches", "instances with running statistics"])
+def test_a_norm_before_the_end_of_the_program(norm: str, training: bool) -> None:
+    """The gradient comes from outside, in any layout. The image was saved channels-last."""
+    m = nn.Sequential(nn.Conv2d(C, C, 3), NORMS[norm](), nn.SiLU()).to(DEVICE, torch.float16).train(training)
+    mine = copy.deepcopy(m)
+    jitted = thunder.jit(mine, triton_channels_last=True)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        out = jitted(x)
+        ((out.double() ** 2).mean() * 100).backward()
+        return out.detach()
+
+    compare(run, mine, m, images())
+    for trace in (thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]):
+        assert not [op for op in trace.bound_symbols if "_norm" in op.sym.name]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("shape", [(2, 5, 7, 9), (3, 4, 11)], ids=str)
+def test_instances_of_contiguous_images(shape: tuple[int, ...], training: bool) -> None:
+    """Each row of a kernel is an instance, forward and backward, with what comes before and after."""
+    kind = nn.InstanceNorm2d if len(shape) == 4 else nn.InstanceNorm1d
+    generator = torch.Generator().manual_seed(0)
+    x, r, g = (torch.randn(shape, generator=generator).to(DEVICE) for _ in range(3))
+    for options in ({}, {"affine": True, "track_running_stats": True}):
+        m = kind(shape[1], **options).to(DEVICE).train(training)
+        for i, p in enumerate(m.parameters()):
+            p.data += torch.linspace(-0.3, 0.4 + i, len(p), device=DEVICE)
+        mine, exact = copy.deepcopy(m), copy.deepcopy(m).double()
+        jitted = thunder.jit(lambda x, r: F.silu(mine(x * 3)) + r, executors=["triton"])
+        results = []
+        for n, fn, dtype in ((mine, jitted, x.dtype), (exact, lambda x, r: F.silu(exact(x * 3)) + r, torch.double)):
+            given = [p.detach().to(dtype).requires_grad_() for p in (x, r)]
+            out = fn(*given)
+            results.append([out, *torch.autograd.grad(out, [*given, *n.parameters()], g.to(dtype)), *n.buffers()])
+        for found, right in zip(*results):
+            torch.testing.assert_close(found, right.to(found.dtype), rtol=2e-5, atol=2e-5)
+        forward, backward = thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]
+        for trace in (forward, backward):
+            assert not [op for op in trace.bound_symbols if "_norm" in op.sym.name]
+            assert len([fn for fn in regions(trace) if fn.space.size == x.numel()]) == 1
+
+
+def test_instances_in_inference() -> None:
+    """The running statistics are updated by kernels, too."""
+    m = nn.Sequential(nn.Conv2d(C, C, 3), NORMS["instances with running statistics"]()).to(DEVICE, torch.float16)
+    mine = copy.deepcopy(m)
+    jitted = thunder.jit(mine, triton_channels_last=True, cuda_graphs="never")
+    for training in (True, False):
+        with torch.no_grad():
+            found, expected = jitted.train(training)(images()), m.train(training)(images())
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close([*mine.buffers()], [*m.buffers()], rtol=2e-3, atol=2e-3)
+        assert not [op for op in thunder.last_traces(jitted)[-1].bound_symbols if "_norm" in op.sym.name]
+
+
 def test_a_single_image_and_odd_sizes() -> None:
     m = model(NORMS["four groups"])
     for n, size in ((1, 12), (3, 13)):
@@ -140,7 +201,7 @@ def test_a_single_image_and_odd_sizes() -> None:
 
 
 def test_inference() -> None:
-    m = model(NORMS["four groups"]).eval().requires_grad_(False)
+    m = nn.Sequential(model(NORMS["four groups"]), nn.AvgPool2d(2)).eval().requires_grad_(False)
     jitted = thunder.jit(m, triton_channels_last=True, cuda_graphs="never")
     x = images()
     torch.testing.assert_close(jitted(x), m(x), rtol=1e-2, atol=1e-2)
@@ -189,7 +250,7 @@ def test_nan_stays_in_its_group() -> None:
 
 def test_small_images_are_left_to_torch() -> None:
     """A program for each of them would have too little to do."""
-    m = model(NORMS["four groups"])[2]
+    m = model(NORMS["four groups"])[1]
     jitted = thunder.jit(m, triton_channels_last=True)
     x = images(size=4)
     torch.testing.assert_close(jitted(x), m(x), rtol=1e-2, atol=1e-2)

@@ -18,7 +18,7 @@ from thunder.tests.opinfos import all_opinfos
 
 SAMPLES = 2  # of each operation
 # These give, besides a result, what it was normalized with, of which torch's kernels have no gradient.
-FORWARD_PARTS = {"layer_norm_forward", "rms_norm_forward", "batch_norm_forward"}
+FORWARD_PARTS = {"layer_norm_forward", "rms_norm_forward", "batch_norm_forward", "instance_norm_forward"}
 
 
 def differentiable(info: OpInfo) -> list[SampleInput]:

@@ -12,7 +12,7 @@ with `as_strided` or an operation of unknown implementation that such a layout r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import thunder.torch as ltorch
@@ -60,7 +60,9 @@ def register(registry: Any, executor: str) -> None:
         found = None if changed is None else _orders_of_results(trace, changed)
         if changed is None or found is None:
             return trace
-        return rewrite(trace, "Channels-last convolutions", _Ordering(found, changed), drops_dead_code=True)
+        read = {p.name for op in convolutions for p in _operands(op)}
+        ordering = _Ordering(found, changed, read)
+        return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
 
     registry.register_transform("triton_channels_last", order, phase="before_execution")
 
@@ -168,9 +170,10 @@ def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
 class _Ordering:
     """Orders the operands of convolutions, the gradients of their weights, and results of the program."""
 
-    def __init__(self, results: Mapping[str, Sequence[int]], changed: Mapping[str, TensorProxy]):
+    def __init__(self, results: Mapping[str, Sequence[int]], changed: Mapping[str, TensorProxy], read: Set[str]):
         self.results = results
         self.changed = changed
+        self.read = read  # the values that convolutions read
         self.ordered: dict[str, Any] = {}
         self.narrow: dict[str, TensorProxy] = {}  # the values in half precision that others in single precision are of
 
@@ -211,7 +214,9 @@ class _Ordering:
             if isinstance(a, TensorProxy) and a.dtype in HALF and out.dtype is dtypes.float32:
                 self.narrow[out.name] = a
         found = fusible(op, self.narrow)
+        if found is None:
+            return None
         # The image of a gradient may be an input of the program, which an earlier program has computed channels-last.
-        if found is None or all(p.name not in self.changed for p in found[0]):
+        if all(p.name not in self.changed for p in found[0]) and self.read.isdisjoint(op.out_names):
             return None
         return found[1]()

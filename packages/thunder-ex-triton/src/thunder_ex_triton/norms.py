@@ -47,7 +47,7 @@ def fusible(op: BoundSymbol, narrow: Mapping[str, TensorProxy]) -> tuple[list[Te
         return None
     if name == "torch.batch_norm_forward":
         return images, lambda: _forward(*op.args, **op.kwargs)
-    if name == "torch.batch_norm_backward" and op.args[7]:
+    if name == "torch.batch_norm_backward":
         return images, lambda: _backward(*op.args)
     return images, lambda: _decomposed(op)
 
@@ -106,22 +106,32 @@ def _backward(
     eps: float, reserve: Any,
 ) -> Any:  # fmt: skip
     count = math.prod(input.shape) // input.shape[1]
+    if not train:
+        mean, invstd = _of_evaluation(running_mean, running_var, eps)
     sum_g = ltorch.sum(_last(grad), _IMAGES, dtype=torch.float32)
     sum_gx = ltorch.sum(_last(grad) * (_last(input) - mean), _IMAGES)
     sum_gn = sum_gx * invstd
     scale = invstd if weight is None else invstd * _wide(weight)
-    of_distance = -sum_gn / count * invstd
-    offset = -sum_g / count - mean * of_distance
-    of_input = (_last(input) * of_distance + offset + _last(grad)) * scale
+    of_input = _last(grad)
+    if train:
+        of_distance = -sum_gn / count * invstd
+        offset = -sum_g / count - mean * of_distance
+        of_input = _last(input) * of_distance + offset + of_input
     kind = input.dtype if weight is None else weight.dtype
     of_weight = None if weight is None else ltorch.to(sum_gn, kind)
-    return _as_image(of_input, input.dtype), of_weight, ltorch.to(sum_g, kind)
+    return _as_image(of_input * scale, input.dtype), of_weight, ltorch.to(sum_g, kind)
+
+
+def _of_evaluation(running_mean: Any, running_var: Any, eps: float) -> tuple[Any, Any]:
+    """Return the mean and reciprocal standard deviation of each channel that running statistics amount to."""
+    return _wide(running_mean), ltorch.rsqrt(_wide(running_var) + eps)
 
 
 # -- groups of channels ------------------------------------------------------------------------------------------------
-def _of_groups(
-    dtype: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> tuple[Any, Any, Any]:
+def _by_groups(
+    dtype: Any, input: Any, num_groups: int, weight: Any, bias: Any, eps: float
+) -> tuple[Any, Any, Any, Any]:
+    """Return the result, and the mean, reciprocal standard deviation and variance of each group."""
     n, c, h, w = input.shape
     # As for batches, sums of distances from an element.
     first = _wide(ltorch.reshape(input[:, :, :1, :1], (n, c)))
@@ -132,24 +142,32 @@ def _of_groups(
         _grouped(x, num_groups) for x in (first + shift, ltorch.clamp(squares - shift * shift, min=0.0))
     )
     mean = _mean(means)
-    rstd = ltorch.rsqrt(_mean(variances + (means - mean) * (means - mean)) + eps)
+    variance = variances if num_groups == c else _mean(variances + (means - mean) * (means - mean))
+    rstd = ltorch.rsqrt(variance + eps)
     scale = _of_channels(rstd, c) if weight is None else rstd * _grouped(_wide(weight), num_groups)
     offset = -mean * scale if bias is None else _grouped(_wide(bias), num_groups) - mean * scale
     out = _as_image(_last(input) * _of_pixels(scale) + _of_pixels(offset), dtype)
-    return out, ltorch.squeeze(mean, 2), ltorch.squeeze(rstd, 2)
+    return out, *(ltorch.squeeze(x, 2) for x in (mean, rstd, variance))
 
 
-def _of_groups_backward(
-    dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any
+def _of_groups(
+    dtype: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
+    return _by_groups(dtype, input, num_groups, weight, bias, eps)[:3]
+
+
+def _gradients_by_groups(
+    dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any
+) -> tuple[Any, Any, Any]:
+    """Return the gradient of the input, and the sums over pixels which are each sample's gradients of weight and bias.
+
+    The sums have dimensions of groups and of a group's channels.
+    """
     n, c, h, w = input.shape
     mean, rstd = (ltorch.unsqueeze(x, 2) for x in (mean, rstd))
-    x, g = _last(input), _last(grad)
-    sum_g = _grouped(ltorch.sum(g, _PIXELS, dtype=torch.float32), num_groups)
-    distance = x - _of_pixels(ltorch.expand(mean, (n, num_groups, c // num_groups)))
-    sum_gx = _grouped(ltorch.sum(g * distance, _PIXELS), num_groups)
-    of_weight = None if weight is None else ltorch.to(ltorch.reshape(ltorch.sum(sum_gx * rstd, 0), (c,)), weight.dtype)
-    of_bias = None if bias is None else ltorch.to(ltorch.reshape(ltorch.sum(sum_g, 0), (c,)), bias.dtype)
+    sum_g, sum_gx = _sums(grad, input, ltorch.expand(mean, (n, num_groups, c // num_groups)))
+    sum_g, sum_gx = (_grouped(x, num_groups) for x in (sum_g, sum_gx))
+    sums = sum_gx * rstd, sum_g
     # If a sum is NaN, so is the result. With this condition, the scale depends on sums of the image. Otherwise the
     # kernel of the sums would also compute the scale times the gradient, and write the product in single precision.
     scale = ltorch.where(sum_g == sum_g, rstd, math.nan)
@@ -159,14 +177,77 @@ def _of_groups_backward(
     of_distance = _mean(sum_gx) / (-h * w) * rstd * rstd * rstd
     offset = _mean(sum_g) / (-h * w) * rstd - of_distance * mean
     of_distance, offset = (_of_channels(v, c) for v in (of_distance, offset))
-    of_input = x * _of_pixels(of_distance) + _of_pixels(offset) + g * _of_pixels(scale)
-    return _as_image(of_input, dtype), of_weight, of_bias
+    of_input = _last(input) * _of_pixels(of_distance) + _of_pixels(offset) + _last(grad) * _of_pixels(scale)
+    return _as_image(of_input, dtype), *sums
+
+
+def _sums(grad: Any, input: Any, mean: Any) -> tuple[Any, Any]:
+    """Return sums over pixels of the gradient, and of the gradient times the distance from the mean."""
+    g = _last(grad)
+    distance = _last(input) - _of_pixels(mean)
+    return ltorch.sum(g, _PIXELS, dtype=torch.float32), ltorch.sum(g * distance, _PIXELS)
+
+
+def _of_groups_backward(
+    dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> tuple[Any, Any, Any]:
+    of_input, *sums = _gradients_by_groups(dtype, grad, input, num_groups, mean, rstd, weight)
+    of_weight, of_bias = (
+        None if x is None else ltorch.to(ltorch.reshape(ltorch.sum(of, 0), x.shape), x.dtype)
+        for of, x in zip(sums, (weight, bias))
+    )
+    return of_input, of_weight, of_bias
+
+
+# -- instances: a group for each channel -------------------------------------------------------------------------------
+def _of_instances(
+    dtype: Any, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    _, c, h, w = input.shape
+    out, mean, rstd, variance = _by_groups(dtype, input, c, weight, bias, eps)
+    unbiased = variance * (h * w / (h * w - 1) if h * w > 1 else math.nan)
+    return out, mean, rstd, _running(running_mean, mean, momentum), _running(running_var, unbiased, momentum)
+
+
+def _of_instances_train(dtype: Any, *args: Any) -> tuple[Any, ...]:
+    out, _, _, *new = _of_instances(dtype, *args)
+    return out, *(None if x is None else ltorch.mean(x, 0) for x in new)
+
+
+def _instance_norm(
+    dtype: Any, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    if use_input_stats:
+        return _of_instances(dtype, input, weight, bias, None, None, momentum, eps)[0]
+    mean, invstd = _of_evaluation(running_mean, running_var, eps)
+    scale = invstd if weight is None else invstd * _wide(weight)
+    out = (_last(input) - mean) * scale
+    return _as_image(out if bias is None else out + _wide(bias), dtype)
+
+
+def _of_instances_backward(
+    dtype: Any, grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any,
+    train: bool, eps: float,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    n, c, _, _ = input.shape
+    if train:
+        of_input, *sums = _gradients_by_groups(dtype, grad, input, c, mean, invstd, weight)
+        return of_input, *(ltorch.squeeze(x, 2) for x in sums)
+    mean, invstd = _of_evaluation(running_mean, running_var, eps)
+    sum_g, sum_gx = _sums(grad, input, ltorch.expand(mean, (n, c)))
+    scale = invstd if weight is None else invstd * _wide(weight)
+    return _as_image(_last(grad) * scale, dtype), sum_gx * invstd, sum_g
 
 
 _GROUPS: dict[str, Callable[..., Any]] = {
     "torch.group_norm_forward": _of_groups,
     "torch.group_norm_backward": _of_groups_backward,
     "torch.group_norm": lambda *args, **kwargs: _of_groups(*args, **kwargs)[0],
+    "torch.instance_norm_forward": _of_instances,
+    "torch.instance_norm_backward": _of_instances_backward,
+    "torch.instance_norm_train": _of_instances_train,
+    "torch.instance_norm": _instance_norm,
 }
 _NORMS = {"torch.batch_norm", "torch.batch_norm_forward", "torch.batch_norm_backward", *_GROUPS}
 

@@ -363,18 +363,18 @@ torchex.foreach_tanh_ torchex.foreach_trunc torchex.foreach_trunc_ torchex.full 
 torchex.gather_to torchex.gcd torchex.gelu_backward torchex.geometric torchex.glu_backward torchex.group_norm_backward
 torchex.group_norm_forward torchex.grouped_mm_left_grad torchex.grouped_mm_right_grad torchex.hardsigmoid_backward
 torchex.hardswish_backward torchex.huber_loss_backward torchex.hypot torchex.igamma torchex.igammac torchex.index
-torchex.index_put torchex.index_put_ torchex.iota torchex.isclose torchex.layer_norm_backward
-torchex.layer_norm_forward torchex.linear_recurrence torchex.local_of torchex.log_normal torchex.log_softmax_backward
-torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward torchex.maximum torchex.minimum
-torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward torchex.native_dropout torchex.nextafter
-torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal torchex.normal_of torchex.pad torchex.prod
-torchex.prod_backward torchex.randint torchex.receive torchex.reduce torchex.reduce_scatter torchex.relu_backward
-torchex.resize torchex.resize_backward torchex.rms_norm_backward torchex.rms_norm_forward torchex.rng_state
-torchex.rrelu_noise torchex.scatter_from torchex.selu_backward torchex.send torchex.setitem torchex.setitem_
-torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scatter torchex.slice_scatter_
-torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort torchex.stride_order
-torchex.sum torchex.synchronize_ranks torchex.tanh_backward torchex.tensor_from_sequence torchex.uniform
-torchex.unpack_shards torchex.var torchex.var_mean torchex.wait
+torchex.index_put torchex.index_put_ torchex.instance_norm_backward torchex.instance_norm_forward torchex.iota
+torchex.isclose torchex.layer_norm_backward torchex.layer_norm_forward torchex.linear_recurrence torchex.local_of
+torchex.log_normal torchex.log_softmax_backward torchex.logsigmoid_backward torchex.max_pool torchex.max_pool_backward
+torchex.maximum torchex.minimum torchex.mish_backward torchex.missing_gradient torchex.mse_loss_backward
+torchex.native_dropout torchex.nextafter torchex.nll_loss_backward torchex.nll_loss_forward torchex.normal
+torchex.normal_of torchex.pad torchex.prod torchex.prod_backward torchex.randint torchex.receive torchex.reduce
+torchex.reduce_scatter torchex.relu_backward torchex.resize torchex.resize_backward torchex.rms_norm_backward
+torchex.rms_norm_forward torchex.rng_state torchex.rrelu_noise torchex.scatter_from torchex.selu_backward torchex.send
+torchex.setitem torchex.setitem_ torchex.sigmoid_backward torchex.silu_backward torchex.slice_ torchex.slice_scatter
+torchex.slice_scatter_ torchex.smooth_l1_loss_backward torchex.softmax_backward torchex.softplus_backward torchex.sort
+torchex.stride_order torchex.sum torchex.synchronize_ranks torchex.tanh_backward torchex.tensor_from_sequence
+torchex.uniform torchex.unpack_shards torchex.var torchex.var_mean torchex.wait
 """.split()
 )
 
@@ -423,20 +423,21 @@ ltorch.grouped_mm_left_grad ltorch.grouped_mm_right_grad ltorch.gt ltorch.half l
 ltorch.hardswish ltorch.hardtanh ltorch.heaviside ltorch.hinge_embedding_loss ltorch.hsplit ltorch.hstack
 ltorch.huber_loss ltorch.huber_loss_backward ltorch.huber_loss_kernel ltorch.hypot ltorch.i0 ltorch.i0e ltorch.i1
 ltorch.i1e ltorch.igamma ltorch.igammac ltorch.im2col ltorch.imag ltorch.index_add ltorch.index_copy ltorch.index_fill
-ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm ltorch.instance_norm_train
-ltorch.int ltorch.interpolate ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf ltorch.isnan ltorch.isneginf
-ltorch.isposinf ltorch.isreal ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss ltorch.l1_loss_kernel
-ltorch.layer_norm ltorch.layer_norm_backward ltorch.layer_norm_forward ltorch.lcm ltorch.ldexp ltorch.le
-ltorch.leaky_relu ltorch.lerp ltorch.lgamma ltorch.linalg_cross ltorch.linalg_diagonal ltorch.linear ltorch.linspace
-ltorch.local_response_norm ltorch.log ltorch.log10 ltorch.log1p ltorch.log2 ltorch.log_ndtr ltorch.log_normal
-ltorch.log_softmax ltorch.log_softmax_backward ltorch.logaddexp ltorch.logaddexp2 ltorch.logcumsumexp
-ltorch.logical_and ltorch.logical_not ltorch.logical_or ltorch.logical_xor ltorch.logit ltorch.logsigmoid
-ltorch.logspace ltorch.logsumexp ltorch.long ltorch.lp_pool1d ltorch.lp_pool2d ltorch.lp_pool3d ltorch.lt ltorch.mH
-ltorch.mT ltorch.margin_ranking_loss ltorch.masked_fill ltorch.masked_scatter ltorch.masked_select ltorch.matmul
-ltorch.max ltorch.max_pool1d ltorch.max_pool1d_with_indices ltorch.max_pool2d ltorch.max_pool2d_with_indices
-ltorch.max_pool3d ltorch.max_pool3d_with_indices ltorch.maximum ltorch.mean ltorch.median ltorch.meshgrid ltorch.min
-ltorch.minimum ltorch.mish ltorch.mm ltorch.move_shards ltorch.moveaxis ltorch.movedim ltorch.mse_loss
-ltorch.mse_loss_backward ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot ltorch.multi_margin_loss
+ltorch.index_put ltorch.index_reduce ltorch.index_select ltorch.inner ltorch.instance_norm
+ltorch.instance_norm_backward ltorch.instance_norm_forward ltorch.instance_norm_train ltorch.int ltorch.interpolate
+ltorch.isclose ltorch.isfinite ltorch.isin ltorch.isinf ltorch.isnan ltorch.isneginf ltorch.isposinf ltorch.isreal
+ltorch.kl_div ltorch.kron ltorch.kthvalue ltorch.l1_loss ltorch.l1_loss_kernel ltorch.layer_norm
+ltorch.layer_norm_backward ltorch.layer_norm_forward ltorch.lcm ltorch.ldexp ltorch.le ltorch.leaky_relu ltorch.lerp
+ltorch.lgamma ltorch.linalg_cross ltorch.linalg_diagonal ltorch.linear ltorch.linspace ltorch.local_response_norm
+ltorch.log ltorch.log10 ltorch.log1p ltorch.log2 ltorch.log_ndtr ltorch.log_normal ltorch.log_softmax
+ltorch.log_softmax_backward ltorch.logaddexp ltorch.logaddexp2 ltorch.logcumsumexp ltorch.logical_and
+ltorch.logical_not ltorch.logical_or ltorch.logical_xor ltorch.logit ltorch.logsigmoid ltorch.logspace
+ltorch.logsumexp ltorch.long ltorch.lp_pool1d ltorch.lp_pool2d ltorch.lp_pool3d ltorch.lt ltorch.mH ltorch.mT
+ltorch.margin_ranking_loss ltorch.masked_fill ltorch.masked_scatter ltorch.masked_select ltorch.matmul ltorch.max
+ltorch.max_pool1d ltorch.max_pool1d_with_indices ltorch.max_pool2d ltorch.max_pool2d_with_indices ltorch.max_pool3d
+ltorch.max_pool3d_with_indices ltorch.maximum ltorch.mean ltorch.median ltorch.meshgrid ltorch.min ltorch.minimum
+ltorch.mish ltorch.mm ltorch.move_shards ltorch.moveaxis ltorch.movedim ltorch.mse_loss ltorch.mse_loss_backward
+ltorch.mse_loss_kernel ltorch.msort ltorch.mul ltorch.multi_dot ltorch.multi_margin_loss
 ltorch.multilabel_soft_margin_loss ltorch.multinomial ltorch.mv ltorch.mvlgamma ltorch.nan_to_num ltorch.nanmean
 ltorch.nansum ltorch.narrow ltorch.narrow_copy ltorch.native_dropout ltorch.ndtr ltorch.ndtri ltorch.ne ltorch.neg
 ltorch.new_empty ltorch.new_full ltorch.new_ones ltorch.new_tensor ltorch.new_zeros ltorch.nextafter ltorch.nll_loss

@@ -233,16 +233,74 @@ def _(make: MakeTensor) -> Any:
 
 
 # -- instance normalization --------------------------------------------------------------------------------------------
-def _repeated(x: Any, times: int) -> Any:
-    return None if x is None else ltorch.repeat(x, (times,))
-
-
 def _check_instances(input: Any, **vectors: Any) -> None:
     check(input.ndim >= 2, lambda: f"Expected at least 2D input for instance_norm, but got {list(input.shape)}")
     _check_vectors(input, **vectors)
 
 
-@torchsymbol(id="torch.instance_norm_train")
+def _by_instance(x: Any, rank: int) -> Any:
+    """Return numbers of channels, or of each sample's channels, with a shape that broadcasts to the input's."""
+    return by_channel(x, rank) if x.ndim == 1 else ltorch.reshape(x, (*x.shape, *([1] * (rank - 2))))
+
+
+@torchsymbol(id="torch.instance_norm_forward", layout="contiguous on gpu")
+def instance_norm_forward(
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    """Normalize each instance. Return `(out, mean, invstd, new_means, new_vars)`, of shape `(n, c)` but for `out`.
+
+    The means over the samples of `new_means` and `new_vars` are the new running statistics.
+    """
+    _check_instances(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
+    n, c, *spatial = input.shape
+    count = math.prod(spatial)
+    x = clang.reshape(wide(input), (n, c, count))
+    variance, mean = clang.var_mean(x, 2, correction=0)
+    invstd = ltorch.rsqrt(variance + eps)
+    normal = (x - _by_instance(mean, 3)) * _by_instance(invstd, 3)
+    out = clang.maybe_convert_to_dtype(_affine(normal, weight, bias), input.dtype)
+    new_means = _running(running_mean, mean, momentum)
+    unbiased = variance * (count / (count - 1) if count > 1 else math.nan)
+    return clang.reshape(out, input.shape), mean, invstd, new_means, _running(running_var, unbiased, momentum)
+
+
+@torchsymbol(id="torch.instance_norm_backward", layout="contiguous on gpu")
+def instance_norm_backward(
+    grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any, train: bool,
+    eps: float,
+) -> Any:  # fmt: skip
+    """Return the gradient of instance normalization's input, and each sample's gradients of the weight and bias.
+
+    The latter have the shape `(n, c)`, and are not rounded. If `train`, the statistics `mean` and `invstd` of the
+    instances are differentiated too. Otherwise, they are None, and the running statistics are constants.
+    """
+    n, c, *spatial = input.shape
+    count = math.prod(spatial)
+    g, x = (clang.reshape(wide(p), (n, c, count)) for p in (grad, input))
+    if not train:
+        mean, invstd = wide(running_mean), ltorch.rsqrt(wide(running_var) + eps)
+    scale = _by_instance(invstd, 3)
+    normal = (x - _by_instance(mean, 3)) * scale
+    sum_g, sum_gn = clang.sum(g, 2), clang.sum(g * normal, 2)
+    of_input = g
+    if train:
+        of_input = g - _by_instance(sum_g / max(count, 1), 3) - normal * _by_instance(sum_gn / max(count, 1), 3)
+    if weight is not None:
+        scale = scale * by_channel(wide(weight), 3)
+    of_input = clang.maybe_convert_to_dtype(of_input * scale, input.dtype)
+    return clang.reshape(of_input, input.shape), sum_gn, sum_g
+
+
+def _put_gradients(out: Any, input: Any, weight: Any, bias: Any, *statistics: Any) -> None:
+    of_input, *sums = instance_norm_backward(get_grad(out), input, weight, *statistics)
+    of_weight, of_bias = (
+        None if x is None else clang.maybe_convert_to_dtype(clang.sum(of, 0), x.dtype)
+        for of, x in zip(sums, (weight, bias))
+    )
+    put_grads((input, weight, bias), (of_input, of_weight, of_bias))
+
+
+@torchsymbol(id="torch.instance_norm_train", layout="contiguous on gpu")
 def instance_norm_train(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
 ) -> Any:
@@ -251,21 +309,29 @@ def instance_norm_train(
     The new running statistics are None if no running statistics were passed in. `torch.instance_norm` writes them into
     its arguments. Its handler calls this operation and writes them back.
     """
-    _check_instances(input, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
-    n, c, *spatial = input.shape
+    return _train(input, weight, bias, running_mean, running_var, momentum, eps)[:3]
+
+
+def _train(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
+    _check_instances(input)
     check(
-        math.prod(spatial) != 1,
+        math.prod(input.shape[2:]) != 1,
         lambda: f"Expected more than 1 spatial element when training, got input size torch.Size({list(input.shape)})",
         ValueError,
     )
-    affine = (_repeated(x, n) for x in (weight, bias, running_mean, running_var))
-    batched = ltorch.reshape(input, (1, n * c, *spatial))
-    out, mean, var = batch_norm_train(batched, *affine, momentum, eps)
-    mean, var = (None if x is None else clang.mean(ltorch.reshape(x, (n, c)), 0) for x in (mean, var))
-    return ltorch.reshape(out, input.shape), mean, var
+    outs = instance_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
+    out, mean, invstd, *new = outs
+    return out, *(None if x is None else clang.mean(x, 0) for x in new), mean, invstd
 
 
-@torchsymbol(torch.nn.functional.instance_norm, is_method=False)
+@instance_norm_train.grad
+def _(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
+    *outs, mean, invstd = _train(input, weight, bias, running_mean, running_var, momentum, eps)
+    _put_gradients(outs[0], input, weight, bias, None, None, mean, invstd, True, eps)
+    return tuple(outs)
+
+
+@torchsymbol(torch.nn.functional.instance_norm, is_method=False, layout="contiguous on gpu")
 def instance_norm(
     input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -284,6 +350,21 @@ def instance_norm(
     return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
 
 
+@instance_norm.grad
+def _(
+    input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    if use_input_stats:
+        out, _, _, *instances = _train(input, weight, bias, running_mean, running_var, momentum, eps)
+        statistics = None, None, *instances
+    else:
+        out = instance_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        statistics = running_mean, running_var, None, None
+    _put_gradients(out, input, weight, bias, *statistics, use_input_stats, eps)
+    return out
+
+
 @instance_norm.samples
 def _(make: MakeTensor) -> Any:
     for shape in ((2, 3, 4), (2, 3, 4, 5)):
@@ -299,11 +380,26 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((2, 3, 4)), use_input_stats=False), RuntimeError, "Expected running_mean and running_var"
 
 
-@instance_norm_train.samples
-def _(make: MakeTensor) -> Any:
+def _instance_samples(make: MakeTensor) -> Any:
     fixed: Any = functools.partial(make, requires_grad=False)
     given = _batch_arguments(fixed, (2, 3, 4))
     yield SampleInput(
         fixed((2, 3, 4)), given["weight"], given["bias"], given["running_mean"], given["running_var"], 0.1, 1e-5
     )
     yield SampleInput(fixed((2, 3, 4)), None, None, None, None, 0.1, 1e-5)
+
+
+instance_norm_train.samples(_instance_samples)
+instance_norm_forward.samples(_instance_samples)
+
+
+@instance_norm_backward.samples
+def _(make: MakeTensor) -> Any:
+    # Same as for batch_norm_backward.
+    fixed: Any = functools.partial(make, requires_grad=False)
+    given = _batch_arguments(make, (2, 3, 4))
+    stats = [given["running_mean"], given["running_var"]]
+    instances = [fixed((2, 3), dtype=_statistics(make)), fixed((2, 3), low=0.5, dtype=_statistics(make))]
+    x, g = fixed((2, 3, 4)), make((2, 3, 4))
+    yield SampleInput(g, x, given["weight"], None, None, *instances, True, 1e-5)
+    yield SampleInput(g, x, None, *stats, None, None, False, 1e-5)

@@ -318,10 +318,10 @@ def by_channel(x: Any, rank: int) -> Any:
 def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     _check_group_norm(input, num_groups, weight, bias)
     n, c, *spatial = input.shape
-    grouped = ltorch.reshape(wide(input), (n, num_groups, c // num_groups * math.prod(spatial)))
+    grouped = clang.reshape(wide(input), (n, num_groups, c // num_groups * math.prod(spatial)))
     variance, mean = clang.var_mean(grouped, 2, True, correction=0)
     rstd = ltorch.rsqrt(variance + eps)
-    out = ltorch.reshape((grouped - mean) * rstd, input.shape)
+    out = clang.reshape((grouped - mean) * rstd, input.shape)
     if weight is not None:
         out = out * by_channel(wide(weight), input.ndim)
     if bias is not None:
@@ -355,12 +355,12 @@ def group_norm_backward(grad: Any, input: Any, num_groups: int, mean: Any, rstd:
     n, c, *spatial = input.shape
     grouped = (n, num_groups, c // num_groups * math.prod(spatial))
     g, rstd = wide(grad), ltorch.unsqueeze(rstd, 2)
-    normal = (ltorch.reshape(wide(input), grouped) - ltorch.unsqueeze(mean, 2)) * rstd
-    gx = ltorch.reshape(g if weight is None else g * by_channel(wide(weight), input.ndim), grouped)
+    normal = (clang.reshape(wide(input), grouped) - ltorch.unsqueeze(mean, 2)) * rstd
+    gx = clang.reshape(g if weight is None else g * by_channel(wide(weight), input.ndim), grouped)
     of_input = rstd * (gx - clang.mean(gx, 2, True) - normal * clang.mean(gx * normal, 2, True))
-    of_input = clang.maybe_convert_to_dtype(ltorch.reshape(of_input, input.shape), input.dtype)
+    of_input = clang.maybe_convert_to_dtype(clang.reshape(of_input, input.shape), input.dtype)
     dims = tuple(d for d in range(input.ndim) if d != 1)
-    of_weight = None if weight is None else _summed(g * ltorch.reshape(normal, input.shape), dims, weight)
+    of_weight = None if weight is None else _summed(g * clang.reshape(normal, input.shape), dims, weight)
     return of_input, of_weight, None if bias is None else _summed(g, dims, bias)
 
 

@@ -78,6 +78,41 @@ def test_batch_norm_takes_types_as_eager_does(
     torch.testing.assert_close(gradients(thunder.jit(f, executors=["torch"])), expected, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("weights", [torch.float16, torch.float32, None], ids=str)
+def test_types_of_instance_norm(weights: torch.dtype | None, training: bool) -> None:
+    """Images in half precision with weights and statistics in single precision, as under autocast."""
+    torch.manual_seed(0)
+    x, g = torch.randn(2, 3, 8, 8).half(), torch.randn(2, 3, 8, 8).half()
+    given = [x] if weights is None else [x, torch.rand(3).to(weights), torch.rand(3).to(weights)]
+    state = [torch.full((3,), n).to(weights or torch.float32) for n in (0.5, 2.0)]
+
+    def results(f: Any, dtype: torch.dtype | None) -> list[torch.Tensor]:
+        leaves, (mean, var) = ([t.detach().clone().to(dtype or t.dtype) for t in ts] for ts in (given, state))
+        out = f(mean, var, *[t.requires_grad_() for t in leaves])
+        return [out, *torch.autograd.grad(out, leaves, g.to(out.dtype)), mean, var]
+
+    def f(mean: Any, var: Any, x: Any, *affine: Any) -> Any:
+        return torch.nn.functional.instance_norm(x, mean, var, *affine, use_input_stats=training)
+
+    for found, right in zip(results(thunder.jit(f, executors=["torch"]), None), results(f, torch.float64)):
+        # On the CPU torch rounds the statistics of images and weights in half precision.
+        torch.testing.assert_close(found, right.to(found.dtype), rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+@pytest.mark.parametrize("norm", [torch.nn.functional.batch_norm, torch.nn.functional.instance_norm])
+def test_no_elements(norm: Any, training: bool) -> None:
+    """A kernel of torch's divides by their number."""
+    x = torch.ones(0, 3, 2, requires_grad=True)
+    (mean, var), theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    out = thunder.jit(lambda x, m, v: norm(x, m, v, None, None, training), executors=["torch"])(x, mean, var)
+    (of_x,) = torch.autograd.grad(out.sum(), x)
+    assert out.shape == of_x.shape == x.shape
+    norm(x, *theirs, None, None, training)
+    torch.testing.assert_close([mean, var], theirs, equal_nan=True)
+
+
 def test_writes_in_place_are_not_claimed() -> None:
     """torch's batch_norm in training writes its statistics, which an operation of a trace does not."""
 

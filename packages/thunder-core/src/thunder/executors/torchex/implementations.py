@@ -104,6 +104,8 @@ _IMPLEMENTATIONS: tuple[tuple[Symbol, Callable[..., Any]], ...] = (
     (ltorch.group_norm_backward, normalization.group_norm_backward),
     (ltorch.batch_norm_forward, normalization.batch_norm_forward),
     (ltorch.batch_norm_backward, normalization.batch_norm_backward),
+    (ltorch.instance_norm_forward, normalization.instance_norm_forward),
+    (ltorch.instance_norm_backward, normalization.instance_norm_backward),
     (ltorch.nll_loss_forward, losses.nll_loss_forward),
     (ltorch.nll_loss_backward, losses.nll_loss_backward),
 )

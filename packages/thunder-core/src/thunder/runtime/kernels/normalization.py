@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -145,6 +146,10 @@ def batch_norm_forward(
     momentum: float, eps: float,
 ) -> tuple[Optional, ...]:  # fmt: skip
     """Return the result, the batch statistics, the kernel's reserve, and the new running statistics."""
+    if not input.numel():  # torch's kernels refuse it; its function leaves the running statistics as they are
+        nothing = _wide(input.new_zeros(input.shape[1]), input)
+        reserve = torch.empty(0, dtype=torch.uint8, device=input.device)
+        return torch.empty_like(input), nothing, nothing, reserve, running_mean, running_var
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
     # torch updates the running statistics in place.
@@ -160,6 +165,9 @@ def batch_norm_backward(
     mean: Optional, invstd: Optional, train: bool, eps: float, reserve: Optional,
 ) -> tuple[Optional, Optional, Optional]:  # fmt: skip
     """Return the gradients of input, weight and bias."""
+    if not input.numel():  # a division by zero would end the process
+        zeros = (input if weight is None else weight).new_zeros(input.shape[1])
+        return torch.empty_like(input), None if weight is None else zeros, zeros
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
         invstd = (var + eps).rsqrt()  # some kernels require the running statistics
@@ -185,3 +193,40 @@ def batch_norm_backward(
         grad, input, like, running_mean, running_var, mean, invstd, train, eps, [True, True, True]
     )
     return of_input, None if weight is None else of_weight, of_bias.to(input.dtype) if weight is None else of_bias
+
+
+# -- instance normalization --------------------------------------------------------------------------------------------
+def _as_one_sample(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape(1, x.shape[0] * x.shape[1], *x.shape[2:])
+
+
+@kernel
+def instance_norm_forward(
+    input: torch.Tensor, weight: Optional, bias: Optional, running_mean: Optional, running_var: Optional,
+    momentum: float, eps: float,
+) -> tuple[Optional, ...]:  # fmt: skip
+    """Return the result, and of each instance the mean, reciprocal standard deviation and new running statistics."""
+    n, c = input.shape[:2]
+    w, b, *old = (None if x is None else x.repeat(n) for x in (weight, bias, running_mean, running_var))
+    outs: Any = batch_norm_forward(_as_one_sample(input), w, b, old[0], old[1], momentum, eps)
+    out, mean, invstd, _, *new = outs
+    return out.reshape(input.shape), *(None if x is None else x.reshape(n, c) for x in (mean, invstd, *new))
+
+
+@kernel
+def instance_norm_backward(
+    grad: torch.Tensor, input: torch.Tensor, weight: Optional, running_mean: Optional, running_var: Optional,
+    mean: Optional, invstd: Optional, train: bool, eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradient of input, and each sample's gradients of weight and bias in single precision or more."""
+    n, c = input.shape[:2]
+    if weight is None:
+        weight = torch.ones(c, dtype=input.dtype, device=input.device)
+    # The gradients of the weight and bias have the dtype of the weight.
+    w, m, v = (None if x is None else _wide(x, x).repeat(n) for x in (weight, running_mean, running_var))
+    mean, invstd = (None if x is None else x.reshape(-1) for x in (mean, invstd))
+    outs: Any = batch_norm_backward(
+        _as_one_sample(grad), _as_one_sample(input), w, m, v, mean, invstd, train, eps, None
+    )
+    of_input, *sums = outs
+    return of_input.reshape(input.shape), *(x.reshape(n, c) for x in sums)

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.executors.triton_crossentropy import triton_ex
-from thunder.tests.opinfos import opinfo_of
 from thunder_ex_triton.cross_entropy.operators import LossBackward, LossForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -202,7 +201,7 @@ def test_what_is_not_taken() -> None:
 def test_the_operator_of_probabilities() -> None:
     """Programs may call the operator itself. Its gradients are those of torch's function."""
     x, target = (torch.randn(4, 5, device=DEVICE).requires_grad_() for _ in range(2))
-    loss = opinfo_of("triton_crossentropy", executor="triton_crossentropy").symbol
+    loss = triton_ex.opmap["triton_crossentropy"]
     jitted = thunder.jit(lambda x, t: loss(x, t, None, None, -100, None, "mean", 0.1), executors=[triton_ex])
     expected = torch.autograd.grad(F.cross_entropy(x, target, label_smoothing=0.1), (x, target))
     torch.testing.assert_close(torch.autograd.grad(jitted(x, target), (x, target)), expected)

@@ -51,7 +51,7 @@ __all__ = ["TRANSFORMS_OF_TORCH", "EagerCalls", "at_line"]
 
 # So many traces in a row that serve one call each, and the function is not traced again.
 MAX_UNCACHEABLE_TRACES = 2
-# How many functions of a name this process has called first; the ranks call them in the same order.
+# Counts the functions of each name. Ranks that make them in the same order give them the same numbers.
 _created: dict[str, Iterator[int]] = defaultdict(itertools.count)
 # By the programs that `thunder.grad` and others trace: the same transform of torch.func, for eager mode.
 TRANSFORMS_OF_TORCH: dict[Callable[..., Any], Callable[..., Callable[..., Any]]] = {}

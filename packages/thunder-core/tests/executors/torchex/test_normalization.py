@@ -128,3 +128,12 @@ def test_writes_in_place_are_not_claimed() -> None:
     assert "writes the running statistics in place" in str(
         ex.implmap[ltorch.batch_norm.id].checker(None, 1, 1, training=True)
     )
+
+
+def test_results_without_elements_share_no_memory() -> None:
+    """Passes may write to a result, and gradients are added to in place."""
+    x, w, b, mean, var = torch.ones(0, 3, 2), *(torch.ones(3) for _ in range(4))
+    _, *statistics, _, new_mean, new_var = normalization.batch_norm_forward(x, w, b, mean, var, 0.1, 1e-5)
+    gradients = normalization.batch_norm_backward(x, x, w, mean, var, None, None, False, 1e-5, None)[1:]
+    made = [*statistics, new_mean, new_var, *gradients]
+    assert len({t.data_ptr() for t in (*made, mean, var)}) == len(made) + 2

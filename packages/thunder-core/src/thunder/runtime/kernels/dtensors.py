@@ -33,7 +33,7 @@ def mesh_of(mesh: Any) -> Mesh | None:
     """
     found = _described(mesh)
     if found is None:
-        equal = [other for other in _MESHES.values() if other is not mesh and other == mesh]
+        equal = [other for other in [*_MESHES.values()] if other is not mesh and other == mesh]  # threads add to it
         return next((found for other in equal if (found := _described(other)) is not None), None)
     return found
 

@@ -147,9 +147,10 @@ def batch_norm_forward(
 ) -> tuple[Optional, ...]:  # fmt: skip
     """Return the result, the batch statistics, the kernel's reserve, and the new running statistics."""
     if not input.numel():  # torch's kernels refuse it; its function leaves the running statistics as they are
-        nothing = _wide(input.new_zeros(input.shape[1]), input)
+        mean, invstd = (_wide(input.new_zeros(input.shape[1]), input) for _ in range(2))
         reserve = torch.empty(0, dtype=torch.uint8, device=input.device)
-        return torch.empty_like(input), nothing, nothing, reserve, running_mean, running_var
+        running = (None if x is None else x.clone() for x in (running_mean, running_var))
+        return torch.empty_like(input), mean, invstd, reserve, *running
     if input.device.type == "cuda" and running_mean is not None and running_var is not None:
         return aten._batch_norm_with_update_functional(input, weight, bias, running_mean, running_var, momentum, eps)
     # torch updates the running statistics in place.
@@ -166,8 +167,9 @@ def batch_norm_backward(
 ) -> tuple[Optional, Optional, Optional]:  # fmt: skip
     """Return the gradients of input, weight and bias."""
     if not input.numel():  # a division by zero would end the process
-        zeros = (input if weight is None else weight).new_zeros(input.shape[1])
-        return torch.empty_like(input), None if weight is None else zeros, zeros
+        like = input if weight is None else weight
+        of_weight, of_bias = (like.new_zeros(input.shape[1]) for _ in range(2))
+        return torch.empty_like(input), None if weight is None else of_weight, of_bias
     if mean is None and running_mean is not None and running_var is not None and input.device.type == "cuda":
         mean, var = _wide(running_mean, running_mean), _wide(running_var, running_var)
         invstd = (var + eps).rsqrt()  # some kernels require the running statistics

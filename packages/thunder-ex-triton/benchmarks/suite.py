@@ -79,15 +79,32 @@ BARS: list[tuple[str, str, list[str], float, float]] = [
 ]
 
 
-def function(program: str, candidate: str, name: str, given: argparse.Namespace) -> Callable[[], Any]:
-    """Return a function that calls a program of a model as a candidate runs it."""
+def model_of(name: str, given: argparse.Namespace, *, training: bool) -> torch.nn.Module:
+    """Return a model, with the same weights in each process."""
     torch.manual_seed(0)
+    model = MODELS[name].build(given.tiny).to(device=given.device, dtype=getattr(torch, given.dtype))
+    return model.train(training)
+
+
+def batch_of(name: str, given: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """Draw a batch for a model."""
     dtype = getattr(torch, given.dtype)
-    model = MODELS[name].build(given.tiny).to(device=given.device, dtype=dtype).train(program != "inference")
-    batch = {
+    return {
         key: x.to(device=given.device, dtype=dtype if x.is_floating_point() else None)
         for key, x in MODELS[name].batch(given.tiny).items()
     }
+
+
+def loss_of(found: Any) -> torch.Tensor:
+    """Return the loss that a model has returned, maybe among other results."""
+    result: torch.Tensor = found if isinstance(found, torch.Tensor) else found.loss
+    return result
+
+
+def function(program: str, candidate: str, name: str, given: argparse.Namespace) -> Callable[[], Any]:
+    """Return a function that calls a program of a model as a candidate runs it."""
+    model = model_of(name, given, training=program != "inference")
+    batch = batch_of(name, given)
     run: Any = model
     if candidate == "eager":
         for_eager(model)
@@ -99,9 +116,7 @@ def function(program: str, candidate: str, name: str, given: argparse.Namespace)
         run = thunder.jit(model)
 
     def loss() -> torch.Tensor:
-        found = run(**batch)
-        result: torch.Tensor = found if isinstance(found, torch.Tensor) else found.loss
-        return result
+        return loss_of(run(**batch))
 
     def gradients() -> torch.Tensor:
         for parameter in model.parameters():

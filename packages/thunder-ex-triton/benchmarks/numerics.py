@@ -44,7 +44,10 @@ _one_reference: Any = None  # the lock of the process that computes in float64
 
 
 class InFloat64(TorchFunctionMode):
-    """Replaces the dtype float32 by float64 in what a model's code asks for, and grouped products by single ones, which torch has in float64."""
+    """Replaces the dtype float32 by float64 in what a model's code asks for.
+
+    Grouped products, which torch does not have in float64, are single ones.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

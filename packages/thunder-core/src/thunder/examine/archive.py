@@ -32,7 +32,7 @@ from thunder.plugins import manager
 from thunder.reproduce import Reproduction, Script, repro
 from thunder.reproduce.outcome import call_outcome
 from thunder.reproduce.variants import jit_function, variant
-from thunder.runtime.torch_private import autocast_devices
+from thunder.runtime.torch_private import autocast_devices, matmul_precision
 
 __all__ = ["Archive", "add_call", "failing_call", "report"]
 
@@ -208,7 +208,7 @@ def _options(jitted: JitFunction[..., Any]) -> dict[str, Any]:
             "inference_mode": torch.is_inference_mode_enabled(),
             "autocast": {d: torch.is_autocast_enabled(d) for d in autocast_devices()},
             "default_dtype": str(torch.get_default_dtype()),
-            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "float32_matmul_precision": matmul_precision(),
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         },
     }

@@ -90,9 +90,17 @@ any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled",
 deterministic: Callable[[], bool] = getattr(
     torch._C, "_get_deterministic_algorithms", torch.are_deterministic_algorithms_enabled
 )
-matmul_precision: Callable[[], str] = getattr(
+_matmul_precision: Callable[[], str] = getattr(
     torch._C, "_get_float32_matmul_precision", torch.get_float32_matmul_precision
 )
+
+
+def matmul_precision() -> str:
+    """Return the precision of products in float32, also if it was set for single backends (`fp32_precision`)."""
+    try:
+        return _matmul_precision()
+    except RuntimeError:  # torch has no answer for all backends
+        return ", ".join(each.matmul.fp32_precision for each in (torch.backends.cuda, torch.backends.mkldnn))
 
 
 def _function_modes() -> int:

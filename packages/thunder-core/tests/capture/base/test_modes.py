@@ -139,6 +139,20 @@ STATES: dict[str, tuple[Callable[[], Any], AbstractContextManager[Any]]] = {
 }
 
 
+def test_precision_of_one_backend() -> None:
+    """It leaves torch without an answer for all backends, and is guarded."""
+
+    def products(value: str) -> None:
+        torch.backends.cuda.matmul.fp32_precision = value
+
+    jitted = thunder.jit(lambda x: x @ x)
+    with changed(products, "tf32", "ieee"):
+        assert jitted(torch.ones(2, 2)).equal(jitted(torch.ones(2, 2)))
+    assert thunder.cache_misses(jitted) == thunder.cache_hits(jitted) == 1
+    jitted(torch.ones(2, 2))
+    assert thunder.cache_misses(jitted) == 2
+
+
 @pytest.mark.parametrize("name", STATES)
 def test_states_of_torch(name: str) -> None:
     """That a program reads."""

@@ -87,7 +87,7 @@ def _is_training(op: BoundSymbol) -> bool:
 
 
 def _sums_channels_of_groups(op: BoundSymbol) -> bool:
-    """Check whether an operation computes gradients of a weight or bias, whose sums have other rows than groups have."""
+    """Check whether an operation computes gradients of a weight or bias of groups: their sums have other rows."""
     return op.sym.id == "torch.group_norm_backward" and any(x is not None for x in op.args[5:7])
 
 
@@ -113,16 +113,15 @@ def _contiguous(trace: Trace, source: Trace, images: Iterable[TensorProxy]) -> s
 
 
 def _keeps_contiguous(trace: Trace, given: bool = False) -> bool:
-    """Check whether no operation of a program, and no input (unless `given`), suggests other strides than contiguous ones.
+    """Check that no operation of a program, and no input (unless `given`), has other strides than contiguous ones.
 
-    That takes no time, unlike computing the strides.
+    Unlike computing the strides, this takes no time.
     """
     known = trace.info.get("strides", {})
-    for p in trace.args if not given else ():
-        if isinstance(p, TensorProxy) and p.ndim > 1:
-            if p.name not in known or not _is_contiguous(p.shape, known[p.name]):
-                return False
-    return not any(_may_reorder(op) for op in trace.bound_symbols)
+    images = [p for p in trace.args if isinstance(p, TensorProxy) and p.ndim > 1 and not given]
+    if not all(p.name in known and _is_contiguous(p.shape, known[p.name]) for p in images):
+        return False
+    return not any(map(_may_reorder, trace.bound_symbols))
 
 
 def _may_reorder(op: BoundSymbol) -> bool:

@@ -130,7 +130,8 @@ class ChannelsLast(LayoutOfSamples):
 
     def _first(self, image: Any, samples: Any) -> Any:
         """Return the first element of each channel."""
-        return image[(slice(samples), slice(None), *[slice(1)] * len(self._pixels))]
+        place = slice(samples), slice(None), *[slice(1)] * len(self._pixels)
+        return image[place]
 
     def _moments(self, image: Any, first: Any, spread: Any, dims: Sequence[int], count: Any) -> tuple[Any, Any]:
         # Sums of distances from an element instead of from zero: the variance does not cancel if the mean is large.
@@ -200,7 +201,10 @@ class BySample(LayoutOfSamples):
 
 
 class ByChannel(Layout):
-    """A channel's elements of all samples are a row. One kernel computes a norm of batches, and reads the image once."""
+    """A channel's elements of all samples are a row. One kernel computes a norm of batches, and reads the image once.
+
+    A row consists of as many pieces of memory as there are samples.
+    """
 
     def view(self, image: Any) -> Any:
         return ltorch.permute(ltorch.reshape(image, (self.samples, self.channels, self.pixels)), (1, 0, 2))

@@ -25,7 +25,10 @@ HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def images_of(op: BoundSymbol) -> list[TensorProxy]:
-    """Return the images of a normalization, or the gradient and the image of its gradient; none for other operations."""
+    """Return the image of a normalization, and before it the gradient if the operation is a normalization's gradient.
+
+    Return nothing for other operations.
+    """
     name = op.sym.id
     if type(name) is not str or name not in _NORMS:
         return []
@@ -224,9 +227,7 @@ def _of_instances_backward(
     invstd: Any, train: bool, eps: float,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     if train:
-        of_input, *sums = _gradients_by_groups(
-            layout, dtype, grad, input, layout.channels, mean, invstd, weight
-        )
+        of_input, *sums = _gradients_by_groups(layout, dtype, grad, input, layout.channels, mean, invstd, weight)
         return of_input, *(ltorch.squeeze(x, 2) for x in sums)
     mean, invstd = _of_evaluation(running_mean, running_var, eps)
     sum_g, sum_gx = _sums(layout, grad, input, ltorch.expand(mean, layout.shape[:2]))

@@ -470,26 +470,26 @@ def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> lis
     """
     single = [p for p in outputs if math.prod(p.shape) != space.size]
     whole = [p for p in outputs if math.prod(p.shape) == space.size]
-    places = _places_of_rows(writer, space) if whole else {}
+    places = _places_of_rows(writer, space)
     return [_store(writer, p, space, places) for p in (*single, *reversed(whole))]
 
 
 def _places_of_rows(writer: Writer, space: Space) -> dict[str, Index]:
     """Return the indices at which a kernel of rows computes whole values: those that its reductions have operands at.
 
-    The dimensions of a row may be any dimensions of a value that is not transposed, e.g. a channel of all samples.
+    Other dimensions may lie between those of a row, e.g. if a row is a channel of all samples.
     """
-    found: dict[str, Index] = {}
-    operations = writer.operations
+    operations, found = writer.operations, dict[str, Index]()
+    if isinstance(space.size, Size) or not any(op.sym is prims.transpose for op in operations):
+        return found
     for op in operations:
         own = reduces(op) if is_reduction(op) and op.sym.id != MATVEC else None
         if own is not None and own.by_row and own.size == space.size:
             shape, kept = op.args[0].shape, op.args[0].ndim - len(op.args[1])
             found.setdefault(op.args[0].name, Index([Group("x", shape[:kept]), Group("r", shape[kept:])]))
-    if not found or isinstance(space.size, Size) or not any(op.sym is prims.transpose for op in operations):
-        return {}
-    for op in (*reversed(operations), *operations):  # from the operands to what they are computed from, and onwards
-        for p, a in itertools.product(op.flat_outs, op.tensors()):
+    for op in (*reversed(operations), *operations):  # to what the operands are computed from, and then onwards
+        outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
+        for p, a in itertools.product(outs, op.tensors()):
             if math.prod(p.shape) != space.size or math.prod(a.shape) != space.size:
                 continue
             if op.sym is prims.transpose:

@@ -75,7 +75,8 @@ def _of_evaluation(running_mean: Any, running_var: Any, eps: float) -> tuple[Any
 
 
 def _weighted(scale: Any, weight: Any) -> Any:
-    return scale if weight is None else scale * wide(weight)
+    # By promotion. A cast of the weight on its own would be a kernel, if several kernels read it.
+    return scale if weight is None else scale * weight
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -86,8 +87,7 @@ def _of_batch(
     count = layout.samples * layout.pixels
     mean, variance = layout.statistics_of_batch(input)
     invstd = ltorch.rsqrt(variance + eps)
-    offset = None if bias is None else wide(bias)
-    line = layout.line(layout.view(input), layout.of_channels, mean, _weighted(invstd, weight), offset)
+    line = layout.line(layout.view(input), layout.of_channels, mean, _weighted(invstd, weight), bias)
     new = _running(running_mean, mean, momentum), _running(running_var, _unbiased(variance, count), momentum)
     reserve = ltorch.empty((0,), dtype=torch.uint8, device=input.device)
     return layout.image(line, dtype), mean, invstd, reserve, *new
@@ -110,8 +110,8 @@ def _of_batch_backward(
     sum_gn = layout.sums_of_batch(g * (x - layout.of_channels(mean))) * invstd
     of_input = g
     if train:
-        slope = -sum_gn / count * invstd
-        of_input = layout.line(x, layout.of_channels, _after(mean, sum_g), slope, -sum_g / count) + of_input
+        start, slope = (_after(v, sum_g) for v in (mean, -sum_gn / count * invstd))
+        of_input = layout.line(x, layout.of_channels, start, slope, -sum_g / count) + of_input
     of_input = layout.image(of_input * layout.of_channels(_weighted(invstd, weight)), dtype)
     kind = input.dtype if weight is None else weight.dtype
     return of_input, None if weight is None else ltorch.to(sum_gn, kind), ltorch.to(sum_g, kind)
@@ -130,7 +130,7 @@ def _batch_norm(
 def _normalized(layout: Layout, dtype: Any, input: Any, mean: Any, invstd: Any, weight: Any, bias: Any) -> Any:
     """Normalize with statistics that are the same for all samples."""
     out = (layout.view(input) - layout.of_channels(mean)) * layout.of_channels(_weighted(invstd, weight))
-    return layout.image(out if bias is None else out + layout.of_channels(wide(bias)), dtype)
+    return layout.image(out if bias is None else out + layout.of_channels(bias), dtype)
 
 
 # -- groups of channels ------------------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def _by_groups(
     means, variances = (_grouped(x, num_groups) for x in layout.statistics(input))
     mean, variance = combined(means, variances, (2,))
     rstd = ltorch.rsqrt(variance + eps)
-    scale = _of_channels(rstd, shape) if weight is None else rstd * _grouped(wide(weight), num_groups)
+    scale = _of_channels(rstd, shape) if weight is None else rstd * _grouped(weight, num_groups)
     start = ltorch.expand(mean, (*mean.shape[:2], shape[1] // num_groups))
-    offset = None if bias is None else ltorch.expand(_grouped(wide(bias), num_groups), start.shape)
+    offset = None if bias is None else ltorch.expand(_grouped(bias, num_groups), start.shape)
     line = (None if x is None else ltorch.reshape(x, shape) for x in (start, scale, offset))
     out = layout.image(layout.line(layout.view(input), layout.of_samples, *line), dtype)
     return out, *(ltorch.squeeze(x, 2) for x in (mean, rstd, variance))
@@ -168,7 +168,7 @@ def _gradients_by_groups(
     start = ltorch.reshape(ltorch.expand(mean, (*mean.shape[:2], shape[1] // num_groups)), shape)
     sum_g, sum_gx = (_grouped(x, num_groups) for x in _sums(layout, grad, input, start))
     sums = sum_gx * rstd, sum_g
-    factor = None if weight is None else _grouped(wide(weight), num_groups)
+    factor = None if weight is None else _grouped(weight, num_groups)
     total, total_x = (_total(x if factor is None else x * factor) for x in (sum_g, sum_gx))
     count = shape[1] // num_groups * layout.pixels
     slope, offset = total_x / -count * rstd * rstd * rstd, total / -count * rstd
@@ -190,11 +190,10 @@ def _of_groups_backward(
     layout: Any, dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any
 ) -> tuple[Any, Any, Any]:
     of_input, *sums = _gradients_by_groups(layout, dtype, grad, input, num_groups, mean, rstd, weight)
-    of_weight, of_bias = (
-        None if x is None else ltorch.to(_sum_of_samples(ltorch.reshape(of, layout.shape[:2])), x.dtype)
-        for of, x in zip(sums, (weight, bias))
-    )
-    return of_input, of_weight, of_bias
+    of_weight, of_bias = (_sum_of_samples(ltorch.reshape(of, layout.shape[:2])) for of in sums)
+    if weight is not None:
+        of_weight = ltorch.to(of_weight if bias is None else _after(of_weight, of_bias), weight.dtype)
+    return of_input, None if weight is None else of_weight, None if bias is None else ltorch.to(of_bias, bias.dtype)
 
 
 # -- instances: a group for each channel -------------------------------------------------------------------------------
@@ -268,7 +267,7 @@ def _after(x: Any, total: Any) -> Any:
     """Return `x`, or NaN where a sum is NaN, as the result then is.
 
     The value depends on the sum. Otherwise the kernel of the sums would also compute its product with an image, and
-    write it in single precision.
+    write it in single precision, and two sums that are computed in the same way would be two kernels.
     """
     return ltorch.where(total == total, x, math.nan)
 

@@ -133,7 +133,9 @@ def test_kernels_write_images_once() -> None:
     """The kernel of sums writes the gradient of what follows the norm, and the last kernel that of the image."""
     m = prepared(nn.GroupNorm(2, 6), torch.float16)
     jitted = check(m, images(3, 6, 4, 6, dtype=torch.float16))
-    for fn in regions(thunder.last_backward_traces(jitted)[-1]):
+    found = regions(thunder.last_backward_traces(jitted)[-1])
+    assert len(found) == 4  # the sums, numbers of each channel, the image's gradient, and those of weight and bias
+    for fn in found:
         assert all(p.dtype.bytes == 2 for p in fn.outputs if math.prod(p.shape) == 3 * 6 * 4 * 6), fn.source
 
 

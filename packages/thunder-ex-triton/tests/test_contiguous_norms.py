@@ -245,3 +245,24 @@ def test_casts_are_part_of_the_kernels() -> None:
     for trace in (thunder.last_traces(jitted)[-1], thunder.last_backward_traces(jitted)[-1]):
         for fn in regions(trace):
             assert all(p.dtype.bytes == 2 for p in (*fn.inputs, *fn.outputs) if p.numel == 432), fn.source
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_running_statistics_are_written_in_place(kernels: str, times: int) -> None:
+    """Also by a norm that runs twice: its second run reads the statistics of the first."""
+    m = prepared(batches(4, 6))
+    mine = copy.deepcopy(m)
+
+    def run(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(times):
+            x = F.relu(m(x))
+        return x
+
+    jitted = thunder.jit(lambda x: run(mine, x), executors=["triton"])
+    x = images(3, 6, 4, 6)
+    before = [b._version for b in mine.buffers()]
+    for _ in range(2):
+        torch.testing.assert_close(jitted(x), run(m, x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close([*mine.buffers()], [*m.buffers()])
+    assert all(b._version > version for b, version in zip(mine.buffers(), before))
+    assert "copy_" not in str(thunder.last_traces(jitted)[-1])

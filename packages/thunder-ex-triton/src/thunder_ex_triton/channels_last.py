@@ -30,10 +30,12 @@ from thunder.extend import (
     rewrite,
 )
 from thunder.toolkit.layouts import eager_strides, has_fixed_strides, order_of, reads_strides
-from thunder_ex_triton.norms import HALF, fusible
+from thunder_ex_triton.fusion.iteration_space import has_work
+from thunder_ex_triton.norm_layouts import ChannelsLast
+from thunder_ex_triton.norms import HALF, compute, images_of, is_of_batch, record_cast
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["OPTION", "register"]
+__all__ = ["OPTION", "orders_convolutions", "register"]
 
 OPTION = "triton_channels_last"
 
@@ -50,21 +52,26 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def order(trace: Trace, context: Any) -> Trace:
-        asked = context.options.get(OPTION)
-        if asked is False or all(ex.name != executor for ex in context.executors):
-            return trace
-        convolutions = [op for op in trace.bound_symbols if _operands(op)]
-        if not convolutions or not (asked or any(map(_is_profitable, convolutions))):
+        if all(ex.name != executor for ex in context.executors) or not orders_convolutions(trace, context.options):
             return trace
         changed = _changed(trace)
         found = None if changed is None else _orders_of_results(trace, changed)
         if changed is None or found is None:
             return trace
-        read = {p.name for op in convolutions for p in _operands(op)}
+        read = {p.name for op in trace.bound_symbols for p in _operands(op)}
         ordering = _Ordering(found, changed, read)
         return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
 
     registry.register_transform("triton_channels_last", order, phase="before_execution")
+
+
+def orders_convolutions(trace: Trace, options: Mapping[str, Any]) -> bool:
+    """Check whether the pass is on and a program has convolutions for which it is profitable."""
+    asked = options.get(OPTION)
+    if asked is False:
+        return False
+    convolutions = [op for op in trace.bound_symbols if _operands(op)]
+    return bool(convolutions) and (bool(asked) or any(map(_is_profitable, convolutions)))
 
 
 def _primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
@@ -208,15 +215,19 @@ class _Ordering:
 
     def _fusible(self, op: BoundSymbol) -> Any:
         """Return the results of operations that fuse, for the normalization of an image that may be channels-last."""
-        cast = next(_primitives(op))
-        if cast.sym is prims.convert_element_type and cast.out_names == op.out_names:
-            a, out = cast.args[0], cast.output
-            if isinstance(a, TensorProxy) and a.dtype in HALF and out.dtype is dtypes.float32:
-                self.narrow[out.name] = a
-        found = fusible(op, self.narrow)
-        if found is None:
+        record_cast(op, self.narrow)
+        images = images_of(op)
+        if not images or images[0].ndim != 4 or not _has_work(op, images):
             return None
         # The image of a gradient may be an input of the program, which an earlier program has computed channels-last.
-        if all(p.name not in self.changed for p in found[0]) and self.read.isdisjoint(op.out_names):
+        if all(p.name not in self.changed for p in images) and self.read.isdisjoint(op.out_names):
             return None
-        return found[1]()
+        return compute(op, ChannelsLast(images[0].shape), self.narrow)
+
+
+def _has_work(op: BoundSymbol, images: Sequence[TensorProxy]) -> bool:
+    """Check whether kernels have enough work for each sum of a normalization, in a dtype that convolutions read."""
+    if is_of_batch(op):
+        return all(p.dtype in HALF for p in images)
+    n, c, h, w = images[0].shape
+    return has_work(n, h * w, c) and all(p.dtype in (*HALF, dtypes.float32) for p in images)

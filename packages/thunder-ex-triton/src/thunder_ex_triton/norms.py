@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalization of channels-last images in operations that fuse: with activations, additions and their gradients.
+"""Normalization of images in operations that fuse: with activations, additions and their gradients.
 
-With the channels as the last dimension, the statistics of batches are sums over leading dimensions. The statistics of
-groups of channels are computed from sums over the dimensions between samples and channels. Triton's kernels compute
-either sums in one pass over the image.
+`norm_layouts.py` computes statistics, and sums for gradients, in the order of the image's memory: as sums over leading
+dimensions if channels are the last dimension in memory, and as sums of rows of pixels otherwise. The statistics of
+groups of channels are computed from those of their channels.
 """
 
 from __future__ import annotations
@@ -15,232 +15,232 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.extend import BoundSymbol, TensorProxy, current_trace, dtypes
-from thunder_ex_triton.fusion.iteration_space import has_work
+from thunder import prims
+from thunder.extend import BoundSymbol, TensorProxy, dtypes
+from thunder_ex_triton.norm_layouts import Layout, LayoutOfSamples, combined, wide
 
-__all__ = ["HALF", "fusible"]
+__all__ = ["HALF", "compute", "images_of", "is_of_batch", "record_cast"]
 
-_LAST = (0, 2, 3, 1)
-_SECOND = (0, 3, 1, 2)
-_IMAGES = (0, 1, 2)  # the dimensions that are not channels
-_PIXELS = (1, 2)  # the dimensions that are neither samples nor channels
 HALF = (dtypes.float16, dtypes.bfloat16)
 
 
-def fusible(op: BoundSymbol, narrow: Mapping[str, TensorProxy]) -> tuple[list[TensorProxy], Callable[[], Any]] | None:
-    """Return the images of a normalization or its gradient, and the function that computes it for channels-last images.
+def images_of(op: BoundSymbol) -> list[TensorProxy]:
+    """Return the image of a normalization, and before it the gradient if the operation is a normalization's gradient.
 
-    `narrow` are the values in half precision of which values in single precision are casts. Return None for other
-    operations, and if the images cannot be computed like this.
+    Return nothing for other operations.
     """
     name = op.sym.id
-    images = list(op.args[: 2 if name.endswith("_backward") else 1]) if type(name) is str and name in _NORMS else []
-    if not images or any(p.ndim != 4 for p in images):
-        return None
-    if name in _GROUPS:
-        n, c, h, w = images[0].shape
-        if not has_work(n, h * w, c) or any(p.dtype not in (*HALF, dtypes.float32) for p in images):
-            return None
-        args = [*[narrow.get(p.name, p) for p in images], *op.args[len(images) :]]
-        return images, lambda: _GROUPS[name](images[-1].dtype, *args, **op.kwargs)
-    if any(p.dtype not in HALF for p in images):
-        return None
-    if name == "torch.batch_norm_forward":
-        return images, lambda: _forward(*op.args, **op.kwargs)
-    if name == "torch.batch_norm_backward":
-        return images, lambda: _backward(*op.args)
-    return images, lambda: _decomposed(op)
+    if type(name) is not str or name not in _NORMS:
+        return []
+    return list(op.args[: 2 if name.endswith("_backward") else 1])
 
 
-def _decomposed(op: BoundSymbol) -> Any:
-    """Record the parts of an operation, which are elementwise with running statistics."""
-    trace: Any = current_trace()
-    made = [p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name not in op.arg_names]
-    op = op.substitute({p.name: p.replace_name(trace.make_name()) for p in made})
-    for part in op.subsymbols:
-        trace.record(part)
-    return op.output
+def is_of_batch(op: BoundSymbol) -> bool:
+    """Check whether a normalization computes statistics or sums over the samples."""
+    return op.sym.id in _OF_BATCHES
 
 
-def _wide(x: Any) -> Any:
-    return ltorch.to(x, torch.float32)
+def compute(op: BoundSymbol, layout: Layout, narrow: Mapping[str, TensorProxy]) -> Any:
+    """Record the operations that compute a normalization or its gradient in a layout, and return its results.
 
-
-def _last(x: Any) -> Any:
-    """Return an image with channels last. Operations of it with vectors compute in single precision by promotion.
-
-    A cast of the image on its own would be a value that one kernel writes and another one reads.
+    `narrow` are the values in half precision of which values in single precision are casts. Kernels read these instead.
     """
-    return ltorch.permute(x, _LAST)
+    images = images_of(op)
+    args = [*[narrow.get(p.name, p) for p in images], *op.args[len(images) :]]
+    return _NORMS[op.sym.id](layout, images[-1].dtype, *args, **op.kwargs)
 
 
-def _as_image(x: Any, dtype: Any) -> Any:
-    return ltorch.permute(ltorch.to(x, dtype), _SECOND)
-
-
-def _forward(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> Any:
-    count = math.prod(input.shape) // input.shape[1]
-    # Sums of distances from an element instead of from zero: the variance does not cancel if the mean is large.
-    first = _wide(ltorch.reshape(input[:1, :, :1, :1], (input.shape[1],)))
-    distance = _last(input) - first
-    total, squares = ltorch.sum(distance, _IMAGES), ltorch.sum(distance * distance, _IMAGES)
-    shift = total / count
-    mean, variance = first + shift, ltorch.clamp(squares / count - shift * shift, min=0.0)
-    invstd = ltorch.rsqrt(variance + eps)
-    scale = invstd if weight is None else invstd * _wide(weight)
-    offset = -mean * scale if bias is None else _wide(bias) - mean * scale
-    unbiased = variance * (count / (count - 1) if count > 1 else math.nan)
-    new = _running(running_mean, mean, momentum), _running(running_var, unbiased, momentum)
-    reserve = ltorch.empty((0,), dtype=torch.uint8, device=input.device)
-    return _as_image(_last(input) * scale + offset, input.dtype), mean, invstd, reserve, *new
+def record_cast(op: BoundSymbol, narrow: dict[str, TensorProxy]) -> None:
+    """Add the result of a cast from half precision to single precision to `narrow`."""
+    cast = op
+    while cast.subsymbols:
+        cast = cast.subsymbols[0]
+    if cast.sym is prims.convert_element_type and cast.out_names == op.out_names:
+        a, out = cast.args[0], cast.output
+        if isinstance(a, TensorProxy) and a.dtype in HALF and out.dtype is dtypes.float32:
+            narrow[out.name] = a
 
 
 def _running(old: Any, new: Any, momentum: float) -> Any:
-    return None if old is None else ltorch.to(_wide(old) * (1 - momentum) + new * momentum, old.dtype)
+    return None if old is None else ltorch.to(wide(old) * (1 - momentum) + new * momentum, old.dtype)
 
 
-def _backward(
-    grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any, train: bool,
-    eps: float, reserve: Any,
-) -> Any:  # fmt: skip
-    count = math.prod(input.shape) // input.shape[1]
-    if not train:
-        mean, invstd = _of_evaluation(running_mean, running_var, eps)
-    sum_g = ltorch.sum(_last(grad), _IMAGES, dtype=torch.float32)
-    sum_gx = ltorch.sum(_last(grad) * (_last(input) - mean), _IMAGES)
-    sum_gn = sum_gx * invstd
-    scale = invstd if weight is None else invstd * _wide(weight)
-    of_input = _last(grad)
-    if train:
-        of_distance = -sum_gn / count * invstd
-        offset = -sum_g / count - mean * of_distance
-        of_input = _last(input) * of_distance + offset + of_input
-    kind = input.dtype if weight is None else weight.dtype
-    of_weight = None if weight is None else ltorch.to(sum_gn, kind)
-    return _as_image(of_input * scale, input.dtype), of_weight, ltorch.to(sum_g, kind)
+def _unbiased(variance: Any, count: Any) -> Any:
+    return variance * (count / (count - 1) if count > 1 else math.nan)
 
 
 def _of_evaluation(running_mean: Any, running_var: Any, eps: float) -> tuple[Any, Any]:
     """Return the mean and reciprocal standard deviation of each channel that running statistics amount to."""
-    return _wide(running_mean), ltorch.rsqrt(_wide(running_var) + eps)
+    return wide(running_mean), ltorch.rsqrt(wide(running_var) + eps)
+
+
+def _weighted(scale: Any, weight: Any) -> Any:
+    # By promotion. A cast of the weight on its own would be a kernel, if several kernels read it.
+    return scale if weight is None else scale * weight
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+def _of_batch(
+    layout: Layout, dtype: Any, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    momentum: float, eps: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    count = layout.samples * layout.pixels
+    mean, variance = layout.statistics_of_batch(input)
+    invstd = ltorch.rsqrt(variance + eps)
+    line = layout.line(layout.view(input), layout.of_channels, mean, _weighted(invstd, weight), bias)
+    new = _running(running_mean, mean, momentum), _running(running_var, _unbiased(variance, count), momentum)
+    reserve = ltorch.empty((0,), dtype=torch.uint8, device=input.device)
+    return layout.image(line, dtype), mean, invstd, reserve, *new
+
+
+def _of_batch_train(layout: Layout, dtype: Any, *args: Any) -> tuple[Any, ...]:
+    outs = _of_batch(layout, dtype, *args)
+    return outs[0], outs[4], outs[5]
+
+
+def _of_batch_backward(
+    layout: Layout, dtype: Any, grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any,
+    invstd: Any, train: bool, eps: float, reserve: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    if not train:
+        mean, invstd = _of_evaluation(running_mean, running_var, eps)
+    count = layout.samples * layout.pixels
+    g, x = layout.view(grad), layout.view(input)
+    sum_g = layout.sums_of_batch(g)
+    sum_gn = layout.sums_of_batch(g * (x - layout.of_channels(mean))) * invstd
+    of_input = g
+    if train:
+        start, slope = (_after(v, sum_g) for v in (mean, -sum_gn / count * invstd))
+        of_input = layout.line(x, layout.of_channels, start, slope, -sum_g / count) + of_input
+    of_input = layout.image(of_input * layout.of_channels(_weighted(invstd, weight)), dtype)
+    kind = input.dtype if weight is None else weight.dtype
+    return of_input, None if weight is None else ltorch.to(sum_gn, kind), ltorch.to(sum_g, kind)
+
+
+def _batch_norm(
+    layout: Layout, dtype: Any, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    if training:
+        return _of_batch(layout, dtype, input, weight, bias, None, None, momentum, eps)[0]
+    mean, invstd = _of_evaluation(running_mean, running_var, eps)
+    return _normalized(layout, dtype, input, mean, invstd, weight, bias)
+
+
+def _normalized(layout: Layout, dtype: Any, input: Any, mean: Any, invstd: Any, weight: Any, bias: Any) -> Any:
+    """Normalize with statistics that are the same for all samples."""
+    out = (layout.view(input) - layout.of_channels(mean)) * layout.of_channels(_weighted(invstd, weight))
+    return layout.image(out if bias is None else out + layout.of_channels(bias), dtype)
 
 
 # -- groups of channels ------------------------------------------------------------------------------------------------
 def _by_groups(
-    dtype: Any, input: Any, num_groups: int, weight: Any, bias: Any, eps: float
+    layout: LayoutOfSamples, dtype: Any, input: Any, num_groups: int, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, Any, Any, Any]:
     """Return the result, and the mean, reciprocal standard deviation and variance of each group."""
-    n, c, h, w = input.shape
-    # As for batches, sums of distances from an element.
-    first = _wide(ltorch.reshape(input[:, :, :1, :1], (n, c)))
-    distance = _last(input) - _of_pixels(first)
-    shift = ltorch.sum(distance, _PIXELS) / (h * w)
-    squares = ltorch.sum(distance * distance, _PIXELS) / (h * w)
-    means, variances = (
-        _grouped(x, num_groups) for x in (first + shift, ltorch.clamp(squares - shift * shift, min=0.0))
-    )
-    mean = _mean(means)
-    variance = variances if num_groups == c else _mean(variances + (means - mean) * (means - mean))
+    shape = layout.shape[:2]
+    means, variances = (_grouped(x, num_groups) for x in layout.statistics(input))
+    mean, variance = combined(means, variances, (2,))
     rstd = ltorch.rsqrt(variance + eps)
-    scale = _of_channels(rstd, c) if weight is None else rstd * _grouped(_wide(weight), num_groups)
-    offset = -mean * scale if bias is None else _grouped(_wide(bias), num_groups) - mean * scale
-    out = _as_image(_last(input) * _of_pixels(scale) + _of_pixels(offset), dtype)
+    scale = _of_channels(rstd, shape) if weight is None else rstd * _grouped(weight, num_groups)
+    start = ltorch.expand(mean, (*mean.shape[:2], shape[1] // num_groups))
+    offset = None if bias is None else ltorch.expand(_grouped(bias, num_groups), start.shape)
+    line = (None if x is None else ltorch.reshape(x, shape) for x in (start, scale, offset))
+    out = layout.image(layout.line(layout.view(input), layout.of_samples, *line), dtype)
     return out, *(ltorch.squeeze(x, 2) for x in (mean, rstd, variance))
 
 
 def _of_groups(
-    dtype: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    layout: Any, dtype: Any, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> tuple[Any, Any, Any]:
-    return _by_groups(dtype, input, num_groups, weight, bias, eps)[:3]
+    return _by_groups(layout, dtype, input, num_groups, weight, bias, eps)[:3]
 
 
 def _gradients_by_groups(
-    dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any
+    layout: LayoutOfSamples, dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any
 ) -> tuple[Any, Any, Any]:
     """Return the gradient of the input, and the sums over pixels which are each sample's gradients of weight and bias.
 
     The sums have dimensions of groups and of a group's channels.
     """
-    n, c, h, w = input.shape
+    shape = layout.shape[:2]
     mean, rstd = (ltorch.unsqueeze(x, 2) for x in (mean, rstd))
-    sum_g, sum_gx = _sums(grad, input, ltorch.expand(mean, (n, num_groups, c // num_groups)))
-    sum_g, sum_gx = (_grouped(x, num_groups) for x in (sum_g, sum_gx))
+    start = ltorch.reshape(ltorch.expand(mean, (*mean.shape[:2], shape[1] // num_groups)), shape)
+    sum_g, sum_gx = (_grouped(x, num_groups) for x in _sums(layout, grad, input, start))
     sums = sum_gx * rstd, sum_g
-    # If a sum is NaN, so is the result. With this condition, the scale depends on sums of the image. Otherwise the
-    # kernel of the sums would also compute the scale times the gradient, and write the product in single precision.
-    scale = ltorch.where(sum_g == sum_g, rstd, math.nan)
-    if weight is not None:
-        factor = _grouped(_wide(weight), num_groups)
-        scale, sum_g, sum_gx = (v * factor for v in (scale, sum_g, sum_gx))
-    of_distance = _mean(sum_gx) / (-h * w) * rstd * rstd * rstd
-    offset = _mean(sum_g) / (-h * w) * rstd - of_distance * mean
-    of_distance, offset = (_of_channels(v, c) for v in (of_distance, offset))
-    of_input = _last(input) * _of_pixels(of_distance) + _of_pixels(offset) + _last(grad) * _of_pixels(scale)
-    return _as_image(of_input, dtype), *sums
+    factor = None if weight is None else _grouped(weight, num_groups)
+    total, total_x = (_total(x if factor is None else x * factor) for x in (sum_g, sum_gx))
+    count = shape[1] // num_groups * layout.pixels
+    slope, offset = total_x / -count * rstd * rstd * rstd, total / -count * rstd
+    scale = _after(rstd, total)
+    numbers = _after(mean, total), slope, offset, scale if factor is None else scale * factor
+    start, slope, offset, scale = (_of_channels(x, shape) for x in numbers)
+    line = layout.line(layout.view(input), layout.of_samples, start, slope, offset)
+    return layout.image(line + layout.view(grad) * layout.of_samples(scale), dtype), *sums
 
 
-def _sums(grad: Any, input: Any, mean: Any) -> tuple[Any, Any]:
-    """Return sums over pixels of the gradient, and of the gradient times the distance from the mean."""
-    g = _last(grad)
-    distance = _last(input) - _of_pixels(mean)
-    return ltorch.sum(g, _PIXELS, dtype=torch.float32), ltorch.sum(g * distance, _PIXELS)
+def _sums(layout: LayoutOfSamples, grad: Any, input: Any, start: Any) -> tuple[Any, Any]:
+    """Return sums over pixels of the gradient, and of the gradient times the distance from `start`."""
+    g = layout.view(grad)
+    product = g * (layout.view(input) - layout.of_samples(start))
+    return layout.sums(g), layout.sums(product)
 
 
 def _of_groups_backward(
-    dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any
+    layout: Any, dtype: Any, grad: Any, input: Any, num_groups: int, mean: Any, rstd: Any, weight: Any, bias: Any
 ) -> tuple[Any, Any, Any]:
-    of_input, *sums = _gradients_by_groups(dtype, grad, input, num_groups, mean, rstd, weight)
-    of_weight, of_bias = (
-        None if x is None else ltorch.to(ltorch.reshape(ltorch.sum(of, 0), x.shape), x.dtype)
-        for of, x in zip(sums, (weight, bias))
-    )
-    return of_input, of_weight, of_bias
+    of_input, *sums = _gradients_by_groups(layout, dtype, grad, input, num_groups, mean, rstd, weight)
+    of_weight, of_bias = (_sum_of_samples(ltorch.reshape(of, layout.shape[:2])) for of in sums)
+    if weight is not None:
+        of_weight = ltorch.to(of_weight if bias is None else _after(of_weight, of_bias), weight.dtype)
+    return of_input, None if weight is None else of_weight, None if bias is None else ltorch.to(of_bias, bias.dtype)
 
 
 # -- instances: a group for each channel -------------------------------------------------------------------------------
 def _of_instances(
-    dtype: Any, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    _, c, h, w = input.shape
-    out, mean, rstd, variance = _by_groups(dtype, input, c, weight, bias, eps)
-    unbiased = variance * (h * w / (h * w - 1) if h * w > 1 else math.nan)
+    layout: Any, dtype: Any, input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any,
+    momentum: float, eps: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    out, mean, rstd, variance = _by_groups(layout, dtype, input, layout.channels, weight, bias, eps)
+    unbiased = _unbiased(variance, layout.pixels)
     return out, mean, rstd, _running(running_mean, mean, momentum), _running(running_var, unbiased, momentum)
 
 
-def _of_instances_train(dtype: Any, *args: Any) -> tuple[Any, ...]:
-    out, _, _, *new = _of_instances(dtype, *args)
+def _of_instances_train(layout: Any, dtype: Any, *args: Any) -> tuple[Any, ...]:
+    out, _, _, *new = _of_instances(layout, dtype, *args)
     return out, *(None if x is None else ltorch.mean(x, 0) for x in new)
 
 
 def _instance_norm(
-    dtype: Any, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    layout: Any, dtype: Any, input: Any, running_mean: Any = None, running_var: Any = None, weight: Any = None,
+    bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Any:  # fmt: skip
     if use_input_stats:
-        return _of_instances(dtype, input, weight, bias, None, None, momentum, eps)[0]
+        return _of_instances(layout, dtype, input, weight, bias, None, None, momentum, eps)[0]
     mean, invstd = _of_evaluation(running_mean, running_var, eps)
-    scale = invstd if weight is None else invstd * _wide(weight)
-    out = (_last(input) - mean) * scale
-    return _as_image(out if bias is None else out + _wide(bias), dtype)
+    return _normalized(layout, dtype, input, mean, invstd, weight, bias)
 
 
 def _of_instances_backward(
-    dtype: Any, grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any, invstd: Any,
-    train: bool, eps: float,
+    layout: Any, dtype: Any, grad: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, mean: Any,
+    invstd: Any, train: bool, eps: float,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    n, c, _, _ = input.shape
     if train:
-        of_input, *sums = _gradients_by_groups(dtype, grad, input, c, mean, invstd, weight)
+        of_input, *sums = _gradients_by_groups(layout, dtype, grad, input, layout.channels, mean, invstd, weight)
         return of_input, *(ltorch.squeeze(x, 2) for x in sums)
     mean, invstd = _of_evaluation(running_mean, running_var, eps)
-    sum_g, sum_gx = _sums(grad, input, ltorch.expand(mean, (n, c)))
-    scale = invstd if weight is None else invstd * _wide(weight)
-    return _as_image(_last(grad) * scale, dtype), sum_gx * invstd, sum_g
+    sum_g, sum_gx = _sums(layout, grad, input, ltorch.expand(mean, layout.shape[:2]))
+    scale = layout.of_channels(_weighted(invstd, weight))
+    return layout.image(layout.view(grad) * scale, dtype), sum_gx * invstd, sum_g
 
 
-_GROUPS: dict[str, Callable[..., Any]] = {
+_OF_BATCHES: dict[str, Callable[..., Any]] = {
+    "torch.batch_norm_train": _of_batch_train,
+    "torch.batch_norm_forward": _of_batch,
+    "torch.batch_norm_backward": _of_batch_backward,
+    "torch.batch_norm": _batch_norm,
+}
+_NORMS: dict[str, Callable[..., Any]] = {
     "torch.group_norm_forward": _of_groups,
     "torch.group_norm_backward": _of_groups_backward,
     "torch.group_norm": lambda *args, **kwargs: _of_groups(*args, **kwargs)[0],
@@ -248,27 +248,36 @@ _GROUPS: dict[str, Callable[..., Any]] = {
     "torch.instance_norm_backward": _of_instances_backward,
     "torch.instance_norm_train": _of_instances_train,
     "torch.instance_norm": _instance_norm,
+    **_OF_BATCHES,
 }
-_NORMS = {"torch.batch_norm", "torch.batch_norm_forward", "torch.batch_norm_backward", *_GROUPS}
 
 
 def _grouped(x: Any, groups: int) -> Any:
-    """Return values of channels with a dimension of groups, and one of a group's channels."""
-    *batch, channels = x.shape
-    return ltorch.reshape(x, (*batch, groups, channels // groups))
+    """Return values of channels with a dimension of groups, and one of the values of a group."""
+    *batch, count = x.shape
+    return ltorch.reshape(x, (*batch, groups, count // groups))
 
 
-def _mean(x: Any) -> Any:
-    """Return the mean of the values of each group's channels."""
-    return x if x.shape[2] == 1 else ltorch.mean(x, 2, keepdim=True)
+def _total(x: Any) -> Any:
+    """Return the sum of the values of each group's channels."""
+    return x if x.shape[2] == 1 else ltorch.sum(x, 2, keepdim=True)
 
 
-def _of_channels(x: Any, channels: int) -> Any:
+def _after(x: Any, total: Any) -> Any:
+    """Return `x`, or NaN where a sum is NaN, as the result then is.
+
+    The value depends on the sum. Otherwise the kernel of the sums would also compute its product with an image, and
+    write it in single precision, and two sums that are computed in the same way would be two kernels.
+    """
+    return ltorch.where(total == total, x, math.nan)
+
+
+def _sum_of_samples(x: Any) -> Any:
+    """Return the sums of numbers of each sample's channels, by one kernel, whose rows are channels."""
+    return ltorch.sum(ltorch.permute(x, (1, 0)), 1)
+
+
+def _of_channels(x: Any, shape: Any) -> Any:
     """Return the values of groups for each of their channels, in memory, so that images are multiplied by vectors."""
     n, groups, _ = x.shape
-    return ltorch.clone(ltorch.expand(x, (n, groups, channels // groups)))
-
-
-def _of_pixels(x: Any) -> Any:
-    """Return values of channels with a shape that broadcasts to channels-last images."""
-    return ltorch.reshape(x, (x.shape[0], 1, 1, -1))
+    return ltorch.reshape(ltorch.clone(ltorch.expand(x, (n, groups, shape[1] // groups))), shape)

@@ -55,7 +55,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Register the passes (cross-entropy, layouts, products, sums of rows, random numbers, routing), and autotuning."""
-    from thunder_ex_triton import cached_attention, channels_last, indexed_rows
+    from thunder_ex_triton import cached_attention, channels_last, contiguous_norms, indexed_rows
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
     from thunder_ex_triton.matmul import matvec, padding, skinny
@@ -65,6 +65,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     casts.register(registry, CROSS_ENTROPY)
     cached_attention.register(registry, FUSION)
     channels_last.register(registry, FUSION)
+    contiguous_norms.register(registry, FUSION)
     matvec.register(registry, FUSION)
     skinny.register(registry, FUSION)
     padding.register(registry, FUSION)

@@ -79,6 +79,13 @@ def of_rows(x: Any, y: Any) -> list[Any]:
     return [F.softmax(x, -1), F.layer_norm(x, x.shape[-1:]), x.amax(-1) * 0.3, (x * y).sum(-1), x.mean(-1), x.var(-1)]
 
 
+def of_channels(x: Any, y: Any) -> list[Any]:
+    """Compute reductions whose rows are a channel of all samples."""
+    by_channel = (x * y).permute(1, 0, 2)
+    total = by_channel.sum((1, 2), keepdim=True)
+    return [torch.sigmoid((by_channel - total).permute(1, 0, 2)) + x, total * 0.3]
+
+
 def of_columns(x: Any, y: Any) -> list[Any]:
     """Compute sums of columns."""
     return [(x * y).sum(0) * 0.3]
@@ -158,7 +165,7 @@ def main() -> None:
     ]  # fmt: skip
     for dtype in (torch.bfloat16, torch.float64):
         cases += [(of_rows, dtype, (6, 24)), (of_rows, dtype, (2, 40000))]
-        cases += [(of_columns, dtype, (512, 24)), (scans, dtype, (2048, 24))]
+        cases += [(of_channels, dtype, (5, 3, 24)), (of_columns, dtype, (512, 24)), (scans, dtype, (2048, 24))]
     found = []
     for f, dtype, shape in cases:
         try:

@@ -109,6 +109,7 @@ class Passes:
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
         traces = clean(trace)
+        traces += [verify_if_asked(found) for found in without_detaching(traces[-1])]
         simplified = partitioned(traces[-1])
         if simplified is not traces[-1]:
             traces.append(verify_if_asked(simplified))
@@ -192,8 +193,6 @@ def compile_trace(
             captured.enables_grad = switched_on
             run = torch.enable_grad()(differentiable.run) if switched_on else differentiable.run
             return _specialization(captured, passes, run, [*traces, *differentiable.traces], differentiable)
-    if flowing:  # no gradient flows out of the program
-        traces += [verify_if_asked(trace) for trace in without_detaching(traces[-1])]
     traces += passes.to_execution(traces[-1])
     return _specialization(captured, passes, _without_gradient(traces[-1]), traces)
 

@@ -100,10 +100,19 @@ def batch_norm_train(
 def _(input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float) -> Any:
     outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
     out, mean, invstd, reserve, new_mean, new_var = outs
-    g = get_grad(out)
-    grads = batch_norm_backward(g, input, weight, running_mean, running_var, mean, invstd, True, eps, reserve)
+    running = _unread(running_mean, running_var, mean, invstd)
+    grads = batch_norm_backward(get_grad(out), input, weight, *running, mean, invstd, True, eps, reserve)
     put_grads((input, weight, bias), grads)
     return out, new_mean, new_var
+
+
+def _unread(running_mean: Any, running_var: Any, mean: Any, invstd: Any) -> tuple[Any, Any]:
+    """Return what stands for the running statistics in backward, where there are any, if the batch's are used.
+
+    Some kernels require the arguments, but none reads them. Backward would save copies of the running statistics,
+    because forward writes them.
+    """
+    return None if running_mean is None else mean, None if running_var is None else invstd
 
 
 @torchsymbol(id="torch.batch_norm_backward")
@@ -113,8 +122,8 @@ def batch_norm_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of the input, weight and bias of batch normalization.
 
-    If `train`, the statistics `mean` and `invstd` of the batch are differentiated too. Otherwise, they are None, and
-    the running statistics are constants.
+    If `train`, the statistics `mean` and `invstd` of the batch are differentiated too, and the values of the running
+    statistics do not matter. Otherwise, they are None, and the running statistics are constants.
     """
     g, x = wide(grad), wide(input)
     dims = tuple(d for d in range(input.ndim) if d != 1)
@@ -165,6 +174,7 @@ def _(
     if training:
         outs = batch_norm_forward(input, weight, bias, running_mean, running_var, momentum, eps)
         out, mean, invstd, reserve = outs[:4]
+        running_mean, running_var = _unread(running_mean, running_var, mean, invstd)
     else:
         out = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
         mean = invstd = reserve = None

@@ -57,6 +57,7 @@ class Writer:
         self.long = long  # whether the kernel loops over the chunks of a row
         self.sums = space.by_column and not space.by_row and axis == "x"  # whether the kernel loops over tiles of rows
         self.axis = axis  # the index variable of a kernel with a single axis
+        self.operations = operations
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
         self.strides = strides
         self.space = space

@@ -3,11 +3,13 @@
 
 A program of a kernel loads all its elements before it stores any, and each element belongs to one program. An input
 may therefore have the memory of a result if each element of any result needs only the element of the input at its own
-place: all values that are computed from this input are computed elementwise.
+place: all values that are computed from this input are computed elementwise. In kernels that reduce, that holds for
+numbers of rows or columns, e.g. the running statistics of a norm.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,8 +50,10 @@ class FusionMemory(ResultMemory):
             return {} if op.args[-1] else {op.output.name: _contiguous(op.output)}
         if is_cached_attention(op):
             return strides_of_caches(op, known)
-        if type(region) is not FusedRegion or any(p.name not in known for p in region.inputs):
+        if type(region) is not FusedRegion:
             return {}
+        if any(p.name not in known for p in region.inputs):
+            return {p.name: (1,) for p in region.outputs if p.ndim == 1}
         layouts = zip(region.outputs, region.output_strides([known[p.name] for p in region.inputs]))
         found = {p.name: dense_strides(p.shape, strides) for p, strides in layouts}
         return {name: strides for name, strides in found.items() if strides is not None}
@@ -66,7 +70,7 @@ class FusionMemory(ResultMemory):
                 return None
             fn: Any = region.writing(results, len(op.args))
         else:
-            if type(region) is not FusedRegion or region.template != "elements":
+            if type(region) is not FusedRegion or not _has_programs_of_elements(region, results):
                 return None
             if not _is_elementwise_in(region, frozenset().union(*[names for _, names in targets.values()])):
                 return None
@@ -81,6 +85,21 @@ def _contiguous(p: TensorProxy) -> Strides:
     found = dense_strides(p.shape, contiguous(p.shape))
     assert found is not None
     return found
+
+
+def _has_programs_of_elements(region: FusedRegion, results: Mapping[str, TensorProxy]) -> bool:
+    """Check whether each element of the results belongs to one program, which loads its operands before it stores it.
+
+    In kernels that reduce, these are the results with an element for each row, or for each column. An input with other
+    elements, or that is broadcast, may be read by all programs.
+    """
+    space = region.space
+    if region.template == "elements":
+        return True
+    if space.by_row == space.by_column or space.direction:
+        return False
+    count = space.all_rows if space.by_row else space.all_columns
+    return count != space.size and all(math.prod(p.shape) == count for p in results.values())
 
 
 def _is_elementwise_in(region: FusedRegion, names: frozenset[str]) -> bool:

@@ -25,7 +25,7 @@ from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
-from thunder_ex_triton.fusion.op_table import MATVEC, compute_type
+from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
@@ -470,14 +470,46 @@ def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> lis
     """
     single = [p for p in outputs if math.prod(p.shape) != space.size]
     whole = [p for p in outputs if math.prod(p.shape) == space.size]
-    return [_store(writer, p, space) for p in (*single, *reversed(whole))]
+    places = _places_of_rows(writer, space)
+    return [_store(writer, p, space, places) for p in (*single, *reversed(whole))]
 
 
-def _store(writer: Writer, p: TensorProxy, space: Space) -> Line:
+def _places_of_rows(writer: Writer, space: Space) -> dict[str, Index]:
+    """Return the indices at which a kernel of rows computes whole values: those that its reductions have operands at.
+
+    Other dimensions may lie between those of a row, e.g. if a row is a channel of all samples.
+    """
+    operations, found = writer.operations, dict[str, Index]()
+    if isinstance(space.size, Size) or not any(op.sym is prims.transpose for op in operations):
+        return found
+    for op in operations:
+        own = reduces(op) if is_reduction(op) and op.sym.id != MATVEC else None
+        if own is not None and own.by_row and own.size == space.size:
+            shape, kept = op.args[0].shape, op.args[0].ndim - len(op.args[1])
+            found.setdefault(op.args[0].name, Index([Group("x", shape[:kept]), Group("r", shape[kept:])]))
+    for op in (*reversed(operations), *operations):  # to what the operands are computed from, and then onwards
+        outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
+        for p, a in itertools.product(outs, op.tensors()):
+            if math.prod(p.shape) != space.size or math.prod(a.shape) != space.size:
+                continue
+            if op.sym is prims.transpose:
+                if p.name in found:
+                    found.setdefault(a.name, found[p.name].transposed(op.args[1]))
+                elif a.name in found:
+                    found[p.name] = Index([found[a.name].dims()[i] for i in op.args[1]])
+            elif op.sym.id in POINTWISE or op.sym.facts.keeps_order or op.sym is prims.broadcast_in_dim:
+                if p.name in found:
+                    found.setdefault(a.name, found[p.name].reshaped(a.shape))
+                elif a.name in found:
+                    found[p.name] = found[a.name].reshaped(p.shape)
+    return found
+
+
+def _store(writer: Writer, p: TensorProxy, space: Space, places: Mapping[str, Index]) -> Line:
     size = math.prod(p.shape)
     rows = [Group("b", (space.batch,)), Group("x", (space.rows,))]
     if size == space.size:
-        index = writer.places.get(p.name)
+        index = writer.places.get(p.name) or places.get(p.name)
         if index is None:
             index = Index([*rows, Group("r", (space.columns,))]).reshaped(p.shape)
         return writer.stored(p, index, writer.value(p, index))

@@ -179,6 +179,8 @@ def batch_norm_backward(
     if like is None:
         dtype = input.dtype if running_mean is None else running_mean.dtype
         like = torch.ones(input.shape[1], dtype=dtype, device=input.device)
+    if train and running_mean is not None:  # they are not read, but must have the weight's dtype
+        running_mean = running_var = like
     if mean is not None and input.device.type == "cpu":
         mean, invstd = (_as_kernel_has_them(x, input, like) for x in (mean, invstd))
     if (

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of the kernels of depthwise convolutions.
+
+One-dimensional convolutions are two-dimensional ones of height one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from thunder_ex_triton.depthwise import kernels
+from thunder_ex_triton.images import is_channels_last
+from thunder_ex_triton.launch import blocks
+
+__all__ = ["Columns", "Tile", "convolution", "input_gradient", "parts_of", "weight_gradient"]
+
+_PROGRAMS = 528  # programs of the gradient of a weight to aim for: four for each multiprocessor
+_MOST_PARTS = 512
+
+
+class Columns(NamedTuple):
+    """The tile of a convolution or of the gradient of its input: rows and columns that a program computes."""
+
+    rows: int
+    block: int
+    warps: int
+
+
+class Tile(NamedTuple):
+    """The tile of the gradient of a weight: rows, positions and channels that a program reads at a time."""
+
+    rows: int
+    positions: int
+    channels: int
+    warps: int
+
+
+def _image(x: torch.Tensor) -> torch.Tensor:
+    """Return an image of two dimensions."""
+    return x.unsqueeze(2) if x.ndim == 3 else x
+
+
+def _two(values: Sequence[int], missing: int) -> tuple[int, int]:
+    return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def _new(shape: Sequence[int], like: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=order)
+
+
+def _by_channel(x: torch.Tensor) -> bool:
+    """Check whether neighbours in memory are neighbouring channels."""
+    return x.shape[1] > 1 and x.stride(1) == 1
+
+
+def _packed(weight: torch.Tensor, by_channel: bool) -> torch.Tensor:
+    """Return the weight as `(channels, elements)`, in memory ordered as the threads that read it."""
+    flat = weight.reshape(weight.shape[0], -1)
+    return flat.t().contiguous().t() if by_channel else flat.contiguous()
+
+
+def convolution(
+    a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int], padding: Sequence[int],
+    tile: Columns,
+) -> torch.Tensor:  # fmt: skip
+    """Return the convolution, in the layout of torch's result."""
+    size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(a.shape[2:], weight.shape[2:], stride, padding)]
+    out = _new((*a.shape[:2], *size), a, is_channels_last(a) or is_channels_last(weight))
+    _convolve(a, weight, bias, _two(stride, 1), _two(padding, 0), False, out, tile)
+    return out
+
+
+def _convolve(
+    a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: tuple[int, int],
+    padding: tuple[int, int], flipped: bool, out: torch.Tensor, tile: Columns,
+) -> None:  # fmt: skip
+    """Write the convolution to `out`."""
+    if out.numel() == 0:
+        return
+    by_channel = _by_channel(a)
+    packed = _packed(weight, by_channel)
+    kernel_size = _image(weight).shape[2:]
+    a, out = _image(a), _image(out)
+    n, c, h, w = out.shape
+    numbers = (
+        c, h, w, *a.shape[2:], n * c * w, *a.stride(), *out.stride(), *packed.stride(),
+        *kernel_size, *stride, *padding, flipped, bias is not None, tile.rows, tile.block, by_channel,
+    )  # fmt: skip
+    programs = blocks(h, tile.rows) * blocks(n * c * w, tile.block)
+    kernels.convolve(programs, (a, packed, None if bias is None else bias.contiguous(), out), numbers, tile.warps)
+
+
+def input_gradient(
+    g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int],
+    tile: Columns,
+) -> torch.Tensor:  # fmt: skip
+    """Return the gradient of the input `a`, of which only the shape and the layout are read."""
+    out = _new(a.shape, a, is_channels_last(a) or is_channels_last(weight))
+    kernel_size = _image(weight).shape[2:]
+    strides, paddings = _two(stride, 1), _two(padding, 0)
+    if strides == (1, 1):
+        turned = kernel_size[0] - 1 - paddings[0], kernel_size[1] - 1 - paddings[1]
+        _convolve(g, weight, None, (1, 1), turned, True, out, tile)
+        return out
+    if out.numel() == 0:
+        return out
+    by_channel = _by_channel(g)
+    packed = _packed(weight, by_channel)
+    image, result = _image(g), _image(out)
+    n, c, h, w = result.shape
+    rows = blocks(tile.rows, strides[0]) * strides[0]
+    numbers = (
+        c, h, w, *image.shape[2:], n * c * w, *image.stride(), *result.stride(), *packed.stride(),
+        *kernel_size, *strides, *paddings, rows, tile.block, by_channel,
+    )  # fmt: skip
+    programs = blocks(h, rows) * blocks(n * c * w, tile.block)
+    kernels.gather(programs, (image, packed, result), numbers, tile.warps)
+    return out
+
+
+def parts_of(shape: Sequence[int], tile: Tile) -> tuple[int, int]:
+    """Return the number of parts of the gradient of a weight, and the tiles of each, for the shape of `g`."""
+    n, c, h, w = (*shape[:2], *_two(shape[2:], 1))
+    number = blocks(h, tile.rows) * blocks(n * w, tile.positions)
+    per_part = blocks(number, min(_MOST_PARTS, max(1, _PROGRAMS // blocks(c, tile.channels))))
+    return blocks(number, per_part), per_part
+
+
+def weight_gradient(
+    g: torch.Tensor, a: torch.Tensor, weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int],
+    with_bias: bool, tile: Tile,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """Return the gradients of the weight and of the bias."""
+    out = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+    of_bias = torch.empty(weight.shape[:1], dtype=weight.dtype, device=weight.device) if with_bias else None
+    if g.numel() == 0:
+        return out.zero_(), None if of_bias is None else of_bias.zero_()
+    parts, per_part = parts_of(g.shape, tile)
+    kernel_size = _image(weight).shape[2:]
+    g, a = _image(g), _image(a)
+    n, c, h, w = g.shape
+    taps = kernel_size.numel()
+    part = torch.empty((parts, taps + with_bias, c), dtype=torch.float32, device=g.device)
+    numbers = (
+        c, h, w, *a.shape[2:], n * w, per_part, *g.stride(), *a.stride(),
+        *kernel_size, *_two(stride, 1), *_two(padding, 0), with_bias, tile.rows, tile.positions, tile.channels,
+    )  # fmt: skip
+    kernels.weight_parts((blocks(c, tile.channels), parts), (g, a, part), numbers, tile.warps)
+    kernels.sum_parts(
+        (blocks(c, 32), taps + with_bias), (part, out, of_bias), (c, parts, taps, taps, 1, with_bias, 32, 32), 4
+    )
+    return out, of_bias

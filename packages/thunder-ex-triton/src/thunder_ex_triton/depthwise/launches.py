@@ -47,14 +47,17 @@ def _two(values: Sequence[int], missing: int) -> tuple[int, int]:
     return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
+def _format(channels_last: bool) -> torch.memory_format:
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
 def _new(shape: Sequence[int], like: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    order = torch.channels_last if channels_last else torch.contiguous_format
-    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=order)
+    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=_format(channels_last))
 
 
-def _by_channel(x: torch.Tensor) -> bool:
-    """Check whether neighbours in memory are neighbouring channels."""
-    return x.shape[1] > 1 and x.stride(1) == 1
+def _ordered(x: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    """Return an operand whose neighbours in memory are those of the result, as torch does."""
+    return x if (x.stride(1) == 1) == channels_last else x.contiguous(memory_format=_format(channels_last))
 
 
 def _packed(weight: torch.Tensor, by_channel: bool) -> torch.Tensor:
@@ -69,22 +72,22 @@ def convolution(
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution, in the layout of torch's result."""
     size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(a.shape[2:], weight.shape[2:], stride, padding)]
-    out = _new((*a.shape[:2], *size), a, is_channels_last(a) or is_channels_last(weight))
-    _convolve(a, weight, bias, _two(stride, 1), _two(padding, 0), False, out, tile)
+    channels_last = is_channels_last(a) or is_channels_last(weight)
+    out = _new((*a.shape[:2], *size), a, channels_last)
+    _convolve(a, weight, bias, _two(stride, 1), _two(padding, 0), False, out, channels_last, tile)
     return out
 
 
 def _convolve(
     a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: tuple[int, int],
-    padding: tuple[int, int], flipped: bool, out: torch.Tensor, tile: Columns,
+    padding: tuple[int, int], flipped: bool, out: torch.Tensor, by_channel: bool, tile: Columns,
 ) -> None:  # fmt: skip
     """Write the convolution to `out`."""
     if out.numel() == 0:
         return
-    by_channel = _by_channel(a)
     packed = _packed(weight, by_channel)
     kernel_size = _image(weight).shape[2:]
-    a, out = _image(a), _image(out)
+    a, out = _image(_ordered(a, by_channel)), _image(out)
     n, c, h, w = out.shape
     numbers = (
         c, h, w, *a.shape[2:], n * c * w, *a.stride(), *out.stride(), *packed.stride(),
@@ -99,23 +102,23 @@ def input_gradient(
     tile: Columns,
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of the input `a`, of which only the shape and the layout are read."""
-    out = _new(a.shape, a, is_channels_last(a) or is_channels_last(weight))
+    channels_last = is_channels_last(a) or is_channels_last(weight)
+    out = _new(a.shape, a, channels_last)
     kernel_size = _image(weight).shape[2:]
     strides, paddings = _two(stride, 1), _two(padding, 0)
     if strides == (1, 1):
         turned = kernel_size[0] - 1 - paddings[0], kernel_size[1] - 1 - paddings[1]
-        _convolve(g, weight, None, (1, 1), turned, True, out, tile)
+        _convolve(g, weight, None, (1, 1), turned, True, out, channels_last, tile)
         return out
     if out.numel() == 0:
         return out
-    by_channel = _by_channel(g)
-    packed = _packed(weight, by_channel)
-    image, result = _image(g), _image(out)
+    packed = _packed(weight, channels_last)
+    image, result = _image(_ordered(g, channels_last)), _image(out)
     n, c, h, w = result.shape
     rows = blocks(tile.rows, strides[0]) * strides[0]
     numbers = (
         c, h, w, *image.shape[2:], n * c * w, *image.stride(), *result.stride(), *packed.stride(),
-        *kernel_size, *strides, *paddings, rows, tile.block, by_channel,
+        *kernel_size, *strides, *paddings, rows, tile.block, channels_last,
     )  # fmt: skip
     programs = blocks(h, rows) * blocks(n * c * w, tile.block)
     kernels.gather(programs, (image, packed, result), numbers, tile.warps)
@@ -141,7 +144,8 @@ def weight_gradient(
         return out.zero_(), None if of_bias is None else of_bias.zero_()
     parts, per_part = parts_of(g.shape, tile)
     kernel_size = _image(weight).shape[2:]
-    g, a = _image(g), _image(a)
+    channels_last = is_channels_last(a) or is_channels_last(weight)
+    g, a = [_image(_ordered(x, channels_last)) for x in (g, a)]
     n, c, h, w = g.shape
     taps = kernel_size.numel()
     part = torch.empty((parts, taps + with_bias, c), dtype=torch.float32, device=g.device)

@@ -16,6 +16,8 @@ from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
 from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
 from thunder_ex_triton.cross_entropy import linear, operators
+from thunder_ex_triton.depthwise import operators as depthwise
+from thunder_ex_triton.depthwise.rule import COLUMNS, TILES as DEPTHWISE_TILES
 from thunder_ex_triton.fusion.random import drawn_seeds
 from thunder_ex_triton.matmul import matvec, padding, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
@@ -195,6 +197,34 @@ def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make(size), make(shape), *how
 
 
+# (shape, kernel, stride, padding)
+DEPTHWISE: tuple[tuple[Any, ...], ...] = (
+    ((2, 3, 5, 6), (3, 3), (1, 1), (1, 1)), ((1, 5, 6, 5), (5, 3), (2, 2), (2, 0)), ((2, 3, 9), (4,), (1,), (3,)),
+)  # fmt: skip
+
+
+def _depthwise(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, size, *how in DEPTHWISE:
+        for bias in (None, make(shape[1:2])):
+            yield make(shape), make((shape[1], 1, *size)), bias, *how, next(iter(COLUMNS))
+
+
+def _depthwise_input(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, weight, bias, stride, padding, tile in _depthwise(make):
+        if bias is None:
+            yield make(_size_of(a, weight, stride, padding)), a, weight, stride, padding, tile
+
+
+def _depthwise_weight(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, weight, bias, *how, _ in _depthwise(make):
+        yield make(_size_of(a, weight, *how)), a, weight, *how, bias is not None, next(iter(DEPTHWISE_TILES))
+
+
+def _size_of(a: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any) -> tuple[int, ...]:
+    sizes = zip(a.shape[2:], weight.shape[2:], stride, padding)
+    return (*a.shape[:2], *[(n + 2 * p - k) // s + 1 for n, k, s, p in sizes])
+
+
 # -- matrix multiplications of padded operands -------------------------------------------------------------------------
 def _padded(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     """Yield operands, a bias or None, and the rows and columns to return: all of them, a part, and of batches."""
@@ -278,6 +308,9 @@ def fusion_opinfos() -> list[Any]:
     images = {
         "triton_avg_pool": OperatorSamples(_pooled, pooling.like, pooling.TAKEN),
         "triton_avg_pool_backward": OperatorSamples(_pooled_backward, pooling.like_backward, pooling.TAKEN),
+        "triton_depthwise_convolution": OperatorSamples(_depthwise, depthwise.like, depthwise.TAKEN),
+        "triton_depthwise_input_grad": OperatorSamples(_depthwise_input, depthwise.like_input, depthwise.TAKEN),
+        "triton_depthwise_weight_grad": OperatorSamples(_depthwise_weight, depthwise.like_weight, depthwise.TAKEN),
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }

@@ -7,6 +7,7 @@ and measurements decide between torch and all tiles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -65,10 +66,10 @@ DEFAULTS: tuple[Row, ...] = ()
 
 def default_of(call: Depthwise) -> str:
     """Return the name of the tile that the table selects, or torch."""
-    taps = call.weight.numel // call.weight.shape[0]
+    taps, elements = math.prod(call.weight.shape[2:]), math.prod(call.a.shape)
     for row in DEFAULTS:
         fits = row[:3] == (call.operation, call.channels_last, call.a.ndim - 2)
-        if fits and taps in row.taps and max(call.stride) <= row.stride and call.a.numel >= row.fewest:
+        if fits and taps in row.taps and max(call.stride) <= row.stride and elements >= row.fewest:
             return row.tile
     return TORCH
 

@@ -5,7 +5,7 @@
 
 Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
 every template run forward and backward twice, launched by Triton and by a warm call. Then come the kernels of images in
-both layouts, of scans, of padded and quantized products, of routing, of updates and of decoding.
+both layouts (with all tiles of depthwise convolutions), of scans, of padded and quantized products, of routing, of updates and of decoding.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+from thunder_ex_triton.depthwise import launches, rule
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the interpreter needs TRITON_INTERPRET=1, and no checker
 
@@ -101,6 +102,27 @@ class Images(torch.nn.Module):
         return F.layer_norm(y.permute(0, 2, 3, 1), (24,))
 
 
+def depthwise(dtype: torch.dtype) -> None:
+    """Run depthwise convolutions and their gradients with all tiles."""
+
+    def make(shape: Any, last: bool) -> torch.Tensor:
+        x = torch.randn(tuple(shape), device=DEVICE, dtype=dtype)
+        return x.contiguous(memory_format=torch.channels_last) if last and x.ndim == 4 else x
+
+    for shape, size, stride, padding in (
+        ((3, 37, 13, 11), (7, 7), (1, 1), (3, 3)),
+        ((3, 33, 13, 9), (3, 5), (2, 3), (0, 2)),
+        ((3, 37, 131), (4,), (1,), (3,)),
+    ):
+        for last in (False, True):
+            a, weight, bias = make(shape, last), make((shape[1], 1, *size), False), make(shape[1:2], False)
+            for tile in rule.COLUMNS[last].values():
+                g = launches.convolution(a, weight, bias, stride, padding, tile)
+                launches.input_gradient(g, a, weight, stride, padding, tile)
+            for tile in rule.TILES[last].values():
+                launches.weight_gradient(g, a, weight, stride, padding, True, tile)
+
+
 def routed(x: Any, logits: Any) -> Any:
     """Send tokens to experts and back."""
     weights, ids = torch.topk(logits.float().softmax(-1), 2, dim=-1)
@@ -118,6 +140,7 @@ def layers(dtype: torch.dtype) -> None:
         return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_()
 
     torch.manual_seed(0)
+    depthwise(dtype)
     for memory in (torch.contiguous_format, torch.channels_last):
         model = Images().to(DEVICE, dtype)
         jitted = thunder.jit(model)

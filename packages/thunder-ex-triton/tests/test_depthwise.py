@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import thunder
+from thunder.extend import TensorProxy, dtypes
 from thunder.toolkit.testing import deterministic_algorithms, measured_times, new_process, repeats
 from thunder_ex_triton.depthwise import rule
 from thunder_ex_triton.depthwise.launches import Columns, Tile, convolution, input_gradient, parts_of, weight_gradient
@@ -111,7 +112,7 @@ def test_any_size(shape: Any, size: Any, stride: int, padding: int, rows: int, l
 
 @given(
     shape=st.tuples(st.integers(1, 300), st.integers(1, 3000), st.integers(1, 300), st.integers(1, 300)),
-    tile=st.sampled_from([*rule.TILES.values()]),
+    tile=st.sampled_from([*rule.TILES[True].values(), *rule.TILES[False].values()]),
 )
 def test_parts(shape: Any, tile: Tile) -> None:
     """Parts cover all tiles, and none is empty."""
@@ -202,7 +203,7 @@ def test_channels_last_programs(memory: torch.memory_format, always: None) -> No
     assert operators(jitted) == [FORWARD, INPUT, WEIGHT]
     (call,) = [op for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.name == FORWARD]
     assert call.args[2] is None  # the bias is part of a fusion
-    assert rule.COLUMNS[call.args[5]].rows > 1  # a tile for contiguous channels
+    assert call.args[5] in rule.COLUMNS[True]
 
 
 @pytest.mark.parametrize("dtype", [HALF, torch.float32])
@@ -261,35 +262,53 @@ def test_small_convolutions_stay_with_torch() -> None:
 def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is for one operation, layout and number of dimensions, for sizes of kernels, strides and elements."""
     module = nn.Conv2d(6, 6, 3, groups=6).to(DEVICE, HALF)
-    row = rule.Row("forward", False, 2, range(9, 26), 1, 2 * 6 * 9 * 8, "1x256")
+    row = rule.Row("forward", False, 2, range(9, 26), (1, 2), 2 * 6 * 9 * 8, "1x512")
     for changed, expected in (
         ({}, [FORWARD]), ({"operation": "weight", "tile": "1x256x1"}, [WEIGHT]), ({"channels_last": True}, []),
-        ({"spatial": 1}, []), ({"taps": range(8)}, []), ({"stride": 0}, []), ({"fewest": 2 * 6 * 9 * 8 + 1}, []),
+        ({"spatial": 1}, []), ({"taps": range(8)}, []), ({"strides": (2,)}, []), ({"fewest": 2 * 6 * 9 * 8 + 1}, []),
     ):  # fmt: skip
         monkeypatch.setattr(rule, "DEFAULTS", (row._replace(**changed),))
         assert operators(compare(module, random(2, 6, 9, 8))) == expected
 
 
 def test_tiles_of_the_table() -> None:
-    """Every row names a tile of its operation and layout, and rows that another one hides do not exist."""
+    """Every row names a tile of its operation and layout."""
     for row in rule.DEFAULTS:
-        tiles = rule.TILES if row.operation == "weight" else rule.COLUMNS
-        assert row.operation in ("forward", "input", "weight") and row.tile in tiles
-        if row.operation == "weight":
-            assert (rule.TILES[row.tile].channels > 1) == row.channels_last
-    assert len({row[:6] for row in rule.DEFAULTS}) == len(rule.DEFAULTS)
+        tiles = {"forward": rule.COLUMNS, "input": rule.COLUMNS, "weight": rule.TILES}[row.operation]
+        assert row.tile in tiles[row.channels_last]
+
+
+@pytest.mark.parametrize(
+    "shape, size, stride, dtype, expected",
+    [
+        ((64, 96, 56, 56), 7, 1, HALF, ["7x512", "7x512", "torch"]),
+        ((4, 256, 128, 128), 3, 1, HALF, ["8x512", "8x512", "4x8x64"]),
+        ((64, 144, 56, 56), 3, 1, HALF, ["8x512", "8x512", "torch"]),
+        ((64, 96, 112, 112), 3, 2, HALF, ["8x512", "8x512", "4x8x32"]),
+        ((64, 96, 56, 56), 7, 2, HALF, ["torch", "torch", "torch"]),
+        ((64, 96, 56, 56), 7, 1, torch.float32, ["torch", "torch", "torch"]),
+    ],
+)
+def test_defaults(shape: Any, size: int, stride: int, dtype: torch.dtype, expected: list[str]) -> None:
+    """The choices for channels-last images that were measured, and torch for others."""
+    a = TensorProxy("a", shape=shape, device="cpu", dtype=dtypes.to_dtype(dtype))
+    weight = TensorProxy("w", shape=(shape[1], 1, size, size), device="cpu", dtype=a.dtype)
+    names = "forward", "input", "weight"
+    calls = [rule.Depthwise(name, a, None, weight, None, (stride,) * 2, (1, 1), True) for name in names]
+    assert [rule.default_of(call) for call in calls] == expected
 
 
 def test_measurements_decide() -> None:
     module = nn.Conv2d(2, 2, 2, groups=2).to(DEVICE, HALF)
     x = random(1, 2, 4, 3)
-    times = {**dict.fromkeys((*rule.COLUMNS, *rule.TILES), 2.0), "torch": 1.0, "1x256": 0.5}
+    tiles = *rule.COLUMNS[False], *rule.TILES[False]
+    times = {**dict.fromkeys(tiles, 2.0), "torch": 1.0, "1x512": 0.5}
     with measured_times(times):
         new_process()
         jitted = compare(module, x, measured="first call")
         assert operators(jitted) == [FORWARD, INPUT]
         choices = {choice.operation: (choice.default, choice.chosen) for choice in thunder.examine.choices(jitted)}
-        assert choices["depthwise convolution, forward"] == ("torch", "1x256")
+        assert choices["depthwise convolution, forward"] == ("torch", "1x512")
         assert choices["depthwise convolution, weight"] == ("torch", "torch")
         with deterministic_algorithms():
             assert operators(compare(module, x, measured=True)) == []

@@ -17,7 +17,7 @@ from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_o
 from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.depthwise import operators as depthwise
-from thunder_ex_triton.depthwise.rule import COLUMNS, TILES as DEPTHWISE_TILES
+from thunder_ex_triton.depthwise import rule
 from thunder_ex_triton.fusion.random import drawn_seeds
 from thunder_ex_triton.matmul import matvec, padding, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
@@ -206,18 +206,18 @@ DEPTHWISE: tuple[tuple[Any, ...], ...] = (
 def _depthwise(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for shape, size, *how in DEPTHWISE:
         for bias in (None, make(shape[1:2])):
-            yield make(shape), make((shape[1], 1, *size)), bias, *how, next(iter(COLUMNS))
+            yield make(shape), make((shape[1], 1, *size)), bias, *how, next(iter(rule.COLUMNS[False]))
 
 
 def _depthwise_input(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    for a, weight, bias, stride, padding, tile in _depthwise(make):
+    for a, weight, bias, *how, tile in _depthwise(make):
         if bias is None:
-            yield make(_size_of(a, weight, stride, padding)), a, weight, stride, padding, tile
+            yield make(_size_of(a, weight, *how)), a, weight, *how, tile
 
 
 def _depthwise_weight(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for a, weight, bias, *how, _ in _depthwise(make):
-        yield make(_size_of(a, weight, *how)), a, weight, *how, bias is not None, next(iter(DEPTHWISE_TILES))
+        yield make(_size_of(a, weight, *how)), a, weight, *how, bias is not None, next(iter(rule.TILES[False]))
 
 
 def _size_of(a: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any) -> tuple[int, ...]:

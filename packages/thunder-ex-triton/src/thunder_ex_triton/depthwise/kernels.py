@@ -19,12 +19,12 @@ def convolve(
     a_ptr, w_ptr, bias_ptr, out_ptr,
     channels, height, width, size_h, size_w, elements, a_n, a_c, a_h, a_w, out_n, out_c, out_h, out_w, w_c, w_tap,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    PAD_H: tl.constexpr, PAD_W: tl.constexpr, FLIPPED: tl.constexpr, BIAS: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, BY_CHANNEL: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute ROWS rows of BLOCK columns of the output, where a column is a batch entry, a channel and a width.
 
-    `size_*` are the sizes of the input, and `elements` is the number of columns. FLIPPED reverses the weight.
+    `size_*` are the sizes of the input, and `elements` is the number of columns.
     """
     strips = tl.cdiv(height, ROWS)
     e = (tl.program_id(0) // strips) * BLOCK + tl.arange(0, BLOCK)
@@ -43,7 +43,7 @@ def convolve(
     else:
         first = tl.zeros((BLOCK,), tl.float32)
     sums = ()
-    for t in tl.static_range(ROWS):
+    for _t in tl.static_range(ROWS):
         sums = sums + (first,)
     for j in tl.static_range(KERNEL_W):
         at_w = x * STRIDE_W - PAD_W + j
@@ -51,8 +51,8 @@ def convolve(
         column = image + at_w.to(tl.int64) * a_w
         weights = ()
         for i in tl.static_range(KERNEL_H):
-            tap = (KERNEL_H - 1 - i) * KERNEL_W + KERNEL_W - 1 - j if FLIPPED else i * KERNEL_W + j
-            weights = weights + (tl.load(w_ptr + c * w_c + tap * w_tap, mask=inside, other=0.0).to(tl.float32),)
+            w = tl.load(w_ptr + c * w_c + (i * KERNEL_W + j) * w_tap, mask=inside, other=0.0).to(tl.float32)
+            weights = weights + (w,)
         for r in tl.static_range((ROWS - 1) * STRIDE_H + KERNEL_H):
             at_h = y * STRIDE_H - PAD_H + r
             is_row = (at_h >= 0) & (at_h < size_h)
@@ -94,7 +94,7 @@ def gather(
     n = (e // (channels * width)).to(tl.int64)
     image = g_ptr + n * g_n + c.to(tl.int64) * g_c
     sums = ()
-    for t in tl.static_range(ROWS):
+    for _t in tl.static_range(ROWS):
         sums = sums + (tl.zeros((BLOCK,), tl.float32),)
     for j in tl.static_range(KERNEL_W):
         steps = x + PAD_W - j
@@ -138,7 +138,7 @@ def weight_parts(
     first = tl.program_id(1) * per_part
     last = tl.minimum(first + per_part, strips * tl.cdiv(columns, PB))
     sums = ()
-    for k in tl.static_range(KERNEL_H * KERNEL_W):
+    for _k in tl.static_range(KERNEL_H * KERNEL_W):
         sums = sums + (tl.zeros((PB, CB), tl.float32),)
     total = tl.zeros((PB, CB), tl.float32)
     for tile in range(first, last):

@@ -86,12 +86,15 @@ def _convolve(
     if out.numel() == 0:
         return
     packed = _packed(weight, by_channel)
+    w_c, w_tap = packed.stride()
+    if flipped:  # from the last element backwards, so that a convolution and its gradient share a kernel
+        packed, w_tap = packed[:, -1:], -w_tap
     kernel_size = _image(weight).shape[2:]
     a, out = _image(_ordered(a, by_channel)), _image(out)
     n, c, h, w = out.shape
     numbers = (
-        c, h, w, *a.shape[2:], n * c * w, *a.stride(), *out.stride(), *packed.stride(),
-        *kernel_size, *stride, *padding, flipped, bias is not None, tile.rows, tile.block, by_channel,
+        c, h, w, *a.shape[2:], n * c * w, *a.stride(), *out.stride(), w_c, w_tap,
+        *kernel_size, *stride, *padding, bias is not None, tile.rows, tile.block, by_channel,
     )  # fmt: skip
     programs = blocks(h, tile.rows) * blocks(n * c * w, tile.block)
     kernels.convolve(programs, (a, packed, None if bias is None else bias.contiguous(), out), numbers, tile.warps)

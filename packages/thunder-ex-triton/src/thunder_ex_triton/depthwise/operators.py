@@ -19,7 +19,7 @@ from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite
 from thunder_ex_triton.channels_last import CHANNELS_LAST, primitives_of
 from thunder_ex_triton.depthwise.launches import parts_of
-from thunder_ex_triton.depthwise.rule import TILES, TORCH, Depthwise, choose, compute
+from thunder_ex_triton.depthwise.rule import TORCH, Depthwise, choose, compute, tile_named
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = [
@@ -83,7 +83,7 @@ def _packed_for_input(g: Any, a: Any, weight: Any, *how: Any) -> int:
 
 def _parts(g: Any, a: Any, weight: Any, stride: Any, padding: Any, with_bias: bool, tile: str) -> int:
     """Return the most bytes of the parts."""
-    parts, _ = parts_of(g.shape, TILES[tile])
+    parts, _ = parts_of(g.shape, tile_named(tile))
     return parts * (math.prod(weight.shape) + weight.shape[0]) * 4
 
 
@@ -135,7 +135,7 @@ def register(registry: Any, executor: str) -> None:
 
 
 def depthwise_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> Depthwise | None:
-    """Return the depthwise convolution, or gradient of one, that an operation consists of, if the kernels compute it."""
+    """Return the depthwise convolution or gradient that an operation consists of, if the kernels compute it."""
     if op.sym.is_structural:
         return None
     first, *others = primitives_of(op)

@@ -16,19 +16,37 @@ import torch
 from thunder.extend import TensorProxy
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
 from thunder_ex_triton.depthwise.launches import Columns, Tile, convolution, input_gradient, weight_gradient
+from thunder_ex_triton.norms import HALF
 
-__all__ = ["COLUMNS", "DEFAULTS", "TILES", "TORCH", "Depthwise", "Row", "choose", "default_of"]
+__all__ = [
+    "COLUMNS", "DEFAULTS", "TILES", "TORCH", "Depthwise", "Row", "choose", "compute", "default_of", "tile_named",
+    "tiles_of",
+]  # fmt: skip
 
 TORCH = "torch"
 
-#: The tiles of convolutions and of gradients of inputs, by name.
-COLUMNS = {f"{tile.rows}x{tile.block}": tile for tile in (
-    Columns(1, 256, 4), Columns(4, 128, 4), Columns(4, 256, 4), Columns(7, 256, 4), Columns(4, 512, 4),
-)}  # fmt: skip
-#: The tiles of gradients of weights, by name.
-TILES = {f"{tile.rows}x{tile.positions}x{tile.channels}": tile for tile in (
-    Tile(1, 256, 1, 4), Tile(4, 128, 1, 4), Tile(4, 8, 32, 4), Tile(4, 8, 64, 4), Tile(4, 4, 32, 4),
-)}  # fmt: skip
+
+def _named(*tiles: Any) -> dict[str, Any]:
+    """Return tiles by name: their sizes without the number of warps."""
+    return {"x".join(map(str, tile[:-1])): tile for tile in tiles}
+
+
+#: The tiles of convolutions and of gradients of inputs, by name, for images that are channels-last or not.
+COLUMNS = {
+    True: _named(Columns(8, 512, 4), Columns(7, 512, 4), Columns(4, 512, 4), Columns(4, 1024, 4)),
+    False: _named(Columns(4, 256, 4), Columns(1, 512, 4), Columns(4, 128, 4)),
+}
+#: The tiles of gradients of weights.
+TILES = {
+    True: _named(Tile(4, 8, 64, 4), Tile(4, 8, 32, 4), Tile(8, 8, 64, 4), Tile(7, 2, 64, 4)),
+    False: _named(Tile(4, 128, 1, 4), Tile(1, 512, 1, 4), Tile(1, 256, 1, 4)),
+}
+_TILES = {name: tile for tiles in (*COLUMNS.values(), *TILES.values()) for name, tile in tiles.items()}
+
+
+def tile_named(name: str) -> Any:
+    """Return the tile of a name."""
+    return _TILES[name]
 
 
 class Depthwise(NamedTuple):
@@ -49,36 +67,55 @@ class Depthwise(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the table: the convolutions that a tile computes faster than torch."""
+    """A row of the table: the convolutions in half precision that a tile computes faster than torch."""
 
     operation: str
     channels_last: bool
     spatial: int  # the number of spatial dimensions
     taps: range  # elements of the weight for each channel
-    stride: int  # the largest stride
+    strides: tuple[int, ...]
     fewest: int  # elements of the input
     tile: str
 
 
-#: The first row that fits decides; otherwise torch computes the convolution.
-DEFAULTS: tuple[Row, ...] = ()
+_SMALL, _LARGE = range(9, 26), range(26, 50)
+_FEWEST = 1 << 21  # the smallest images that were measured
+#: The first row that fits decides; torch computes all other convolutions.
+DEFAULTS = (
+    Row("forward", True, 2, _SMALL, (1, 2), _FEWEST, "8x512"),
+    Row("forward", True, 2, _LARGE, (1,), _FEWEST, "7x512"),
+    Row("input", True, 2, _SMALL, (1, 2), _FEWEST, "8x512"),
+    Row("input", True, 2, _LARGE, (1,), _FEWEST, "7x512"),
+    # cuDNN computes most of these faster.
+    Row("weight", True, 2, range(9, 10), (1,), 1 << 24, "4x8x64"),
+    Row("weight", True, 2, range(9, 10), (2,), 1 << 26, "4x8x32"),
+    Row("forward", False, 2, range(9, 50), (1, 2), _FEWEST, "4x256"),
+    Row("input", False, 2, range(9, 50), (1, 2), _FEWEST, "4x256"),
+    Row("weight", False, 2, range(9, 50), (1, 2), _FEWEST, "4x128x1"),
+    Row("forward", False, 1, range(2, 8), (1,), _FEWEST, "1x512"),
+    Row("input", False, 1, range(2, 8), (1,), _FEWEST, "1x512"),
+    Row("weight", False, 1, range(2, 8), (1,), _FEWEST, "1x512x1"),
+)
 
 
 def default_of(call: Depthwise) -> str:
     """Return the name of the tile that the table selects, or torch."""
+    if call.a.dtype not in HALF:
+        return TORCH
     taps, elements = math.prod(call.weight.shape[2:]), math.prod(call.a.shape)
     for row in DEFAULTS:
         fits = row[:3] == (call.operation, call.channels_last, call.a.ndim - 2)
-        if fits and taps in row.taps and max(call.stride) <= row.stride and elements >= row.fewest:
-            return row.tile
+        if fits and taps in row.taps and set(call.stride) <= set(row.strides) and elements >= row.fewest:
+            tile = tile_named(row.tile)
+            # A tile that channels do not fill is slow.
+            if call.operation != "weight" or call.a.shape[1] % tile.channels == 0:
+                return row.tile
     return TORCH
 
 
 def tiles_of(call: Depthwise) -> dict[str, Any]:
-    """Return the tiles to measure: those with several channels if channels are contiguous."""
-    if call.operation == "weight":
-        return {name: tile for name, tile in TILES.items() if (tile.channels > 1) == call.channels_last}
-    return {name: tile for name, tile in COLUMNS.items() if (tile.rows > 1) or not call.channels_last}
+    """Return the tiles to measure."""
+    return (TILES if call.operation == "weight" else COLUMNS)[call.channels_last]
 
 
 def choose(call: Depthwise) -> str:
@@ -113,10 +150,10 @@ def compute(
     """Compute a convolution or a gradient with a tile, or by torch."""
     if name != TORCH:
         if operation == "forward":
-            return convolution(a, weight, bias, stride, padding, COLUMNS[name])
+            return convolution(a, weight, bias, stride, padding, tile_named(name))
         if operation == "input":
-            return input_gradient(g, a, weight, stride, padding, COLUMNS[name])
-        return weight_gradient(g, a, weight, stride, padding, bool(bias), TILES[name])
+            return input_gradient(g, a, weight, stride, padding, tile_named(name))
+        return weight_gradient(g, a, weight, stride, padding, bool(bias), tile_named(name))
     zeros = [0] * len(stride)
     how = [*map(list, (stride, padding)), [1] * len(stride), False, zeros, weight.shape[0]]
     if operation == "forward":

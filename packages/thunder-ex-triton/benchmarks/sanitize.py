@@ -5,7 +5,8 @@
 
 Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
 every template run forward and backward twice, launched by Triton and by a warm call. Then come the kernels of images in
-both layouts (with all tiles of depthwise convolutions), of scans, of padded and quantized products, of routing, of updates and of decoding.
+both layouts, of depthwise convolutions with all tiles, of scans, of padded and quantized products, of routing, of
+updates and of decoding.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def depthwise(dtype: torch.dtype) -> None:
 
     def make(shape: Any, last: bool) -> torch.Tensor:
         x = torch.randn(tuple(shape), device=DEVICE, dtype=dtype)
-        return x.contiguous(memory_format=torch.channels_last) if last and x.ndim == 4 else x
+        return x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
 
     for shape, size, stride, padding in (
         ((3, 37, 13, 11), (7, 7), (1, 1), (3, 3)),
@@ -119,7 +119,8 @@ def depthwise(dtype: torch.dtype) -> None:
             a, weight, bias = make(shape, last), make((shape[1], 1, *size), False), make(shape[1:2], False)
             for tile in rule.COLUMNS[last].values():
                 g = launches.convolution(a, weight, bias, stride, padding, tile)
-                launches.input_gradient(g, a, weight, stride, padding, tile)
+                for each in (g, make(g.shape, not last)):
+                    launches.input_gradient(each, a, weight, stride, padding, tile)
             for tile in rule.TILES[last].values():
                 launches.weight_gradient(g, a, weight, stride, padding, True, tile)
 

@@ -84,6 +84,22 @@ def test_kernels(shape: Any, size: Any, stride: Any, padding: Any, layout: str, 
     assert weight_gradient(g, a, weight, stride, padding, False, Tile(3, 16, 4, 1))[1] is None
 
 
+@pytest.mark.parametrize("shape, size, stride, padding", [CASES[1], CASES[3], *CASES[4:]])
+def test_operands_of_different_layouts(shape: Any, size: Any, stride: Any, padding: Any) -> None:
+    """A gradient has another layout than the image, or an image another one than the result."""
+    weight = random(shape[1], 1, *size, dtype=torch.float32)
+    how, layouts = (stride, padding), ("contiguous", "channels-last")
+    for of_a, of_g in zip(layouts, reversed(layouts)):
+        a = ordered(random(*shape, dtype=torch.float32), of_a)
+        expected = torch.ops.aten.convolution(a, weight, None, *how, [1] * len(size), False, [0] * len(size), shape[1])
+        check(convolution(a, weight, None, *how, Columns(3, 64, 1)), expected.double(), torch.float32)
+        g = ordered(random(*expected.shape, dtype=torch.float32), of_g)
+        of_input, of_weight, _ = torch_gradients(g.double(), a.double(), weight.double(), *how)
+        check(input_gradient(g, a, weight, *how, Columns(4, 64, 1)), of_input, torch.float32)
+        for tile in (Tile(3, 16, 4, 1), Tile(3, 16, 1, 1)):
+            check(weight_gradient(g, a, weight, *how, False, tile)[0], of_weight, torch.float32)
+
+
 @settings(max_examples=8)
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(2, 5), st.integers(1, 9), st.integers(1, 9)),

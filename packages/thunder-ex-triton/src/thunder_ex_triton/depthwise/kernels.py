@@ -10,11 +10,42 @@ output that it contributes to, while everything is in registers. Sums are comput
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 
 from thunder_ex_triton.launch import kernel
 
 __all__ = ["convolve", "gather", "sum_parts", "weight_parts"]
+
+
+@triton.jit
+def columns_of(index, channels, width, elements, BLOCK: tl.constexpr, CB: tl.constexpr, BY_CHANNEL: tl.constexpr):
+    """Return the batch entry, channel and width of a program's columns, which channels and which columns exist.
+
+    With CB channels, the columns are a tile of several channels and widths, for operands of different layouts: both are
+    read and written along their contiguous dimension. Otherwise (CB is 1) columns are numbered along the dimension that
+    is contiguous in all operands, and no program but the last has columns that do not exist.
+    """
+    if CB > 1:
+        across = tl.cdiv(width, BLOCK // CB)
+        groups = tl.cdiv(channels, CB)
+        x = (index % across) * (BLOCK // CB) + tl.arange(0, BLOCK // CB)[:, None]
+        c = (index // across % groups) * CB + tl.arange(0, CB)[None, :]
+        n = (index // (across * groups)).to(tl.int64)
+        exists = c < channels
+        inside = exists & (x < width)
+    else:
+        e = index * BLOCK + tl.arange(0, BLOCK)
+        if BY_CHANNEL:
+            c = e % channels
+            x = e // channels % width
+        else:
+            x = e % width
+            c = e // width % channels
+        n = (e // (channels * width)).to(tl.int64)
+        exists = e < elements
+        inside = exists
+    return n, c, x, exists, inside
 
 
 @kernel
@@ -23,28 +54,20 @@ def convolve(
     channels, height, width, size_h, size_w, elements, a_n, a_c, a_h, a_w, out_n, out_c, out_h, out_w, w_c, w_tap,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_H: tl.constexpr, PAD_W: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    BY_CHANNEL: tl.constexpr,
+    CB: tl.constexpr, BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute ROWS rows of BLOCK columns of the output, where a column is a batch entry, a channel and a width.
 
     `size_*` are the sizes of the input, and `elements` is the number of columns.
     """
     strips = tl.cdiv(height, ROWS)
-    e = (tl.program_id(0) // strips) * BLOCK + tl.arange(0, BLOCK)
-    y = (tl.program_id(0) % strips) * ROWS + tl.zeros((BLOCK,), tl.int32)  # the interpreter has no scalar masks
-    inside = e < elements
-    if BY_CHANNEL:
-        c = e % channels
-        x = e // channels % width
-    else:
-        x = e % width
-        c = e // width % channels
-    n = (e // (channels * width)).to(tl.int64)
+    index = tl.program_id(0) // strips
+    n, c, x, exists, inside = columns_of(index, channels, width, elements, BLOCK, CB, BY_CHANNEL)
+    y = (tl.program_id(0) % strips) * ROWS + tl.zeros(inside.shape, tl.int32)  # the interpreter has no scalar masks
     image = a_ptr + n * a_n + c.to(tl.int64) * a_c
+    first = tl.zeros(inside.shape, tl.float32)
     if BIAS:
-        first = tl.load(bias_ptr + c, mask=inside, other=0.0).to(tl.float32)
-    else:
-        first = tl.zeros((BLOCK,), tl.float32)
+        first += tl.load(bias_ptr + c, mask=exists, other=0.0).to(tl.float32)
     sums = ()
     for _t in tl.static_range(ROWS):
         sums = sums + (first,)
@@ -54,7 +77,7 @@ def convolve(
         column = image + at_w.to(tl.int64) * a_w
         weights = ()
         for i in tl.static_range(KERNEL_H):
-            w = tl.load(w_ptr + c * w_c + (i * KERNEL_W + j) * w_tap, mask=inside, other=0.0).to(tl.float32)
+            w = tl.load(w_ptr + c * w_c + (i * KERNEL_W + j) * w_tap, mask=exists, other=0.0).to(tl.float32)
             weights = weights + (w,)
         for r in tl.static_range((ROWS - 1) * STRIDE_H + KERNEL_H):
             at_h = y * STRIDE_H - PAD_H + r
@@ -78,34 +101,28 @@ def gather(
     g_ptr, w_ptr, out_ptr,
     channels, height, width, end_h, end_w, elements, g_n, g_c, g_h, g_w, out_n, out_c, out_h, out_w, w_c, w_tap,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    PAD_H: tl.constexpr, PAD_W: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, BY_CHANNEL: tl.constexpr,
+    PAD_H: tl.constexpr, PAD_W: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, CB: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
     """Compute ROWS rows of BLOCK columns of the input's gradient. `end_*` are the sizes of the output's gradient.
 
     ROWS is a multiple of STRIDE_H, so that the elements of the weight which a row reads are known at compile time.
     """
     strips = tl.cdiv(height, ROWS)
-    e = (tl.program_id(0) // strips) * BLOCK + tl.arange(0, BLOCK)
-    strip = tl.program_id(0) % strips + tl.zeros((BLOCK,), tl.int32)
-    inside = e < elements
-    if BY_CHANNEL:
-        c = e % channels
-        x = e // channels % width
-    else:
-        x = e % width
-        c = e // width % channels
-    n = (e // (channels * width)).to(tl.int64)
+    index = tl.program_id(0) // strips
+    n, c, x, exists, inside = columns_of(index, channels, width, elements, BLOCK, CB, BY_CHANNEL)
+    strip = tl.program_id(0) % strips + tl.zeros(inside.shape, tl.int32)
     image = g_ptr + n * g_n + c.to(tl.int64) * g_c
     sums = ()
     for _t in tl.static_range(ROWS):
-        sums = sums + (tl.zeros((BLOCK,), tl.float32),)
+        sums = sums + (tl.zeros(inside.shape, tl.float32),)
     for j in tl.static_range(KERNEL_W):
         steps = x + PAD_W - j
         at_w = steps // STRIDE_W
         there = inside & (steps >= 0) & (steps % STRIDE_W == 0) & (at_w < end_w)
         column = image + at_w.to(tl.int64) * g_w
         for i in tl.static_range(KERNEL_H):
-            w = tl.load(w_ptr + c * w_c + (i * KERNEL_W + j) * w_tap, mask=inside, other=0.0).to(tl.float32)
+            w = tl.load(w_ptr + c * w_c + (i * KERNEL_W + j) * w_tap, mask=exists, other=0.0).to(tl.float32)
             new = ()
             for t in tl.static_range(ROWS):
                 if (t + PAD_H - i) % STRIDE_H == 0:

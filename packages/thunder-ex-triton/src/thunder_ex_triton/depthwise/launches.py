@@ -19,6 +19,7 @@ __all__ = ["Columns", "Tile", "convolution", "input_gradient", "parts_of", "weig
 
 _PROGRAMS = 528  # programs of the gradient of a weight to aim for: four for each multiprocessor
 _MOST_PARTS = 512
+_SIDE = 32  # channels and widths of tiles for operands of different layouts
 
 
 class Columns(NamedTuple):
@@ -38,6 +39,10 @@ class Tile(NamedTuple):
     warps: int
 
 
+#: For sequences, of which operands often are transposed views. (An image's weight has too many elements for it.)
+_BOTH_LAYOUTS = Tile(1, _SIDE, _SIDE, 4)
+
+
 def _image(x: torch.Tensor) -> torch.Tensor:
     """Return an image of two dimensions."""
     return x.unsqueeze(2) if x.ndim == 3 else x
@@ -55,9 +60,22 @@ def _new(shape: Sequence[int], like: torch.Tensor, channels_last: bool) -> torch
     return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=_format(channels_last))
 
 
-def _ordered(x: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """Return an operand whose neighbours in memory are those of the result, as torch does."""
-    return x if (x.stride(1) == 1) == channels_last else x.contiguous(memory_format=_format(channels_last))
+def _by_channel(x: torch.Tensor) -> bool:
+    """Check whether neighbours in memory are neighbouring channels."""
+    return x.stride(1) == 1
+
+
+def _ordered(x: torch.Tensor, by_channel: bool) -> torch.Tensor:
+    """Return an image whose neighbours in memory are those of a tile."""
+    return x if _by_channel(x) == by_channel else x.contiguous(memory_format=_format(by_channel))
+
+
+def _columns(source: torch.Tensor, result: torch.Tensor, tile: Columns) -> tuple[int, int, int]:
+    """Return the number of tiles of columns, the columns of each, and its channels (see `kernels.columns_of`)."""
+    n, c, _, w = result.shape
+    if _by_channel(source) == _by_channel(result):
+        return blocks(n * c * w, tile.block), tile.block, 1
+    return n * blocks(w, _SIDE) * blocks(c, _SIDE), _SIDE * _SIDE, _SIDE
 
 
 def _packed(weight: torch.Tensor, by_channel: bool) -> torch.Tensor:
@@ -72,32 +90,31 @@ def convolution(
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution, in the layout of torch's result."""
     size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(a.shape[2:], weight.shape[2:], stride, padding)]
-    channels_last = is_channels_last(a) or is_channels_last(weight)
-    out = _new((*a.shape[:2], *size), a, channels_last)
-    _convolve(a, weight, bias, _two(stride, 1), _two(padding, 0), False, out, channels_last, tile)
+    out = _new((*a.shape[:2], *size), a, is_channels_last(a) or is_channels_last(weight))
+    _convolve(a, weight, bias, _two(stride, 1), _two(padding, 0), False, out, tile)
     return out
 
 
 def _convolve(
     a: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: tuple[int, int],
-    padding: tuple[int, int], flipped: bool, out: torch.Tensor, by_channel: bool, tile: Columns,
+    padding: tuple[int, int], flipped: bool, out: torch.Tensor, tile: Columns,
 ) -> None:  # fmt: skip
     """Write the convolution to `out`."""
     if out.numel() == 0:
         return
-    packed = _packed(weight, by_channel)
+    a, result = _image(a), _image(out)
+    packed = _packed(weight, _by_channel(a))
     w_c, w_tap = packed.stride()
     if flipped:  # from the last element backwards, so that a convolution and its gradient share a kernel
         packed, w_tap = packed[:, -1:], -w_tap
-    kernel_size = _image(weight).shape[2:]
-    a, out = _image(_ordered(a, by_channel)), _image(out)
-    n, c, h, w = out.shape
+    n, c, h, w = result.shape
+    count, *block = _columns(a, result, tile)
     numbers = (
-        c, h, w, *a.shape[2:], n * c * w, *a.stride(), *out.stride(), w_c, w_tap,
-        *kernel_size, *stride, *padding, bias is not None, tile.rows, tile.block, by_channel,
+        c, h, w, *a.shape[2:], n * c * w, *a.stride(), *result.stride(), w_c, w_tap,
+        *_image(weight).shape[2:], *stride, *padding, bias is not None, tile.rows, *block, _by_channel(a),
     )  # fmt: skip
-    programs = blocks(h, tile.rows) * blocks(n * c * w, tile.block)
-    kernels.convolve(programs, (a, packed, None if bias is None else bias.contiguous(), out), numbers, tile.warps)
+    tensors = a, packed, None if bias is None else bias.contiguous(), result
+    kernels.convolve(blocks(h, tile.rows) * count, tensors, numbers, tile.warps)
 
 
 def input_gradient(
@@ -105,26 +122,25 @@ def input_gradient(
     tile: Columns,
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of the input `a`, of which only the shape and the layout are read."""
-    channels_last = is_channels_last(a) or is_channels_last(weight)
-    out = _new(a.shape, a, channels_last)
+    out = _new(a.shape, a, is_channels_last(a) or is_channels_last(weight))
     kernel_size = _image(weight).shape[2:]
     strides, paddings = _two(stride, 1), _two(padding, 0)
     if strides == (1, 1):
         turned = kernel_size[0] - 1 - paddings[0], kernel_size[1] - 1 - paddings[1]
-        _convolve(g, weight, None, (1, 1), turned, True, out, channels_last, tile)
+        _convolve(g, weight, None, (1, 1), turned, True, out, tile)
         return out
     if out.numel() == 0:
         return out
-    packed = _packed(weight, channels_last)
-    image, result = _image(_ordered(g, channels_last)), _image(out)
+    image, result = _image(g), _image(out)
+    packed = _packed(weight, _by_channel(image))
     n, c, h, w = result.shape
     rows = blocks(tile.rows, strides[0]) * strides[0]
+    count, *block = _columns(image, result, tile)
     numbers = (
         c, h, w, *image.shape[2:], n * c * w, *image.stride(), *result.stride(), *packed.stride(),
-        *kernel_size, *strides, *paddings, rows, tile.block, channels_last,
+        *kernel_size, *strides, *paddings, rows, *block, _by_channel(image),
     )  # fmt: skip
-    programs = blocks(h, rows) * blocks(n * c * w, tile.block)
-    kernels.gather(programs, (image, packed, result), numbers, tile.warps)
+    kernels.gather(blocks(h, rows) * count, (image, packed, result), numbers, tile.warps)
     return out
 
 
@@ -145,10 +161,12 @@ def weight_gradient(
     of_bias = torch.empty(weight.shape[:1], dtype=weight.dtype, device=weight.device) if with_bias else None
     if g.numel() == 0:
         return out.zero_(), None if of_bias is None else of_bias.zero_()
+    if g.ndim == 4:
+        g, a = [_ordered(x, tile.channels > 1) for x in (g, a)]
+    elif _by_channel(g) or _by_channel(a):
+        tile = _BOTH_LAYOUTS
+    g, a, kernel_size = _image(g), _image(a), _image(weight).shape[2:]
     parts, per_part = parts_of(g.shape, tile)
-    kernel_size = _image(weight).shape[2:]
-    channels_last = is_channels_last(a) or is_channels_last(weight)
-    g, a = [_image(_ordered(x, channels_last)) for x in (g, a)]
     n, c, h, w = g.shape
     taps = kernel_size.numel()
     part = torch.empty((parts, taps + with_bias, c), dtype=torch.float32, device=g.device)

@@ -111,9 +111,9 @@ def depthwise(dtype: torch.dtype) -> None:
         return x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
 
     for shape, size, stride, padding in (
-        ((3, 37, 13, 11), (7, 7), (1, 1), (3, 3)),
-        ((3, 33, 13, 9), (3, 5), (2, 3), (0, 2)),
-        ((3, 37, 131), (4,), (1,), (3,)),
+        ((2, 37, 9, 7), (7, 7), (1, 1), (3, 3)),
+        ((3, 33, 7, 9), (3, 5), (2, 3), (0, 2)),
+        ((3, 37, 65), (4,), (1,), (3,)),
     ):
         for last in (False, True):
             a, weight, bias = make(shape, last), make((shape[1], 1, *size), False), make(shape[1:2], False)

@@ -22,7 +22,7 @@ from thunder_ex_triton.images import is_channels_last
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = torch.float16  # Triton's interpreter rounds bfloat16 differently
-ON_DEVICE = [torch.float16, torch.float32] if DEVICE == "cpu" else [torch.float16, torch.float32, torch.bfloat16]
+ON_DEVICE = torch.float16 if DEVICE == "cpu" else torch.bfloat16
 TOLERANCES = {torch.float16: 2e-3, torch.float32: 3e-6, torch.bfloat16: 1.6e-2}
 FORWARD, INPUT, WEIGHT = [f"triton_depthwise_{name}" for name in ("convolution", "input_grad", "weight_grad")]
 
@@ -62,8 +62,10 @@ def check(found: Any, expected: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("dtype", ON_DEVICE)
-@pytest.mark.parametrize("layout", ["contiguous", "channels-last", "gaps"])
+@pytest.mark.parametrize(
+    "layout, dtype",
+    [("contiguous", HALF), ("channels-last", torch.float32), ("gaps", HALF), ("channels-last", ON_DEVICE)],
+)
 @pytest.mark.parametrize("shape, size, stride, padding", CASES)
 def test_kernels(shape: Any, size: Any, stride: Any, padding: Any, layout: str, dtype: torch.dtype) -> None:
     a, weight, bias = ordered(random(*shape, dtype=dtype), layout), random(shape[1], 1, *size, dtype=dtype), None

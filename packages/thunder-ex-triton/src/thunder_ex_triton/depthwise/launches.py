@@ -15,7 +15,7 @@ from thunder_ex_triton.depthwise import kernels
 from thunder_ex_triton.images import is_channels_last
 from thunder_ex_triton.launch import blocks
 
-__all__ = ["Columns", "Tile", "convolution", "input_gradient", "parts_of", "weight_gradient"]
+__all__ = ["BOTH_LAYOUTS", "Columns", "Tile", "convolution", "input_gradient", "parts_of", "weight_gradient"]
 
 _PROGRAMS = 528  # programs of the gradient of a weight to aim for: four for each multiprocessor
 _MOST_PARTS = 512
@@ -40,7 +40,7 @@ class Tile(NamedTuple):
 
 
 #: For sequences, of which operands often are transposed views. (An image's weight has too many elements for it.)
-_BOTH_LAYOUTS = Tile(1, _SIDE, _SIDE, 4)
+BOTH_LAYOUTS = Tile(1, _SIDE, _SIDE, 4)
 
 
 def _image(x: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ def weight_gradient(
     if g.ndim == 4:
         g, a = [_ordered(x, tile.channels > 1) for x in (g, a)]
     elif _by_channel(g) or _by_channel(a):
-        tile = _BOTH_LAYOUTS
+        tile = BOTH_LAYOUTS
     g, a, kernel_size = _image(g), _image(a), _image(weight).shape[2:]
     parts, per_part = parts_of(g.shape, tile)
     n, c, h, w = g.shape

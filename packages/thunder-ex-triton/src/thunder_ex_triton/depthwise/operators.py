@@ -18,7 +18,7 @@ import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite
 from thunder_ex_triton.channels_last import CHANNELS_LAST, primitives_of
-from thunder_ex_triton.depthwise.launches import parts_of
+from thunder_ex_triton.depthwise.launches import BOTH_LAYOUTS, parts_of
 from thunder_ex_triton.depthwise.rule import TORCH, Depthwise, choose, compute, tile_named
 from thunder_ex_triton.probe import unusable_device
 
@@ -83,7 +83,7 @@ def _packed_for_input(g: Any, a: Any, weight: Any, *how: Any) -> int:
 
 def _parts(g: Any, a: Any, weight: Any, stride: Any, padding: Any, with_bias: bool, tile: str) -> int:
     """Return the most bytes of the parts."""
-    parts, _ = parts_of(g.shape, tile_named(tile))
+    parts = max(parts_of(g.shape, each)[0] for each in (tile_named(tile), BOTH_LAYOUTS))
     return parts * (math.prod(weight.shape) + weight.shape[0]) * 4
 
 

@@ -19,7 +19,7 @@ __all__ = ["BOTH_LAYOUTS", "Columns", "Tile", "convolution", "input_gradient", "
 
 _PROGRAMS = 528  # programs of the gradient of a weight to aim for: four for each multiprocessor
 _MOST_PARTS = 512
-_SIDE = 32  # channels and widths of tiles for operands of different layouts
+_SIDE = 64  # channels and widths of tiles for operands of different layouts
 
 
 class Columns(NamedTuple):
@@ -40,7 +40,7 @@ class Tile(NamedTuple):
 
 
 #: For sequences, of which operands often are transposed views. (An image's weight has too many elements for it.)
-BOTH_LAYOUTS = Tile(1, _SIDE, _SIDE, 4)
+BOTH_LAYOUTS = Tile(1, 32, 32, 4)
 
 
 def _image(x: torch.Tensor) -> torch.Tensor:
@@ -70,12 +70,15 @@ def _ordered(x: torch.Tensor, by_channel: bool) -> torch.Tensor:
     return x if _by_channel(x) == by_channel else x.contiguous(memory_format=_format(by_channel))
 
 
-def _columns(source: torch.Tensor, result: torch.Tensor, tile: Columns) -> tuple[int, int, int]:
-    """Return the number of tiles of columns, the columns of each, and its channels (see `kernels.columns_of`)."""
+def _columns(source: torch.Tensor, result: torch.Tensor, tile: Columns) -> tuple[int, int, int, int]:
+    """Return the rows, the number of tiles of columns, the columns of each, and its channels.
+
+    See `kernels.columns_of`.
+    """
     n, c, _, w = result.shape
     if _by_channel(source) == _by_channel(result):
-        return blocks(n * c * w, tile.block), tile.block, 1
-    return n * blocks(w, _SIDE) * blocks(c, _SIDE), _SIDE * _SIDE, _SIDE
+        return tile.rows, blocks(n * c * w, tile.block), tile.block, 1
+    return 1, n * blocks(w, _SIDE) * blocks(c, _SIDE), _SIDE * _SIDE, _SIDE
 
 
 def _packed(weight: torch.Tensor, by_channel: bool) -> torch.Tensor:
@@ -108,13 +111,13 @@ def _convolve(
     if flipped:  # from the last element backwards, so that a convolution and its gradient share a kernel
         packed, w_tap = packed[:, -1:], -w_tap
     n, c, h, w = result.shape
-    count, *block = _columns(a, result, tile)
+    rows, count, *block = _columns(a, result, tile)
     numbers = (
         c, h, w, *a.shape[2:], n * c * w, *a.stride(), *result.stride(), w_c, w_tap,
-        *_image(weight).shape[2:], *stride, *padding, bias is not None, tile.rows, *block, _by_channel(a),
+        *_image(weight).shape[2:], *stride, *padding, bias is not None, rows, *block, _by_channel(a),
     )  # fmt: skip
     tensors = a, packed, None if bias is None else bias.contiguous(), result
-    kernels.convolve(blocks(h, tile.rows) * count, tensors, numbers, tile.warps)
+    kernels.convolve(blocks(h, rows) * count, tensors, numbers, tile.warps)
 
 
 def input_gradient(
@@ -134,8 +137,8 @@ def input_gradient(
     image, result = _image(g), _image(out)
     packed = _packed(weight, _by_channel(image))
     n, c, h, w = result.shape
-    rows = blocks(tile.rows, strides[0]) * strides[0]
-    count, *block = _columns(image, result, tile)
+    rows, count, *block = _columns(image, result, tile)
+    rows = blocks(rows, strides[0]) * strides[0]
     numbers = (
         c, h, w, *image.shape[2:], n * c * w, *image.stride(), *result.stride(), *packed.stride(),
         *kernel_size, *strides, *paddings, rows, *block, _by_channel(image),

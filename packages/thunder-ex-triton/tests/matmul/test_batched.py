@@ -135,16 +135,10 @@ def test_operands_are_not_copied(always: None) -> None:
     def merged(a: Any, b: Any) -> Any:
         return torch.bmm(a.transpose(1, 2).reshape(6, 4, 8), b.expand(2, 3, 8, 5).reshape(6, 8, 5))
 
-    check(scores, qkv)
+    jitted = check(scores, qkv)
+    assert all(op.sym.name != "reshape" for op in thunder.last_traces(jitted)[-1].bound_symbols)
     (call,) = calls(thunder.last_traces(check(merged, random(2, 4, 3, 8), random(3, 8, 5)))[-1])
     assert [tuple(p.shape) for p in call.args[:2]] == [(2, 3, 4, 8), (2, 3, 8, 5)]
-    found = batched.run(*call_operands(qkv), CHOSEN)
-    assert found.is_contiguous()
-
-
-def call_operands(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    return q, k.mT
 
 
 def test_reshapes_of_other_dimensions(always: None) -> None:
@@ -231,8 +225,9 @@ def test_the_interpreter_has_no_products_in_bfloat16(always: None) -> None:
     assert not calls(thunder.last_traces(jitted)[-1])
 
 
-def test_measurements_decide(times: dict[str, float]) -> None:
-    a, b = random(8, 9, 16), random(8, 9, 16)
+def test_measurements_decide(times: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batched, "FEWEST_MATRICES", 1)
+    a, b = random(1, 9, 16), random(1, 9, 16)
 
     def scores(a: Any, b: Any) -> Any:
         return a @ b.mT
@@ -245,4 +240,4 @@ def test_measurements_decide(times: dict[str, float]) -> None:
         check(scores, a, b, measured=True, products=0)
     times["torch"] = 0.5
     new_process()
-    check(scores, random(16, 9, 16), random(16, 9, 16), measured="first call", products=0)
+    check(scores, random(2, 9, 16), random(2, 9, 16), measured="first call", products=0)

@@ -149,7 +149,7 @@ class _Replacements:
             product = Product(self.operand(a, merged=False), self.operand(b, merged=False))
         m, n, _ = product.sizes
         count = math.prod(product.batch)
-        fits = FEWEST_MATRICES <= count and max(product.sizes) <= LARGEST and count * m * n <= _MOST_PROGRAMS
+        fits = count >= FEWEST_MATRICES and max(product.sizes) <= LARGEST and count * m * n <= _MOST_PROGRAMS
         return product if fits else None
 
     def operand(self, p: TensorProxy, *, merged: bool = True) -> Operand:

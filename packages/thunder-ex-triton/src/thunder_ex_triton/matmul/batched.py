@@ -48,6 +48,10 @@ class Operand(NamedTuple):
         rows, columns = self.source.shape[-2:]
         return (columns, rows) if self.transposed else (rows, columns)
 
+    def read(self) -> TensorProxy:
+        """Return the matrices, as a view."""
+        return ltorch.mT(self.source) if self.transposed else self.source
+
 
 class Product(NamedTuple):
     """A product of two batches of matrices."""
@@ -168,7 +172,9 @@ class _Replacements:
         if found is None:
             return None
         product, tile = found
-        out = self.matmul(*[ltorch.mT(x) if transposed else x for x, transposed in product], tile)
+        given = zip(product, (*op.args, *op.kwargs.values()))
+        # If no dimensions of the batch were merged, the kernel reads the operation's own operand.
+        out = self.matmul(*[p if operand.batch == p.shape[:-2] else operand.read() for operand, p in given], tile)
         return out if out.shape == op.output.shape else ltorch.reshape(out, tuple(op.output.shape))
 
 

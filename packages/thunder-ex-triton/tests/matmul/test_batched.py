@@ -211,6 +211,38 @@ def times() -> Iterator[dict[str, float]]:
         yield found
 
 
+@pytest.mark.parametrize(
+    "sizes, tiling",
+    [
+        ((16, 16, 16), "16x16x16"),
+        ((49, 49, 32), "64x64x32"),  # windows
+        ((49, 32, 49), "64x32x64"),
+        ((64, 64, 64), "64x64x64"),
+        ((197, 197, 64), "64x32x64"),  # an odd number of tokens
+        ((197, 64, 197), "64x64x64"),
+        ((128, 128, 64), "64x64x64"),
+        ((128, 64, 128), "64x64x64"),
+        ((128, 128, 128), None),
+        ((63, 67, 65), None),
+        ((512, 512, 64), None),
+        ((1, 256, 256), None),
+        ((255, 255, 255), None),
+    ],
+)
+def test_the_rule(sizes: tuple[int, int, int], tiling: str | None) -> None:
+    assert batched.tiling_of(*sizes) == tiling
+
+
+def test_the_rule_in_programs() -> None:
+    """Many small matrices in half precision are computed by the kernel, few of them and float32 by cuBLAS."""
+    a, b = random(384, 16, 16), random(384, 16, 16)
+    (call,) = calls(thunder.last_traces(check(torch.bmm, a, b))[-1])
+    assert call.args[2] == "16x16x16"
+    check(torch.bmm, a[:383], b[:383], products=0)
+    check(torch.bmm, a.float(), b.float(), products=0)
+    check(torch.bmm, random(384, 16, 8), random(384, 8, 16), products=0)
+
+
 def test_few_and_large_matrices_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batched, "default_of", lambda product: CHOSEN)
     check(torch.bmm, random(7, 4, 8), random(7, 8, 5), products=0)

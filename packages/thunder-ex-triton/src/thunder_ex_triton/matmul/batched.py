@@ -19,16 +19,19 @@ import torch
 import thunder.torch as ltorch
 from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
+from thunder_ex_triton.launch import blocks
 from thunder_ex_triton.matmul.batched_kernels import BATCH_DIMS, TILES, batched_product
 from thunder_ex_triton.matmul.padding import MATMULS, transposes
 from thunder_ex_triton.probe import interpreting, unusable_device
 
-__all__ = ["DTYPES", "OPTION", "TORCH", "Operand", "Product", "default_of", "like", "register", "run"]
+__all__ = ["DTYPES", "OPTION", "TORCH", "Operand", "Product", "default_of", "like", "register", "run", "tiling_of"]
 
 OPTION = "triton_batched"
-DTYPES = (dtypes.float16, dtypes.bfloat16, dtypes.float32)
+HALF = (dtypes.float16, dtypes.bfloat16)
+DTYPES = (*HALF, dtypes.float32)
 TORCH = "torch"
-FEWEST_MATRICES = 8
+FEWEST_MATRICES = 8  # for measurements
+FEWEST_BY_RULE, FEWEST_PROGRAMS = 192, 384  # fewer take as long as a launch
 LARGEST = 1024  # of all sizes of the matrices: cuBLAS is better at larger ones
 _MOST_PROGRAMS = (1 << 31) - 1
 
@@ -81,8 +84,34 @@ def run(a: torch.Tensor, b: torch.Tensor, tile: str) -> torch.Tensor:
 
 
 def default_of(product: Product) -> str:
-    """Return the candidate that the rule selects: the name of a tiling, or torch."""
-    return TORCH
+    """Return the candidate that the rule selects: the name of a tiling, or torch.
+
+    Tilings are selected only where one was measured to be faster than cuBLAS (`benchmarks/batched.py`).
+    """
+    count, sizes = math.prod(product.batch), product.sizes
+    m, n, _ = sizes
+    name = tiling_of(*sizes) if count >= FEWEST_BY_RULE and product.a.source.dtype in HALF else None
+    if name is None:
+        return TORCH
+    tile = TILES[name]
+    return name if count * blocks(m, tile.rows) * blocks(n, tile.columns) >= FEWEST_PROGRAMS else TORCH
+
+
+def tiling_of(m: int, n: int, k: int) -> str | None:
+    """Return the tiling for products of many matrices in half precision; None if cuBLAS is faster or not measured."""
+    if not (min(m, n, k) >= 16 and max(m, n, k) <= 256):
+        return None
+    if max(m, n, k) <= 64:  # a single tile: 0.27 to 0.74 of cuBLAS' time
+        return next(name for name, tile in TILES.items() if m <= tile.rows and n <= tile.columns and k <= tile.inner)
+    # Scores and values of attention to an odd number of tokens, with heads of at most 64: 0.54 to 0.66
+    if k <= 64 and k % 8 == 0 and m % 2 == n % 2 == 1:
+        return "64x32x64"
+    if n <= 64 and n % 8 == 0 and m % 2 == k % 2 == 1:
+        return "64x64x64"
+    # The same for at most 128 tokens of aligned rows: 0.74
+    if min(n, k) <= 64 and max(m, n, k) <= 128 and all(size % 16 == 0 for size in (m, n, k)):
+        return "64x64x64"
+    return None
 
 
 def choose(product: Product) -> str:

@@ -19,7 +19,6 @@ import torch
 import thunder.torch as ltorch
 from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
-from thunder_ex_triton.launch import blocks
 from thunder_ex_triton.matmul.batched_kernels import BATCH_DIMS, TILES, batched_product
 from thunder_ex_triton.matmul.padding import MATMULS, transposes
 from thunder_ex_triton.probe import interpreting, unusable_device
@@ -31,8 +30,9 @@ HALF = (dtypes.float16, dtypes.bfloat16)
 DTYPES = (*HALF, dtypes.float32)
 TORCH = "torch"
 FEWEST_MATRICES = 8  # for measurements
-FEWEST_BY_RULE, FEWEST_PROGRAMS = 192, 384  # fewer take as long as a launch
+FEWEST_BY_RULE = 96  # fewer take as long as a launch
 LARGEST = 1024  # of all sizes of the matrices: cuBLAS is better at larger ones
+_VECTOR = 8  # elements of 16 bytes, at whose multiples the rows begin that cuBLAS' fast kernels read
 _MOST_PROGRAMS = (1 << 31) - 1
 
 
@@ -88,30 +88,23 @@ def default_of(product: Product) -> str:
 
     Tilings are selected only where one was measured to be faster than cuBLAS (`benchmarks/batched.py`).
     """
-    count, sizes = math.prod(product.batch), product.sizes
-    m, n, _ = sizes
-    name = tiling_of(*sizes) if count >= FEWEST_BY_RULE and product.a.source.dtype in HALF else None
-    if name is None:
-        return TORCH
-    tile = TILES[name]
-    return name if count * blocks(m, tile.rows) * blocks(n, tile.columns) >= FEWEST_PROGRAMS else TORCH
+    many = math.prod(product.batch) >= FEWEST_BY_RULE and product.a.source.dtype in HALF
+    return (tiling_of(*product.sizes) if many else None) or TORCH
 
 
 def tiling_of(m: int, n: int, k: int) -> str | None:
     """Return the tiling for products of many matrices in half precision; None if cuBLAS is faster or not measured."""
-    if not (min(m, n, k) >= 16 and max(m, n, k) <= 256):
-        return None
-    if max(m, n, k) <= 64:  # a single tile: 0.27 to 0.74 of cuBLAS' time
+    if max(m, n, k) <= 64:  # a single tile: 0.3 to 0.8 of cuBLAS' time, 0.97 where memory is the limit
+        if (m % 2 and n % 2 and k % 2) or n <= 16 < k:
+            return None  # neither operands nor the result have vectors, or not measured
         return next(name for name, tile in TILES.items() if m <= tile.rows and n <= tile.columns and k <= tile.inner)
-    # Scores and values of attention to an odd number of tokens, with heads of at most 64: 0.54 to 0.66
-    if k <= 64 and k % 8 == 0 and m % 2 == n % 2 == 1:
-        return "64x32x64"
-    if n <= 64 and n % 8 == 0 and m % 2 == k % 2 == 1:
-        return "64x64x64"
-    # The same for at most 128 tokens of aligned rows: 0.74
-    if min(n, k) <= 64 and max(m, n, k) <= 128 and all(size % 16 == 0 for size in (m, n, k)):
-        return "64x64x64"
-    return None
+    # Scores and values of attention to a number of tokens for which rows begin anywhere: 0.23 to 0.8
+    if m % _VECTOR and n % _VECTOR and k % _VECTOR == 0 and k <= 80 and 64 < min(m, n) <= max(m, n) <= 512:
+        return "64x32x64" if n <= 96 and k <= 64 else "64x64x32"
+    if m % _VECTOR and k % _VECTOR and n % _VECTOR == 0 and n <= 64 < min(m, k) <= max(m, k) <= 512:
+        return "64x32x64" if n <= 32 else "64x64x64" if k > 128 and k % 2 else "64x64x32"
+    # The same for 128 tokens, with heads of 64: 0.74 to 0.92
+    return "128x64x64" if m == 128 and (n, k) in ((128, 64), (64, 128)) else None
 
 
 def choose(product: Product) -> str:

@@ -51,9 +51,9 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def seeded() -> None:
-    """The same random numbers in every run: `pytestmark = pytest.mark.usefixtures("seeded")`."""
+    """Weights and inputs are the same in each run, in whatever order the tests run."""
     torch.manual_seed(0)
 
 

@@ -23,6 +23,12 @@ os.environ.setdefault("THUNDER_STRICT", "1")
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights and inputs are the same in each run, in whatever order the tests run."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
     """A program that falls back to eager mode raises an error instead of a warning."""
     with fallbacks_raise():

@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from thunder.toolkit.testing import fallbacks_raise, is_ready, registered
 
 os.environ.setdefault("THUNDER_VERIFY", "1")
 os.environ.setdefault("THUNDER_STRICT", "1")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights and inputs are the same in each run, in whatever order the tests run."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs all kernels at odd sizes under a memory checker, which finds accesses out of bounds.
 
-    compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py [fusions|layers|decoding]
+    compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py [PART ...]
 
 Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
 every template run forward and backward twice, launched by Triton and by a warm call. Then come the kernels of images in
-both layouts, of depthwise convolutions with all tiles, of scans, of padded and quantized products, of routing, of
-updates and of decoding.
+both layouts, of scans, of padded, quantized and batched products, of routing, of updates and of decoding. Without
+arguments all parts run: `fusions`, `layers`, `decoding`, `products` and `depthwise`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder_ex_triton.depthwise import launches, rule
+from thunder_ex_triton.matmul import batched, batched_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the interpreter needs TRITON_INTERPRET=1, and no checker
 
@@ -125,6 +126,21 @@ def depthwise(dtype: torch.dtype) -> None:
                 launches.weight_gradient(g, a, weight, stride, padding, True, tile)
 
 
+def products(dtype: torch.dtype) -> None:
+    """Run every tiling of batched products of small matrices: transposed, broadcast, at odd addresses, with gaps."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=DEVICE, dtype=dtype)
+
+    for name in batched_kernels.TILES:
+        for m, k, n in ((1, 131, 257), (49, 33, 49), (129, 7, 65)):
+            a, b = make(2, 3, m, k), make(3, n, k).mT
+            batched.run(a, b, name)
+            batched.run(a.transpose(2, 3).contiguous().mT, b.contiguous(), name)
+            batched.run(make(6 * m * k + 1)[1:].view(2, 3, m, k), make(k, n).expand(2, 3, k, n), name)
+            batched.run(make(2, m, 3, k + 5)[..., 5:].transpose(1, 2), make(3, k, 2 * n)[..., 1::2], name)
+
+
 def routed(x: Any, logits: Any) -> Any:
     """Send tokens to experts and back."""
     weights, ids = torch.topk(logits.float().softmax(-1), 2, dim=-1)
@@ -142,7 +158,6 @@ def layers(dtype: torch.dtype) -> None:
         return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_()
 
     torch.manual_seed(0)
-    depthwise(dtype)
     for memory in (torch.contiguous_format, torch.channels_last):
         model = Images().to(DEVICE, dtype)
         jitted = thunder.jit(model)
@@ -213,6 +228,8 @@ PARTS = {
     "fusions": (check, (torch.float32, torch.bfloat16)),
     "layers": (layers, (torch.float32, torch.bfloat16)),
     "decoding": (decode, (torch.float16, torch.bfloat16)),
+    "products": (products, (torch.float16, torch.float32) if DEVICE == "cpu" else (torch.bfloat16, torch.float32)),
+    "depthwise": (depthwise, (torch.float32, torch.bfloat16)),
 }
 
 if __name__ == "__main__":

@@ -24,6 +24,12 @@ settings.load_profile("thunder")
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights and inputs are the same in each run, in whatever order the tests run."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
     """A program that falls back to eager mode raises an error instead of a warning."""
     with fallbacks_raise():

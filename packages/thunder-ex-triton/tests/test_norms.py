@@ -80,15 +80,20 @@ def step_of(m: nn.Module) -> Any:
     return step
 
 
+def check_error(found: torch.Tensor, eager: torch.Tensor, right: torch.Tensor) -> None:
+    """Check that a result has eager's layout, and is as close to that in double precision as eager's is."""
+    assert found.stride() == eager.stride()
+    error, usual = ((x - right).square().mean().sqrt() for x in (found, eager))
+    assert error <= 1.5 * usual + 1e-3 * right.abs().max() + 2e-3
+
+
 def compare(run: Any, mine: nn.Module, m: nn.Module, x: torch.Tensor) -> None:
     """Check results and gradients: they are as close to those in double precision as those of torch are."""
     exact = copy.deepcopy(m).double()
     results = [run(x), step_of(m)(x), step_of(exact)(x.double())]
     everything = zip(*[(r, *[p.grad for p in q.parameters()]) for r, q in zip(results, (mine, m, exact))])
     for found, eager, right in everything:
-        assert found.stride() == eager.stride()
-        error, usual = ((x - right).square().mean().sqrt() for x in (found, eager))
-        assert error <= 1.5 * usual + 1e-3 * right.abs().max() + 2e-3
+        check_error(found, eager, right)
     for found, right in zip(mine.buffers(), exact.buffers()):
         assert (found - right).abs().max() <= 1e-3 * right.abs().max() + 2e-3
 
@@ -178,12 +183,14 @@ def test_instances_of_contiguous_images(shape: tuple[int, ...], training: bool) 
 def test_instances_in_inference() -> None:
     """The running statistics are updated by kernels, too."""
     m = nn.Sequential(nn.Conv2d(C, C, 3), NORMS["instances with running statistics"]()).to(DEVICE, torch.float16)
-    mine = copy.deepcopy(m)
+    mine, exact = copy.deepcopy(m), copy.deepcopy(m).double()
     jitted = thunder.jit(mine, triton_channels_last=True, cuda_graphs="never")
+    x = images()
     for training in (True, False):
+        for n in (jitted, m, exact):
+            n.train(training)
         with torch.no_grad():
-            found, expected = jitted.train(training)(images()), m.train(training)(images())
-        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+            check_error(jitted(x), m(x), exact(x.double()))
         torch.testing.assert_close([*mine.buffers()], [*m.buffers()], rtol=2e-3, atol=2e-3)
         assert not [op for op in thunder.last_traces(jitted)[-1].bound_symbols if "_norm" in op.sym.name]
 

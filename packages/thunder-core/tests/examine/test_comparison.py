@@ -17,8 +17,6 @@ from thunder.core.errors import ThunderError
 from thunder.core.trace import Trace
 from thunder.execution.float64 import distance
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 class Net(nn.Module):
     """A module with buffers, dropout and two matrix products."""

@@ -20,8 +20,6 @@ from thunder.examine.lines import lines_of
 from thunder.examine.program import compile_call
 from thunder.extend import get_all_executors
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 

@@ -14,8 +14,6 @@ from torch.func import functional_call
 
 import thunder
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 F64 = torch.float64
 Pair = collections.namedtuple("Pair", "first second")
 

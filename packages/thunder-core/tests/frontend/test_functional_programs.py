@@ -10,8 +10,6 @@ from outcomes import rand, same
 
 import thunder
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 # -- writes -----------------------------------------------------------------------------------------------------------
 def test_writes_inside():

@@ -19,7 +19,6 @@ import thunder
 from thunder.core.errors import ThunderError
 from thunder.frontend.exporting import ExportError
 
-pytestmark = pytest.mark.usefixtures("seeded")
 ROOT = Path(__file__).resolve().parents[4]
 
 

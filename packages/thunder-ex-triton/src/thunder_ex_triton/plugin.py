@@ -59,7 +59,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.depthwise import operators as depthwise
     from thunder_ex_triton.fusion import autotune, random
-    from thunder_ex_triton.matmul import matvec, padding, skinny
+    from thunder_ex_triton.matmul import batched, matvec, padding, skinny
     from thunder_ex_triton.routing import passes as routing
 
     linear_passes.register(registry, CROSS_ENTROPY)
@@ -70,6 +70,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     depthwise.register(registry, FUSION)
     matvec.register(registry, FUSION)
     skinny.register(registry, FUSION)
+    batched.register(registry, FUSION)
     padding.register(registry, FUSION)
     indexed_rows.register(registry, FUSION)
     random.register(registry, FUSION)

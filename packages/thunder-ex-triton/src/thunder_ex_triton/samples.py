@@ -19,7 +19,7 @@ from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.depthwise import operators as depthwise
 from thunder_ex_triton.depthwise import rule
 from thunder_ex_triton.fusion.random import drawn_seeds
-from thunder_ex_triton.matmul import matvec, padding, skinny
+from thunder_ex_triton.matmul import batched, batched_kernels, matvec, padding, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
 from thunder_ex_triton.routing import counting_sort
 
@@ -268,6 +268,19 @@ def _skinny(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
             yield x, weight, *terms, next(iter(TILES))
 
 
+def _batched(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield batches of one to three dimensions: transposed, broadcast, of odd sizes, of a step and of several."""
+    bounds = {"low": -1, "high": 1}
+    for a, b, tile in (
+        ((3, 17, 33), (3, 33, 49), "32x32x32"),
+        ((2, 3, 1, 70), (1, 3, 70, 5), "16x64x64"),
+        ((2, 1, 2, 5, 16), (2, 2, 16, 64), "64x64x32"),
+    ):
+        yield make(a, **bounds), make(b, **bounds), tile
+    yield make((4, 7, 9), **bounds).mT, make((4, 7, 3), **bounds), next(iter(batched_kernels.TILES))
+    yield make((4, 7, 9), **bounds).mT, make((3, 7), **bounds).mT.expand(4, 7, 3), next(iter(batched_kernels.TILES))
+
+
 # (batch, heads, heads of the cache, queries, keys, size, shape of the mask)
 ATTENDED: tuple[tuple[Any, ...], ...] = (
     (1, 4, 1, 1, 70, 16, None), (2, 2, 2, 3, 64, 16, (3, 64)), (1, 8, 2, 1, 200, 32, (1, 1, 1, 200)),
@@ -318,6 +331,7 @@ def fusion_opinfos() -> list[Any]:
         "triton_matvec": OperatorSamples(_matvec, matvec.like, matvec.DTYPES),
         "triton_padded_matmul": OperatorSamples(_padded, padding.PaddedMatmul.like, skinny.DTYPES),
         "triton_skinny_linear": OperatorSamples(_skinny, skinny.like, skinny.DTYPES),
+        "triton_batched_matmul": OperatorSamples(_batched, batched.like, batched.DTYPES),
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
         "triton_cached_attention": OperatorSamples(_cached, cached_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),

@@ -11,8 +11,6 @@ from torch.func import functional_call
 
 import thunder
 
-pytestmark = pytest.mark.usefixtures("seeded")
-
 
 @pytest.mark.parametrize(
     ("in_dims", "out_dims"),

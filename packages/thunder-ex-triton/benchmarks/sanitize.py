@@ -5,8 +5,8 @@
 
 Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
 every template run forward and backward twice, launched by Triton and by a warm call. Then come the kernels of images in
-both layouts, of scans, of padded, quantized and batched products, of routing, of updates and of decoding. Without
-arguments all parts run: `fusions`, `layers`, `decoding`, `products` and `depthwise`.
+both layouts, of scans, of padded, quantized and batched products, of routing, of updates, of decoding, and all tiles of
+depthwise convolutions. Without arguments all parts run: `fusions`, `layers`, `decoding`, `products` and `depthwise`.
 """
 
 from __future__ import annotations

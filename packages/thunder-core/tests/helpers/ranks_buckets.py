@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 import thunder
 from thunder.core.symbol import OpTags
-from thunder.frontend import rank_agreement
+from thunder.frontend import compiler, rank_agreement
 
 
 def hand_written(model: torch.nn.Module, **options: Any) -> Any:
@@ -157,10 +157,19 @@ def differences(rank: int) -> dict[str, Any]:
     rank_agreement.timeout_of_group = lambda: 1.0  # type: ignore[assignment]
     x, found = torch.ones(3) * (rank + 1), {}
     groups = groups_of_one_second(2)
-    store = distributed_c10d._get_default_store()
+    store, follow = distributed_c10d._get_default_store(), rank_agreement.follow_eager_ranks
+
+    def follow_and_tell(function: Any, members: Any) -> Any:
+        reason = follow(function, members)
+        store.set(f"has a program/{function.title}", "")  # from now on it does not follow a rank in this call
+        return reason
+
+    compiler.follow_eager_ranks = follow_and_tell  # type: ignore[assignment]
     for fn, group, second in zip((needs_it_on_one, eager_second, eager_first), [*groups, dist.group.WORLD], (1, 1, 0)):
         jitted = thunder.jit(fn, bucketing="exact", check_ranks=False)
-        if rank == second and fn is not needs_it_on_one:
+        if rank == second and fn is eager_second:
+            store.wait([f"has a program/thunder.jit({fn.__name__})"])
+        elif rank == second and fn is eager_first:
             store.wait([f"{rank_agreement.Function(f'thunder.jit({fn.__name__})', '0.0').key}/merges"])
         found[fn.__name__] = error_of(lambda: found.update(sum=jitted(x, group).tolist()))
     return found

@@ -219,6 +219,24 @@ def test_results_of_a_program_share_no_memory(start: str) -> None:
                 assert y.untyped_storage().nbytes() == 4 * y.numel()
         names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
         assert names.count(start) == 1
+        assert names.count("clone") == 3  # each result is copied once
+
+
+def test_shards_are_cast_before_the_bucket_that_gathers_them() -> None:
+    """To cast all of them before the first bucket would need the memory of all."""
+
+    def program(x: Any, *shards: Any) -> Any:
+        for shard in shards:
+            whole = prims.wait(prims.all_gather(prims.convert_element_type(shard, F64), PAIR))
+            x = prims.matmul(x, prims.convert_element_type(whole, F32))
+        return x
+
+    inputs = [float_tensor("x", 4, 4), *[float_tensor(f"s{i}", 2, 4) for i in range(4)]]
+    out = verify(bucketed(record(program, inputs, unpack=True), predicted, limit=256))
+    names = [op.sym.name for op in out.bound_symbols]
+    first, second = [i for i, name in enumerate(names) if name == "all_gather"]
+    assert names[:first].count("convert_element_type") == 2
+    assert "matmul" in names[first:second]
 
 
 def test_the_options_are_checked() -> None:

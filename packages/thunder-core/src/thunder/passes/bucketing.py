@@ -312,7 +312,7 @@ class _Merging:
                 if first not in self._waited:
                     self._waited[first] = prims.wait(self._flat[first])
                 part = _part(bucket, self._waited[first], name)
-                if op.out_names[0] in self._returned:
+                if op.out_names[0] in self._returned and last.sym.name != "all_gather":  # whose parts are copies
                     part = clone(part)  # results do not share memory
                 made[:] = [new.substitute({part.name: op.output}) for new in made]
             elif op is last:

@@ -140,18 +140,17 @@ class DistributedReport:
 
     def table(self) -> str:
         """Return a table of the collectives."""
+        merges = any(x.merged > 1 for x in self.lines)
+        more = [f"{x.merged}, copies {in_bytes(x.copied)}" if x.merged > 1 else "" for x in self.lines]
         rows = [
             (
-                f"{x.program} {x.number}", x.kind, f"{x.group.size}", in_bytes(x.bytes), _with_range(x),
-                in_time(x.exposed) if x.exposed else "-", ", ".join(x.hidden_by) or "nothing",
+                f"{x.program} {x.number}", x.kind, f"{x.group.size}", in_bytes(x.bytes), *[merged][:merges],
+                _with_range(x), in_time(x.exposed) if x.exposed else "-", ", ".join(x.hidden_by) or "nothing",
                 "" if x.source is None else f"{Path(x.source.filename).name}:{x.source.line}",
             )
-            for x in self.lines
+            for x, merged in zip(self.lines, more)
         ]  # fmt: skip
-        header: tuple[str, ...] = ("line", "collective", "ranks", "bytes", "time", "exposed", "hidden by", "where")
-        if any(x.merged > 1 for x in self.lines):
-            merged = [f"{x.merged}, copies {in_bytes(x.copied)}" if x.merged > 1 else "" for x in self.lines]
-            header, rows = (*header[:4], "merged", *header[4:]), [(*r[:4], m, *r[4:]) for r, m in zip(rows, merged)]
+        header = "line", "collective", "ranks", "bytes", *["merged"][:merges], "time", "exposed", "hidden by", "where"
         return format_table(header, rows)
 
     def chrome_trace(self, path: str | Path) -> None:

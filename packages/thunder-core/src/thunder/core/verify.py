@@ -37,6 +37,10 @@ def verify(trace: Trace) -> Trace:
             raise TraceVerificationError(f"{trace.name} has two inputs called {p.name}")
         defined[p.name] = p
     in_flight: set[str] = set()
+    scratch = Trace("verification")  # in which meta functions run
+    # The counters are copied too: with them, one step finds an unused name.
+    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)
+    scratch.info.update(trace.info)
     for i, bsym in enumerate(trace.bound_symbols):
         _verify_reads(trace, i, bsym, defined, deleted)
         _verify_waits(trace, i, bsym, in_flight)
@@ -47,8 +51,8 @@ def verify(trace: Trace) -> Trace:
             _verify_output(trace, i, bsym, defined)
         for p in bsym.flat_outs:
             defined.setdefault(p.name, p)
-        _verify_decomposition(trace, i, bsym)
-        _verify_metadata(trace, i, bsym)
+        _verify_decomposition(trace, i, bsym, scratch)
+        _verify_metadata(trace, i, bsym, scratch)
     if not trace.bound_symbols or not trace.bound_symbols[-1].sym.is_return:
         raise TraceVerificationError(f"{trace.name} does not end with a return")
     for i, bsym in enumerate(trace.bound_symbols[:-1]):
@@ -109,7 +113,7 @@ def same_type(a: Proxy, b: Proxy) -> bool:
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
 
 
-def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
+def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol, scratch: Trace) -> None:
     if not bsym.subsymbols:
         return
     inside = {p.name: p for p in bsym.flat_args}
@@ -124,8 +128,8 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
                 raise _fault(trace, i, f"in the decomposition of {bsym.sym.name}, {_clash(known, p)}: {sub}")
         for p in sub.flat_outs:
             inside.setdefault(p.name, p)
-        _verify_decomposition(trace, i, sub)
-        _verify_metadata(trace, i, sub)
+        _verify_decomposition(trace, i, sub, scratch)
+        _verify_metadata(trace, i, sub, scratch)
     for p in bsym.flat_outs:
         known = inside.get(p.name)
         if known is None:
@@ -134,14 +138,10 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
             raise _fault(trace, i, f"the decomposition of {bsym.sym.name} has another result: {_clash(known, p)}")
 
 
-def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
+def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol, scratch: Trace) -> None:
     sym = bsym.sym
     if not sym.is_prim or sym.is_fusion or sym.executor is not None or sym.printer is not None or not bsym.out_names:
         return
-    scratch = Trace("verification")
-    # The counters are copied too: with them, one step finds an unused name.
-    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)
-    scratch.info.update(trace.info)
     try:
         with tracectx(scratch), set_langctx("torch"):
             expected: Any = sym.meta(*bsym.args, **bsym.kwargs)

@@ -203,12 +203,13 @@ def jit(
       `THUNDER_CHECK_RANKS=1` decides.
     - `bucketing`: whether collectives of torch.distributed that the program runs one by one are merged: "never",
       "exact" (where the results keep all bits) or "any".
-    - `bucket_bytes`: the largest size of merged collectives.
+    - `bucket_bytes`: the largest size of merged collectives. They are smaller where the predicted peak of memory would
+      grow by more than `overlap_memory`.
     - `kept_parameters`: the bytes of gathered parameters (`fully_shard`) that the program keeps from forward to
       backward, although torch would reshard and gather them again. Units whose forward is last come first. "auto" means
       the size of the largest unit.
-    - `overlap_memory`: the bytes that collectives in flight may add to the predicted peak of memory. None means the
-      size of the largest collective.
+    - `overlap_memory`: the bytes that merged collectives, and then collectives in flight, may add to the predicted peak
+      of memory. None means the size of the largest collective, and at least 32 MiB.
     - `fullgraph`, `dynamic`: names of `torch.compile`. `fullgraph=True` is `sharp_edges="error"`; `dynamic=True` is
       `cache="symbolic values"`, and `dynamic=False` or None the default.
     - Executors declare further options.

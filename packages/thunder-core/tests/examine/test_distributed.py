@@ -131,6 +131,19 @@ def test_lines_of_a_profile_have_their_measured_times() -> None:
     assert profile.communication is None
 
 
+def test_merged_collectives_are_shown_with_the_bytes_that_they_copy() -> None:
+    def step(*tensors: torch.Tensor) -> torch.Tensor:
+        alone, *results = [functional.all_reduce(x * 2, "sum", dist.group.WORLD) for x in tensors]
+        return sum(results) * alone.sum()
+
+    tensors = torch.ones(3, dtype=torch.float64), *[torch.ones(n) for n in (300, 1, 300)]
+    with thunder.examine.fake_ranks(2):
+        found = thunder.examine.distributed(thunder.jit(step, bucketing="exact"), *tensors, hardware=TIMED)
+    assert [(line.bytes, line.merged, line.copied) for line in found.lines] == [(24, 1, 0), (2404, 3, 2404)]
+    assert "merged" in found.table().splitlines()[0] and "3, copies 2404 bytes" in found.table()
+    assert found.lines[1].to_dict()["copied"] == 2404
+
+
 def test_the_streams_are_written_for_perfetto(tmp_path: Path) -> None:
     def program(x: Any, y: Any) -> Any:
         flying = prims.all_reduce(x, "sum", PAIR)

@@ -36,6 +36,14 @@ def test_results_are_equal_to_the_bit(found: list[dict[str, Any]], name: str) ->
         assert (report[name]["before"], report[name]["after"]) == CASES[name]
 
 
+def test_ranks_with_other_budgets_of_memory_merge_alike(found: list[dict[str, Any]]) -> None:
+    """Rank 1 alone would merge all eight, and takes the limit of rank 0, which compiles first."""
+    for report in found:
+        assert report["budgets"]["equal"]
+        assert report["budgets"]["after"] == ["all_reduce"] * 4
+        assert "have at most 2048 bytes" in report["budgets"]["explained"]
+
+
 def test_ranks_that_merge_otherwise_are_an_error(found: list[dict[str, Any]]) -> None:
     """Rank 0 merges two collectives, and rank 1 cannot."""
     expected = "RankMismatchError: thunder.jit(needs_it_on_one) merges collectives in Group("

@@ -2,7 +2,8 @@
 """The program that each rank of the tests of merged collectives runs.
 
 The report contains for each case: whether all results are equal to those of eager mode to the bit, the collectives of
-the program as written and of the program with buckets, and the errors of ranks that merge otherwise.
+the program as written and of the program with buckets, those of ranks with other budgets of memory, and the errors of
+ranks that merge otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 import thunder
 from thunder.core.symbol import OpTags
-from thunder.frontend import rank_agreement
+from thunder.frontend import compiler, rank_agreement
 
 
 def hand_written(model: torch.nn.Module, **options: Any) -> Any:
@@ -127,7 +128,28 @@ def run(rank: int, size: int) -> Any:
         found[name] = {
             "equal": equal, "before": starts_of(before), "after": starts_of(after), "reason": after._stats.partly_eager
         }  # fmt: skip
-    return {**found, **differences(rank)}
+    return {**found, "budgets": budgets(rank), **differences(rank)}
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    """Reduce eight tensors of a kilobyte, of which four are alive at the same time."""
+    total = x
+    for i in range(1, 9):
+        total = total + functional.all_reduce(torch.sin(x * i), "sum", dist.group.WORLD)
+    return total
+
+
+def budgets(rank: int) -> dict[str, Any]:
+    """The rank with less memory compiles first, so that the other one takes its limit."""
+    x = torch.linspace(rank, 1, 256)
+    memory = (4 << 10, 1 << 30)[rank]
+    jitted = thunder.jit(summed, bucketing="exact", overlap_memory=memory, check_ranks=False)
+    if rank == 1:
+        distributed_c10d._get_default_store().wait(
+            [f"{rank_agreement.Function('thunder.jit(summed)', '0.0').key}/merges"]
+        )
+    equal = torch.equal(jitted(x), summed(x))
+    return {"equal": equal, "after": starts_of(jitted), "explained": str(thunder.explain(jitted))}
 
 
 def differences(rank: int) -> dict[str, Any]:
@@ -135,10 +157,19 @@ def differences(rank: int) -> dict[str, Any]:
     rank_agreement.timeout_of_group = lambda: 1.0  # type: ignore[assignment]
     x, found = torch.ones(3) * (rank + 1), {}
     groups = groups_of_one_second(2)
-    store = distributed_c10d._get_default_store()
+    store, follow = distributed_c10d._get_default_store(), rank_agreement.follow_eager_ranks
+
+    def follow_and_tell(function: Any, members: Any) -> Any:
+        reason = follow(function, members)
+        store.set(f"has a program/{function.title}", "")  # from now on it does not follow a rank in this call
+        return reason
+
+    compiler.follow_eager_ranks = follow_and_tell  # type: ignore[assignment]
     for fn, group, second in zip((needs_it_on_one, eager_second, eager_first), [*groups, dist.group.WORLD], (1, 1, 0)):
         jitted = thunder.jit(fn, bucketing="exact", check_ranks=False)
-        if rank == second and fn is not needs_it_on_one:
+        if rank == second and fn is eager_second:
+            store.wait([f"has a program/thunder.jit({fn.__name__})"])
+        elif rank == second and fn is eager_first:
             store.wait([f"{rank_agreement.Function(f'thunder.jit({fn.__name__})', '0.0').key}/merges"])
         found[fn.__name__] = error_of(lambda: found.update(sum=jitted(x, group).tolist()))
     return found

@@ -193,7 +193,9 @@ def checkpoints(folder: str) -> dict[str, bool]:
 
 def all_cases(rank: int, size: int) -> dict[str, Any]:
     wanted, found = sys.argv[3:], {}
-    for name in wanted or CASES:
+    if "all" in wanted:
+        wanted = [*CASES, "checkpoints", *[name for name in wanted if name != "all"]]
+    for name in wanted:
         if name == "checkpoints":
             continue
         training = Training(name, thunder.jit)
@@ -203,7 +205,7 @@ def all_cases(rank: int, size: int) -> dict[str, Any]:
             "equal": [_equal(one, two) for one, two in zip(eager, states)], "misses": stats.cache_misses,
             "reason": stats.partly_eager, "collectives": _collectives(training.jitted),
         }  # fmt: skip
-    if not wanted or "checkpoints" in wanted:
+    if "checkpoints" in wanted:
         folder = [tempfile.mkdtemp() if rank == 0 else None]
         dist.broadcast_object_list(folder)
         found["checkpoints"] = checkpoints(str(folder[0]))

@@ -14,19 +14,24 @@ from recording import float_tensor, record
 
 import thunder
 from thunder.core import devices, dtypes, prims
-from thunder.core.groups import UNITS, Group
+from thunder.core.groups import BUCKETS, UNITS, Group
 from thunder.core.proxies import TensorProxy
 from thunder.core.trace import Trace
 from thunder.core.verify import verify
-from thunder.passes.bucketing import Bucket, bucketed
+from thunder.execution.memory_estimate import predicted_peaks
+from thunder.passes.bucketing import Bucket, bucketed, on_one_rank
 
 PAIR, FOUR = Group("1", (0, 1)), Group("2", range(4))
 MUCH = 1 << 20
 
 
+def predicted(trace: Trace) -> list[int]:
+    return predicted_peaks(claimed(trace))
+
+
 def merged(trace: Trace, **options: Any) -> list[str]:
     """Return the collectives with the shapes of their operands after the pass."""
-    out = verify(bucketed(trace, **{"limit": MUCH, **options}))
+    out = verify(bucketed(trace, predicted, **{"limit": MUCH, **options}))
     return [f"{op.sym.name} {list(op.args[0].shape)}" for op in out.bound_symbols if op.sym.name in STARTS]
 
 
@@ -44,7 +49,7 @@ def one_by_one(group: Group, *dtypes_: Any, op: str = "sum") -> Trace:
 @settings(max_examples=80, deadline=None)
 def test_results_keep_their_bits(trace: Trace, limit: int) -> None:
     expected = results(claimed(trace))
-    found = results(claimed(verify(bucketed(trace, limit, reassociate=True))))
+    found = results(claimed(verify(bucketed(trace, predicted, limit=limit, reassociate=True))))
     assert all(torch.equal(x, y) and x.shape == y.shape for x, y in zip(found, expected))
 
 
@@ -66,6 +71,53 @@ F32, F64, I64 = dtypes.float32, dtypes.float64, dtypes.int64
 )
 def test_what_is_merged(trace: Trace, options: dict[str, Any], expected: list[str]) -> None:
     assert merged(trace, **options) == expected
+
+
+@given(programs(), st.sampled_from([0, 36, 100, 200, 400]))
+@settings(max_examples=60, deadline=None)
+def test_the_predicted_peak_stays_within_the_budget(trace: Trace, allowance: int) -> None:
+    found = verify(bucketed(trace, predicted, allowance, limit=MUCH, reassociate=True))
+    assert max(predicted(found)) <= max(predicted(trace)) + allowance
+    assert all(map(torch.equal, results(claimed(found)), results(claimed(trace))))
+
+
+def freed_one_by_one(count: int, n: int = 256) -> Trace:
+    """Compute, reduce and sum up tensors of a kilobyte, of which four are alive at the same time."""
+
+    def program(x: Any) -> Any:
+        total = x
+        for _ in range(count):
+            total = prims.add(total, prims.wait(prims.all_reduce(prims.sin(x), "sum", PAIR)))
+        return total
+
+    return record(program, [float_tensor("x", n)], unpack=True)
+
+
+@pytest.mark.parametrize(
+    ("allowance", "sizes"), [(None, [8]), (20 << 10, [8]), (10 << 10, [4, 4]), (4 << 10, [2] * 4), (0, [1] * 8)]
+)
+def test_buckets_that_raise_the_predicted_peak_too_much_are_smaller(allowance: int | None, sizes: list[int]) -> None:
+    trace = freed_one_by_one(8)
+    found = verify(bucketed(trace, predicted, allowance, limit=MUCH))
+    assert [op.args[0].shape[0] // 256 for op in found.bound_symbols if op.sym.name == "all_reduce"] == sizes
+    report = found.info[BUCKETS]
+    assert [count for count, _ in report.merged.values()] == [n for n in sizes if n > 1]
+    assert all(copied == n << 10 for n, copied in report.merged.values())
+    assert (len(sizes) > 1) == any("overlap_memory" in line for line in report.report())
+
+
+def test_all_groups_get_the_limits_on_which_their_ranks_agree() -> None:
+    trace = freed_one_by_one(8)
+    asked = []
+
+    def agree(trace: Trace, limit: int, plan: Any) -> list[Bucket]:
+        asked.append(limit)
+        return on_one_rank(trace, 2 << 10, plan)  # that of another rank
+
+    found = bucketed(trace, predicted, 20 << 10, limit=MUCH, agree=agree)
+    assert asked == [MUCH]
+    assert [op.args[0].shape[0] // 256 for op in found.bound_symbols if op.sym.name == "all_reduce"] == [2] * 4
+    assert "at most 2048 bytes" in found.info[BUCKETS].report()[1]
 
 
 def test_collectives_that_need_each_other_are_not_merged() -> None:
@@ -92,7 +144,7 @@ def test_different_reductions_groups_and_roots_are_not_merged() -> None:
         return tuple([prims.wait(each) for each in flying])
 
     trace = record(program, [float_tensor("x", 2)], unpack=True)
-    assert bucketed(trace, MUCH) is trace
+    assert bucketed(trace, predicted, limit=MUCH) is trace
 
 
 def test_units_are_not_mixed() -> None:
@@ -109,18 +161,18 @@ def test_a_barrier_ends_all_buckets() -> None:
         return first, prims.wait(prims.all_reduce(y, "sum", PAIR))
 
     trace = record(program, [float_tensor("x", 2), float_tensor("y", 3)], unpack=True)
-    assert bucketed(trace, MUCH) is trace
+    assert bucketed(trace, predicted, limit=MUCH) is trace
 
 
 def test_ranks_that_do_not_agree_merge_nothing() -> None:
     seen: list[Bucket] = []
 
-    def refuse(trace: Trace, buckets: Any) -> bool:
-        seen.extend(buckets)
-        return False
+    def refuse(trace: Trace, limit: int, plan: Any) -> list[Bucket]:
+        seen.extend(plan({PAIR: limit}))
+        return []
 
     trace = one_by_one(PAIR, F32, F32)
-    assert bucketed(trace, MUCH, agree=refuse) is trace
+    assert bucketed(trace, predicted, limit=MUCH, agree=refuse) is trace
     assert [bucket.describe() for bucket in seen] == ["all_reduce of [[2, 1], [2, 2]] float32"]
 
 
@@ -167,6 +219,24 @@ def test_results_of_a_program_share_no_memory(start: str) -> None:
                 assert y.untyped_storage().nbytes() == 4 * y.numel()
         names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
         assert names.count(start) == 1
+        assert names.count("clone") == 3  # each result is copied once
+
+
+def test_shards_are_cast_before_the_bucket_that_gathers_them() -> None:
+    """To cast all of them before the first bucket would need the memory of all."""
+
+    def program(x: Any, *shards: Any) -> Any:
+        for shard in shards:
+            whole = prims.wait(prims.all_gather(prims.convert_element_type(shard, F64), PAIR))
+            x = prims.matmul(x, prims.convert_element_type(whole, F32))
+        return x
+
+    inputs = [float_tensor("x", 4, 4), *[float_tensor(f"s{i}", 2, 4) for i in range(4)]]
+    out = verify(bucketed(record(program, inputs, unpack=True), predicted, limit=256))
+    names = [op.sym.name for op in out.bound_symbols]
+    first, second = [i for i, name in enumerate(names) if name == "all_gather"]
+    assert names[:first].count("convert_element_type") == 2
+    assert "matmul" in names[first:second]
 
 
 def test_the_options_are_checked() -> None:

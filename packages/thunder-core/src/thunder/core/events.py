@@ -31,7 +31,7 @@ from typing import Any, Literal, get_args
 
 from thunder.core.state import SourceLine
 
-__all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "listeners", "recent_events"]
+__all__ = ["KINDS", "Event", "EventLog", "Kind", "current_log", "discarding", "listeners", "recent_events"]
 
 Kind = Literal[
     "compile", "guard", "decision", "fallback", "graph", "kernel", "cache", "saved", "collective", "replicated",
@@ -120,6 +120,14 @@ class EventLog:
             _current.log = before
 
 
+class _Discarding(EventLog):
+    """Drops the events of what is compiled only to predict something."""
+
+    def add(self, kind: Kind, reason: str, **fields: Any) -> Event:
+        return Event(kind, self.program, reason, **fields)
+
+
+discarding = _Discarding("thunder")
 _without_program = EventLog("thunder")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["KEPT", "ONE_RANK", "UNITS", "UNIT_NAMES", "Group"]
+__all__ = ["BUCKETS", "KEPT", "ONE_RANK", "UNITS", "UNIT_NAMES", "Group"]
 
 #: The key in `Trace.info` of a dict from the name of a collective's result to the unit to which the collective belongs,
 #: e.g. a bucket of DistributedDataParallel. Only collectives of the same unit are merged (`passes/bucketing.py`).
@@ -17,6 +17,9 @@ UNIT_NAMES = "unit_names"
 
 #: The key in `Trace.info` of the gathered parameters that backward keeps (`passes/kept_parameters.py`).
 KEPT = "kept_parameters"
+
+#: The key in `Trace.info` of the report on merged collectives (`passes/bucketing.py`).
+BUCKETS = "buckets"
 
 
 class Group:

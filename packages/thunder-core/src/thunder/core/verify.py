@@ -37,18 +37,23 @@ def verify(trace: Trace) -> Trace:
             raise TraceVerificationError(f"{trace.name} has two inputs called {p.name}")
         defined[p.name] = p
     in_flight: set[str] = set()
+    scratch = Trace("verification")  # in which meta functions run
+    # The counters are copied too: with them, one step finds an unused name.
+    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)
+    scratch.info.update(trace.info)
     for i, bsym in enumerate(trace.bound_symbols):
-        _verify_reads(trace, i, bsym, defined, deleted)
+        args, outs = bsym.flat_args, bsym.flat_outs
+        _verify_reads(trace, i, args, defined, deleted)
         _verify_waits(trace, i, bsym, in_flight)
         if _is_del(bsym):
             deleted.update(bsym.arg_names)
             continue
         if OpTags.UNPACK_OP not in bsym.sym.tags:
             _verify_output(trace, i, bsym, defined)
-        for p in bsym.flat_outs:
+        for p in outs:
             defined.setdefault(p.name, p)
-        _verify_decomposition(trace, i, bsym)
-        _verify_metadata(trace, i, bsym)
+        _verify_decomposition(trace, i, bsym, args, outs, scratch)
+        _verify_metadata(trace, i, bsym, outs, scratch)
     if not trace.bound_symbols or not trace.bound_symbols[-1].sym.is_return:
         raise TraceVerificationError(f"{trace.name} does not end with a return")
     for i, bsym in enumerate(trace.bound_symbols[:-1]):
@@ -71,8 +76,8 @@ def _fault(trace: Trace, index: int, message: str) -> TraceVerificationError:
     )
 
 
-def _verify_reads(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, Proxy], deleted: set[str]) -> None:
-    for p in bsym.flat_args:
+def _verify_reads(trace: Trace, i: int, args: list[Proxy], defined: dict[str, Proxy], deleted: set[str]) -> None:
+    for p in args:
         if p.name in deleted:
             raise _fault(trace, i, f"{p.name} is used after it was deleted")
         known = defined.get(p.name)
@@ -104,17 +109,22 @@ def _verify_output(trace: Trace, i: int, bsym: BoundSymbol, defined: dict[str, P
 
 def same_type(a: Proxy, b: Proxy) -> bool:
     """Check whether two tensors have the same shape, dtype and device, or neither of the two values is a tensor."""
+    if a is b:
+        return True
     if isinstance(a, TensorProxy) and isinstance(b, TensorProxy):
         return same_shape(a.shape, b.shape) and a.dtype is b.dtype and a.device is b.device
     return isinstance(a, TensorProxy) == isinstance(b, TensorProxy)
 
 
-def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
+def _verify_decomposition(
+    trace: Trace, i: int, bsym: BoundSymbol, args: list[Proxy], outs: list[Proxy], scratch: Trace
+) -> None:
     if not bsym.subsymbols:
         return
-    inside = {p.name: p for p in bsym.flat_args}
+    inside = {p.name: p for p in args}
     for sub in bsym.subsymbols:
-        for p in sub.flat_args:
+        args_of_sub, outs_of_sub = sub.flat_args, sub.flat_outs
+        for p in args_of_sub:
             known = inside.get(p.name)
             if known is None and isinstance(p, NumberProxy) and p.symbol is not None:
                 continue  # symbolic sizes are available if the tensor is available
@@ -122,11 +132,11 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
                 raise _fault(trace, i, f"the decomposition of {bsym.sym.name} uses the undefined {p.name}: {sub}")
             if not same_type(known, p):
                 raise _fault(trace, i, f"in the decomposition of {bsym.sym.name}, {_clash(known, p)}: {sub}")
-        for p in sub.flat_outs:
+        for p in outs_of_sub:
             inside.setdefault(p.name, p)
-        _verify_decomposition(trace, i, sub)
-        _verify_metadata(trace, i, sub)
-    for p in bsym.flat_outs:
+        _verify_decomposition(trace, i, sub, args_of_sub, outs_of_sub, scratch)
+        _verify_metadata(trace, i, sub, outs_of_sub, scratch)
+    for p in outs:
         known = inside.get(p.name)
         if known is None:
             raise _fault(trace, i, f"the decomposition of {bsym.sym.name} does not compute {p.name}")
@@ -134,20 +144,16 @@ def _verify_decomposition(trace: Trace, i: int, bsym: BoundSymbol) -> None:
             raise _fault(trace, i, f"the decomposition of {bsym.sym.name} has another result: {_clash(known, p)}")
 
 
-def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol) -> None:
+def _verify_metadata(trace: Trace, i: int, bsym: BoundSymbol, outs: list[Proxy], scratch: Trace) -> None:
     sym = bsym.sym
     if not sym.is_prim or sym.is_fusion or sym.executor is not None or sym.printer is not None or not bsym.out_names:
         return
-    scratch = Trace("verification")
-    # The counters are copied too: with them, one step finds an unused name.
-    scratch.names, scratch._counters = set(trace.names), dict(trace._counters)
-    scratch.info.update(trace.info)
     try:
         with tracectx(scratch), set_langctx("torch"):
             expected: Any = sym.meta(*bsym.args, **bsym.kwargs)
     except Exception as error:
         raise _fault(trace, i, f"{sym.name} does not accept these arguments: {error}") from error
-    _compare(trace, i, bsym, proxies_in(expected), bsym.flat_outs)
+    _compare(trace, i, bsym, proxies_in(expected), outs)
 
 
 def _compare(trace: Trace, i: int, bsym: BoundSymbol, expected: Sequence[Proxy], found: Sequence[Proxy]) -> None:

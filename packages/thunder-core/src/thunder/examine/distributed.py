@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from thunder.core.errors import ThunderError
-from thunder.core.groups import Group
+from thunder.core.groups import BUCKETS, Group
 from thunder.core.nbytes import in_bytes
 from thunder.core.state import SourceLine
 from thunder.core.symbol import BoundSymbol
@@ -59,6 +59,9 @@ class CommunicationLine:
         self.group, self.bytes, self.estimate = group, size, estimate
         self.source: SourceLine | None = source_of(line.op)
         self.begin, self.end = begin, end
+        self.result = line.op.out_names[0]
+        #: The number of collectives that were merged into it, and the bytes that this copies (`passes/bucketing.py`).
+        self.merged, self.copied = 1, 0
         self.exposed = 0.0
         self.hidden_by: list[str] = []  # the operations that run meanwhile, those that take the longest first
 
@@ -69,7 +72,19 @@ class CommunicationLine:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the line as JSON types."""
-        names = ("program", "number", "text", "kind", "bytes", "begin", "end", "exposed", "hidden_by")
+        names = (
+            "program",
+            "number",
+            "text",
+            "kind",
+            "bytes",
+            "begin",
+            "end",
+            "exposed",
+            "hidden_by",
+            "merged",
+            "copied",
+        )
         found = {name: getattr(self, name) for name in names}
         more = {"ranks": self.group.size, "group": self.group.description, "estimate": self.estimate._asdict()}
         return {**found, **more, "where": where_of(self.source)}
@@ -125,15 +140,18 @@ class DistributedReport:
 
     def table(self) -> str:
         """Return a table of the collectives."""
+        merges = any(x.merged > 1 for x in self.lines)
+        more = [f"{x.merged}, copies {in_bytes(x.copied)}" if x.merged > 1 else "" for x in self.lines]
         rows = [
             (
-                f"{x.program} {x.number}", x.kind, f"{x.group.size}", in_bytes(x.bytes), _with_range(x),
-                in_time(x.exposed) if x.exposed else "-", ", ".join(x.hidden_by) or "nothing",
+                f"{x.program} {x.number}", x.kind, f"{x.group.size}", in_bytes(x.bytes), *[merged][:merges],
+                _with_range(x), in_time(x.exposed) if x.exposed else "-", ", ".join(x.hidden_by) or "nothing",
                 "" if x.source is None else f"{Path(x.source.filename).name}:{x.source.line}",
             )
-            for x in self.lines
+            for x, merged in zip(self.lines, more)
         ]  # fmt: skip
-        return format_table(("line", "collective", "ranks", "bytes", "time", "exposed", "hidden by", "where"), rows)
+        header = "line", "collective", "ranks", "bytes", *["merged"][:merges], "time", "exposed", "hidden by", "where"
+        return format_table(header, rows)
 
     def chrome_trace(self, path: str | Path) -> None:
         """Write the simulated streams as JSON for Perfetto (ui.perfetto.dev) or chrome://tracing."""
@@ -194,7 +212,11 @@ def simulate_programs(
     """Replay programs one after another."""
     lines = [line for name, trace in programs for line in lines_of(name, trace)]
     low, high = (_Replay(lines, hardware, times, which).end for which in ("low", "high"))
-    return DistributedReport(_Replay(lines, hardware, times, "seconds"), low, high, peak, hardware)
+    replay = _Replay(lines, hardware, times, "seconds")
+    merged = {name: trace.info[BUCKETS].merged for name, trace in programs if BUCKETS in trace.info}
+    for line in replay.lines:
+        line.merged, line.copied = merged.get(line.program, {}).get(line.result, (1, 0))
+    return DistributedReport(replay, low, high, peak, hardware)
 
 
 def line_key(op: BoundSymbol) -> tuple[Any, ...]:

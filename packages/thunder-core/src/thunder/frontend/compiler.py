@@ -330,7 +330,7 @@ class Compiler:
             raise
         return captured, specialization
 
-    def _merge_collectives(self) -> Callable[[Trace], Trace] | None:
+    def _merge_collectives(self) -> Callable[..., Trace] | None:
         """Return the pass that merges collectives, if the user asks for it."""
         options = self._options
         if options.bucketing == "never":

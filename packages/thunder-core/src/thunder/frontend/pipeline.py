@@ -15,6 +15,7 @@ from thunder.capture.guards.evaluation import draws
 from thunder.capture.trace_into import trace_into
 from thunder.core import prims
 from thunder.core.errors import ThunderError
+from thunder.core.events import discarding
 from thunder.core.profiling import profiler_started, profiler_stopped
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import BoundSymbol
@@ -73,7 +74,7 @@ class Passes:
         compilation: Compilation,
         transforms: Sequence[Transform],
         remat: str = "auto",
-        merge_collectives: Callable[[Trace], Trace] | None = None,
+        merge_collectives: Callable[..., Trace] | None = None,
         overlap_memory: int | None = None,
     ):
         self.executors = executors
@@ -105,6 +106,11 @@ class Passes:
             self.run(traces, phase)
         return traces
 
+    def _peaks_once_claimed(self, trace: Trace) -> list[int]:
+        """Predict the peak of live bytes at each operation of a program as executors run it."""
+        with discarding.active():
+            return predicted_peaks(transform_for_execution(trace, self.executors)[-1])
+
     @collection_paused()
     def to_execution(self, trace: Trace) -> list[Trace]:
         """Claim and optimize a program for execution, and return all traces. The last one runs."""
@@ -119,7 +125,7 @@ class Passes:
         with compiling(self.compilation):  # entered here because backward programs are compiled lazily
             self.run(traces, "before_execution")
             if self.merge_collectives is not None:
-                merged = self.merge_collectives(traces[-1])
+                merged = self.merge_collectives(traces[-1], self._peaks_once_claimed, self.overlap_memory)
                 if merged is not traces[-1]:
                     traces.append(verify_if_asked(merged))
             traces.extend(verify_if_asked(claimed) for claimed in transform_for_execution(traces[-1], self.executors))
@@ -156,15 +162,15 @@ def compile_trace(
     compilation: Compilation | None = None,
     remat: str = "auto",
     kept_parameters: int | str = 0,
-    merge_collectives: Callable[[Trace], Trace] | None = None,
+    merge_collectives: Callable[..., Trace] | None = None,
     overlap_memory: int | None = None,
 ) -> Specialization:
     """Compile a captured trace.
 
     `remat` selects what backward recomputes (`passes/remat.py`), and `kept_parameters` are the bytes of gathered
     parameters that it keeps (`passes/kept_parameters.py`). `merge_collectives` is the pass that does so
-    (`passes/bucketing.py`), and `overlap_memory` the bytes that collectives in flight may add to the peak
-    (`passes/overlap.py`).
+    (`passes/bucketing.py`), and `overlap_memory` the bytes that merged collectives, and then collectives in flight
+    (`passes/overlap.py`), may add to the peak.
     """
     keep_parameters(captured.computation, kept_parameters)
     passes = Passes(executors, compilation or Compilation(), transforms, remat, merge_collectives, overlap_memory)

@@ -6,9 +6,11 @@ Calls of cached programs do not ask the store.
 
 **Options** that decide in which order collectives run must be equal.
 
-**Merged collectives** (`passes/bucketing.py`). Each rank decides from its own trace. The first rank posts its decision,
-and the others compare theirs: a difference is an error, before a program runs in which collectives would not pair. No
-rank waits for another one, so a rank may compile alone. If a rank has run the function eagerly before, no rank merges.
+**Merged collectives** (`passes/bucketing.py`). The most bytes of a bucket depend on the predicted memory, which may
+differ between ranks: those of the first rank that posts them hold for all ranks of a group. Each rank then merges in
+its own trace. The first rank posts its buckets, and the others compare theirs: a difference is an error, before a
+program runs in which collectives would not pair. No rank waits for another one, so a rank may compile alone. If a rank
+has run the function eagerly before, no rank merges.
 
 **Eager calls.** A program with `fully_shard`, DTensors or merged collectives runs others than eager mode, or in another
 order, so that each call has to run as such a program on all ranks, or on none. A rank posts the number of its eager
@@ -23,15 +25,16 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from thunder.capture.base.fallback import CompiledLater, ModuleFallback, RunsEagerly
 from thunder.core.errors import RankMismatchError
+from thunder.core.groups import Group
 from thunder.core.symbol import BoundSymbol
 from thunder.core.trace import Trace
 from thunder.frontend.check_ranks import TIMEOUT, is_distributed, text_of_collective
-from thunder.passes.bucketing import Bucket, group_of
+from thunder.passes.bucketing import Bucket, Limits, group_of, on_one_rank
 from thunder.passes.overlap import is_start
 from thunder.torch.private import timeout_of_group
 
@@ -90,28 +93,40 @@ def agree_on_options(function: Function, captured: Trace, options: dict[str, Any
         )
 
 
-def agree_on_buckets(function: Function, trace: Trace, buckets: Sequence[Bucket]) -> bool:
-    """Check whether a function merges collectives. Raise an error if another rank merges them otherwise."""
+def agree_on_buckets(
+    function: Function, trace: Trace, limit: int, plan: Callable[[Limits], list[Bucket]]
+) -> list[Bucket]:
+    """Return the buckets of a function's collectives, or none. Raise an error if another rank merges otherwise.
+
+    limit: the most bytes of a bucket, which the ranks that compile first decide.
+    plan: returns the buckets for the limits of all groups.
+    """
     if not is_distributed():
-        return True
+        return on_one_rank(trace, limit, plan)
+    every: dict[Group, list[BoundSymbol]] = {}
+    for op in filter(is_start, trace.bound_symbols):
+        every.setdefault(group_of(op), []).append(op)
+    keys = {group: f"{group.name}/{_digest(starts)}" for group, starts in every.items()}
+    buckets = plan({group: _first(f"{function.key}/bucket_bytes/{key}", limit)[1] for group, key in keys.items()})
     members = sorted({r for bucket in buckets if len(bucket.starts) > 1 for r in bucket.group.ranks})
     if members and not _first(f"{function.key}/merges", members)[1]:
-        return False
-    every = [op for op in trace.bound_symbols if is_start(op)]
-    for group in dict.fromkeys(map(group_of, every)):
-        starts = [op for op in every if group_of(op) == group]
+        return []
+    for group, starts in every.items():
         merged = [bucket for bucket in buckets if bucket.group == group]
-        plan = [_numbers(bucket, starts) for bucket in merged]
-        rank, other = _first(f"{function.key}/buckets/{group.name}/{_digest(starts)}", plan)
-        if other != plan:
+        # If nothing is merged, collectives keep the order of the trace.
+        plan_of_group = (
+            [_numbers(bucket, starts) for bucket in merged] if members else [[i] for i in range(len(starts))]
+        )
+        rank, other = _first(f"{function.key}/buckets/{keys[group]}", plan_of_group)
+        if other != plan_of_group:
             described = [bucket.describe() for bucket in merged if len(bucket.starts) > 1]
             raise RankMismatchError(
                 f"{function.title} merges collectives in {group!r} otherwise than on rank {rank}: here {described} "
-                f"(numbers {plan}), there {other}. Results on which collectives depend differ between these programs: "
-                'pass thunder.jit(…, bucketing="never")'
+                f"(numbers {plan_of_group}), there {other}. Results on which collectives depend differ between these "
+                'programs: pass thunder.jit(…, bucketing="never")'
             )
     _post_program(function, members)
-    return True
+    return buckets
 
 
 def agree_on_eager_call(function: Function, reason: str | None, *, always: bool, may_merge: bool) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from thunder.core.events import Event
-from thunder.core.groups import KEPT
+from thunder.core.groups import BUCKETS, KEPT
 from thunder.core.state import registrations
 from thunder.frontend.paths import Path
 from thunder.runtime.autograd.program import AutogradProgram
@@ -100,12 +100,13 @@ class Specialization:
 
     @property
     def reports(self) -> list[str]:
-        """The kept parameters, and reports of operations that choose at run time how they execute (CUDA graphs)."""
+        """The kept parameters, the merged collectives, and how operations execute that choose it at run time."""
         kept = self.traces[0].info.get(KEPT) if self.traces else None
         programs = self.traces[-1:] if self.differentiable is None else self.differentiable.programs
         found = [(p.name, getattr(op.sym.fn, "report", None)) for p in programs for op in p.bound_symbols]
         lines = [f"{name}: {report}" for name, report in found if isinstance(report, str)]
-        return lines if kept is None else [*kept.report(), *lines]
+        merged = [f"{p.name}: {line}" for p in programs if BUCKETS in p.info for line in p.info[BUCKETS].report()]
+        return [*([] if kept is None else kept.report()), *merged, *lines]
 
     def call(self, accepted: Any) -> Any:
         """Run the program on its prologue's result: the inputs, and with an epilogue the targets of side effects."""

@@ -7,36 +7,53 @@ are in the order in which their operands are computed, so that the first bucket 
 Collectives that belong to a unit (`core.groups.UNITS`) are merged with those of their unit only, so that e.g. the
 buckets of DistributedDataParallel stay as they are.
 
+A bucket needs memory: the operands live until the last of them is computed, and are copied; the results live until the
+last of them is used. If the predicted peak of the program would grow by more than an allowance, which is that of
+overlap (`overlap.py`), the limit of all buckets is halved until it does not, or until nothing is merged.
+
 In which order a backend adds the values of more than two ranks depends on the place of an element in a bucket. Without
 `reassociate`, only collectives are merged whose results keep all bits.
 
-Contract: the buckets depend on the trace only. All ranks must merge alike: `agree` compares the plans.
+Contract: the buckets depend on the trace and on the limits of the groups only. All ranks must merge alike, although
+their predictions may differ: `agree` decides on the limits, and compares the plans.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
-from thunder.core.groups import UNITS, Group
+from thunder.core.groups import BUCKETS, UNITS, Group
 from thunder.core.langctx import set_langctx
-from thunder.core.nbytes import bytes_of
+from thunder.core.nbytes import bytes_of, in_bytes
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace, construct
-from thunder.passes.overlap import barrier_free, group_of, is_start, is_wait, start_early, wait_late
+from thunder.passes.overlap import (
+    allowance_of,
+    barrier_free,
+    group_of,
+    is_light,
+    is_start,
+    is_wait,
+    start_early,
+    wait_late,
+)
 from thunder.torch import cat, clone, reshape
 
-__all__ = ["Bucket", "bucketed", "group_of"]
+__all__ = ["Bucket", "Buckets", "Limits", "bucketed", "group_of", "on_one_rank"]
 
 _VIEWS = (OpTags.VIEW_OP, OpTags.SHAPE_OP)
 _MERGED = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
+
+#: The most bytes of a bucket of each group.
+Limits = Mapping[Group, int]
 
 
 class Bucket(NamedTuple):
@@ -49,62 +66,152 @@ class Bucket(NamedTuple):
         """The process group."""
         return group_of(self.starts[0])
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of the operands or of the results, of which there are more."""
+        return sum(map(_size, self.starts))
+
     def describe(self) -> str:
         """Return the text of the plan, which is equal on all ranks."""
         first = self.starts[0]
         return f"{first.sym.name} of {[list(op.args[0].shape) for op in self.starts]} {first.args[0].dtype}"
 
 
+class Buckets:
+    """What was merged, and why not more. `merged` has the count and the copied bytes by the name of each result."""
+
+    def __init__(self, wanted: int, limits: Limits) -> None:
+        self.merged: dict[str, tuple[int, int]] = {}
+        self._less = {group: limit for group, limit in limits.items() if limit < wanted}
+
+    def report(self) -> list[str]:
+        """Return lines for `thunder.explain`."""
+        found = []
+        if self.merged:
+            count, copied = map(sum, zip(*self.merged.values()))
+            found = [f"{count} collectives are merged into {len(self.merged)}, with copies of {in_bytes(copied)}"]
+        for group, limit in self._less.items():
+            most = f"buckets have at most {in_bytes(limit)}" if limit else "nothing is merged"
+            found.append(f"{most} in {group!r}: more raises the predicted peak of memory too much (overlap_memory)")
+        return found
+
+
+def on_one_rank(trace: Trace, limit: int, plan: Callable[[Limits], list[Bucket]]) -> list[Bucket]:
+    """Return the buckets of a program that no other rank has to merge alike."""
+    return plan({group_of(op): limit for op in trace.bound_symbols if is_start(op)})
+
+
 def bucketed(
     trace: Trace,
-    limit: int,
+    peaks: Callable[[Trace], Sequence[int]],
+    allowance: int | None = None,
     *,
+    limit: int,
     reassociate: bool = False,
-    agree: Callable[[Trace, Sequence[Bucket]], bool] = lambda trace, buckets: True,
+    agree: Callable[[Trace, int, Callable[[Limits], list[Bucket]]], list[Bucket]] = on_one_rank,
 ) -> Trace:
     """Return the trace with collectives merged into buckets of at most `limit` bytes, or the trace itself.
 
-    `agree(trace, buckets)` says whether all ranks run collectives in these buckets. It gets none if nothing is merged.
+    `peaks` and `allowance` are those of `overlapped`. `agree(trace, limit, plan)` returns the buckets of all ranks:
+    those of `plan(limits)` for the limits on which the ranks agree, or none.
     """
-    if sum(map(is_start, trace.bound_symbols)) < 2:
+    starts = [op for op in trace.bound_symbols if is_start(op)]
+    if len(starts) < 2:
         return trace
-    waits, units = _only_waits(trace), trace.info.get(UNITS, {})
-    may_merge = partial(_may_merge, reassociate=reassociate, waits=waits)
-    # In the order in which operands are computed: a loop over parameters reduces the gradients in the opposite order.
-    stretches = [start_early(wait_late(part), may_pass=may_merge) for part in barrier_free(trace.bound_symbols)]
-    found = [bucket for stretch in stretches for bucket in _buckets(stretch, limit, may_merge, units)]
+    program = _Program(trace, reassociate)
+    found = agree(trace, program.limit_within(limit, peaks, allowance_of(starts, allowance)), program.plan)
     merged = [bucket for bucket in found if len(bucket.starts) > 1]
-    if not agree(trace, found if merged else []) or not merged:
-        return trace
-    merging = _Merging(merged, _returned(trace))
-    with construct(trace, "Bucket Collectives") as out, tracectx(out), set_langctx("torch"):
-        for stretch in stretches:
-            lines = [line for op in stretch if (line := merging.replacement(op, out))]
-            out.bound_symbols += _start_late(lines)
-    return out
+    report = trace.info[BUCKETS] = Buckets(limit, program.limits)
+    return program.merge(merged, report) if merged else trace
 
 
-def _start_late(lines: Sequence[list[BoundSymbol]]) -> list[BoundSymbol]:
+class _Program:
+    """A program whose collectives can be merged."""
+
+    def __init__(self, trace: Trace, reassociate: bool):
+        self.limits: Limits = {}  # of the last plan
+        self._trace = trace
+        self._units = trace.info.get(UNITS, {})
+        self._may_merge = partial(_may_merge, reassociate=reassociate, waits=_only_waits(trace))
+        # In the order in which operands are computed: a loop over parameters reduces the gradients in opposite order.
+        stretches = barrier_free(trace.bound_symbols)
+        self._stretches = [start_early(wait_late(part), may_pass=self._may_merge) for part in stretches]
+
+    def plan(self, limits: Limits) -> list[Bucket]:
+        """Return all collectives in buckets, of which many contain a single one."""
+        self.limits = limits
+        return [
+            bucket for stretch in self._stretches for bucket in _buckets(stretch, limits, self._may_merge, self._units)
+        ]
+
+    def limit_within(self, limit: int, peaks: Callable[[Trace], Sequence[int]], allowance: int) -> int:
+        """Return the largest of `limit`, its half and so on whose buckets stay within the budget, or 0."""
+        starts = [op for op in self._trace.bound_symbols if is_start(op)]
+        # All operands and results live as long as possible, and are copied.
+        if sum(2 * bytes_of(p) for op in starts for p in (*op.flat_args, *op.flat_outs)) <= allowance:
+            return limit
+        before = -1
+        while merged := [x for x in self.plan({group_of(op): limit for op in starts}) if len(x.starts) > 1]:
+            before = max(peaks(self._trace), default=0) if before < 0 else before
+            if max(peaks(self.merge(merged)), default=0) <= before + allowance:
+                return limit
+            limit = min(limit, max(bucket.bytes for bucket in merged)) // 2
+        return limit if before < 0 else 0
+
+    def merge(self, merged: Sequence[Bucket], report: Buckets | None = None) -> Trace:
+        """Return the program with these buckets."""
+        inputs = {p.name for p in self._trace.args}
+        merging = _Merging(merged, _returned(self._trace), {} if report is None else report.merged)
+        with construct(self._trace, "Bucket Collectives") as out, tracectx(out), set_langctx("torch"):
+            for stretch in self._stretches:
+                lines = [line for op in stretch if (line := merging.replacement(op, out))]
+                out.bound_symbols += _start_late(lines, inputs)
+        return out
+
+
+def _start_late(lines: Sequence[list[BoundSymbol]], inputs: set[str]) -> list[BoundSymbol]:
     """Move the start of each collective to the first wait for it or for a later one, where it needs the least memory.
 
-    The pass that overlaps communication then decides how early it starts (`overlap.py`). The first of `lines` stays the
-    first.
+    What packs inputs, which are in memory anyway, moves to before its first use, too: to cast all shards at once would
+    need the memory of all. The pass that overlaps communication then decides how early collectives start
+    (`overlap.py`). The first of `lines` stays the first.
     """
     done: list[BoundSymbol] = [op for line in lines[:1] for op in line]
-    waiting: list[list[BoundSymbol]] = []
-    for line in lines[1:]:
-        if is_start(line[-1]):
-            waiting.append(line)
+    starts: list[list[BoundSymbol]] = []
+    packing: dict[str, tuple[int, BoundSymbol]] = {}  # by result, with its position in `lines`
+    held = set(inputs)
+
+    def place(operations: Iterable[BoundSymbol]) -> None:
+        for op in operations:
+            needed, stack = [], list(op.arg_names)
+            while stack:
+                found = packing.pop(stack.pop(), None)
+                if found is not None:
+                    needed.append(found)
+                    stack += found[1].arg_names
+            done.extend(packs for _, packs in sorted(needed, key=lambda item: item[0]))
+            done.append(op)
+
+    for position, line in enumerate(lines[1:]):
+        last = line[-1]
+        if is_start(last):
+            starts.append(line)
+            continue
+        if len(line) == len(last.out_names) == 1 and is_light(last) and held.issuperset(last.arg_names):
+            packing[last.out_names[0]] = position, last
+            held.update(last.out_names)
             continue
         read = {name for op in line for name in op.arg_names}
-        needed = max((i for i, start in enumerate(waiting) if not read.isdisjoint(start[-1].out_names)), default=-1) + 1
-        done += [op for start in waiting[:needed] for op in start]
-        del waiting[:needed]
-        if line[-1].sym.is_return:
-            done += [op for start in waiting for op in start]
-            waiting.clear()
-        done += line
-    return done + [op for start in waiting for op in start]
+        needed = max((i for i, start in enumerate(starts) if not read.isdisjoint(start[-1].out_names)), default=-1) + 1
+        released = starts if last.sym.is_return else starts[:needed]
+        place([op for start in released for op in start])
+        del starts[: len(released)]
+        if last.sym.is_return:
+            done += [op for _, op in packing.values()]
+            packing.clear()
+        place(line)
+    place([op for start in starts for op in start])
+    return done + [op for _, op in packing.values()]
 
 
 def _only_waits(trace: Trace) -> dict[str, str]:
@@ -126,7 +233,7 @@ def _returned(trace: Trace) -> set[str]:
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
 def _buckets(
-    operations: Sequence[BoundSymbol], limit: int, may_merge: Callable[[BoundSymbol], bool], units: dict[str, Any]
+    operations: Sequence[BoundSymbol], limits: Limits, may_merge: Callable[[BoundSymbol], bool], units: dict[str, Any]
 ) -> list[Bucket]:
     """Return the collectives of a part of a program in buckets, in the order in which these start.
 
@@ -147,16 +254,19 @@ def _buckets(
         operand = op.args[0]
         unit = units.get(op.out_names[0])
         key = (op.sym.name, *options, group_of(op).name, operand.dtype, str(operand.device), unit)
-        size = max(bytes_of(operand), bytes_of(op.output))
         bucket, full = open_buckets.get(key, (None, 0))
-        if bucket is None or full + size > limit:
+        if bucket is None or full + _size(op) > limits[group_of(op)]:
             bucket, full = Bucket([]), 0
             found.append(bucket)
         bucket.starts.append(op)
-        open_buckets[key] = bucket, full + size
+        open_buckets[key] = bucket, full + _size(op)
         key_of[op.out_names[0]] = key
     position = {id(op): i for i, op in enumerate(operations)}
     return sorted(found, key=lambda bucket: position[id(bucket.starts[-1])])
+
+
+def _size(op: BoundSymbol) -> int:
+    return max(bytes_of(op.args[0]), bytes_of(op.output))
 
 
 def _may_merge(op: BoundSymbol, reassociate: bool, waits: dict[str, str]) -> bool:
@@ -182,7 +292,8 @@ def _is_exact(op: BoundSymbol, operand: TensorProxy) -> bool:
 class _Merging:
     """Replaces the collectives of buckets, and the waits for them."""
 
-    def __init__(self, buckets: Sequence[Bucket], returned: set[str]):
+    def __init__(self, buckets: Sequence[Bucket], returned: set[str], merged: dict[str, tuple[int, int]]):
+        self._merged = merged
         self._returned = returned
         self._bucket = {op.out_names[0]: bucket for bucket in buckets for op in bucket.starts}
         # By the first collective of a bucket: the merged result in flight, and after the wait.
@@ -201,13 +312,17 @@ class _Merging:
                 if first not in self._waited:
                     self._waited[first] = prims.wait(self._flat[first])
                 part = _part(bucket, self._waited[first], name)
-                if op.out_names[0] in self._returned:
+                if op.out_names[0] in self._returned and last.sym.name != "all_gather":  # whose parts are copies
                     part = clone(part)  # results do not share memory
                 made[:] = [new.substitute({part.name: op.output}) for new in made]
             elif op is last:
                 self._flat[first] = _start(bucket)
         for new in made:
             new.source = new.source or op.source
+        if made:
+            name = self._flat[first].name
+            copied = sum(bytes_of(new.output) for new in made if new.sym.name in ("cat", "clone"))
+            self._merged[name] = len(bucket.starts), self._merged.get(name, (0, 0))[1] + copied
         return made
 
 

@@ -33,6 +33,7 @@ from thunder.passes.postponing import innermost
 
 __all__ = [
     "ALLOWANCE",
+    "allowance_of",
     "barrier_free",
     "group_of",
     "is_light",
@@ -61,17 +62,22 @@ def overlapped(trace: Trace, peaks: Callable[[Trace], Sequence[int]], allowance:
     starts = [op for op in trace.bound_symbols if is_start(op)]
     if not starts:
         return trace
+    most = allowance_of(starts, allowance)
     if allowance != 0:
         trace = _with_gathers_ahead(trace)
         trace = _with_chains_late(trace)
-    sizes = [_result_bytes(op) + _held_bytes(op) for op in starts]
-    most = max(*sizes, ALLOWANCE) if allowance is None else allowance
     # The prediction takes time, and is not needed if all collectives may be in flight at the same time.
-    memory = _Memory(trace, peaks(trace), most) if sum(sizes) + _packed_bytes(trace) > most else None
+    together = sum(map(_flying_bytes, starts)) + _packed_bytes(trace)
+    memory = _Memory(trace, peaks(trace), most) if together > most else None
     with construct(trace, "Overlap Communication") as out:
         for stretch in barrier_free(trace.bound_symbols):
             out.bound_symbols += start_early(wait_late(stretch, memory), memory, most_gathered=most)
     return out
+
+
+def allowance_of(starts: Sequence[BoundSymbol], given: int | None) -> int:
+    """Return the bytes that a pass may add to the predicted peak of a program with these collectives."""
+    return max(*map(_flying_bytes, starts), ALLOWANCE) if given is None else given
 
 
 def is_start(op: BoundSymbol) -> bool:
@@ -114,6 +120,11 @@ def barrier_free(operations: Sequence[BoundSymbol]) -> list[list[BoundSymbol]]:
 # -- memory -----------------------------------------------------------------------------------------------------------
 def _result_bytes(op: BoundSymbol) -> int:
     return sum(map(bytes_of, op.flat_outs))
+
+
+def _flying_bytes(start: BoundSymbol) -> int:
+    """Return the bytes that a collective in flight keeps."""
+    return _result_bytes(start) + _held_bytes(start)
 
 
 def _held_bytes(start: BoundSymbol) -> int:

@@ -105,7 +105,7 @@ class Writer:
         if isinstance(size, Size) or math.prod(x.shape) != size:
             return False
         sizes = {"b": self.space.batch, "x": self.space.rows, "r": self.space.columns}
-        return index.is_permutation(sizes if self.space.reduces else {"x": size})
+        return index.is_permutation(sizes if self.space.has_columns else {"x": size})
 
     def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
         if x.name not in self.made_by:
@@ -181,7 +181,7 @@ class Writer:
             moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
             return self.value(args[0], moved, guard)
         if sym is prims.full:
-            kind, single = compute_type(x.dtype), "(1, 1)" if self.space.reduces else "(1,)"
+            kind, single = compute_type(x.dtype), "(1, 1)" if self.space.has_columns else "(1,)"
             if isinstance(args[1], Size):
                 return self.named(f"tl.full({single}, {args[1]}, {kind})")
             filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
@@ -459,7 +459,7 @@ class Writer:
                 offset = f"({offset} + {v} * 0)"
                 names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
-        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
+        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.has_columns else "(XB,)"
         if p.dtype is dtypes.bfloat16:  # the store rounds
             value = self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"

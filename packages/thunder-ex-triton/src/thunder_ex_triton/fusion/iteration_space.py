@@ -3,7 +3,7 @@
 
 All operations of a kernel share one space of `batch * rows * columns` elements. A reduction over trailing dimensions
 has one result per row. A reduction over leading dimensions has one result per column. A reduction over dimensions in
-the middle has one result per column of each batch entry. A space without reductions has a single column.
+the middle has one result per column of each batch entry. A space without reductions has a single column, unless it is tiled.
 
 A scan goes along the columns of each row, and its rows count through all other dimensions.
 
@@ -43,7 +43,8 @@ class Space(NamedTuple):
 
     `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns. Only spaces that
     are reduced along columns, and not along rows, have more than one batch entry. `direction` is 1 or -1 if rows are
-    scanned from their beginning or from their end.
+    scanned from their beginning or from their end. `tiled` is True if a kernel without reductions has rows and columns,
+    because they are the innermost dimensions of different tensors.
     """
 
     rows: int
@@ -52,6 +53,7 @@ class Space(NamedTuple):
     by_column: bool = False
     batch: int = 1
     direction: int = 0
+    tiled: bool = False
 
     @property
     def size(self) -> int:
@@ -78,6 +80,11 @@ class Space(NamedTuple):
     def reduces(self) -> bool:
         """Whether the kernel reduces or scans."""
         return self.by_row or self.by_column or self.direction != 0
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether blocks of the kernel have two dimensions, rows and columns."""
+        return self.reduces or self.tiled
 
 
 def is_long(space: Space) -> bool:

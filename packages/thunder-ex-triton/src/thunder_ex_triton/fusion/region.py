@@ -179,7 +179,7 @@ class FusedRegion:
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
         count = processors(self.outputs[0].device)
-        ways = len(tilings(sources[0], self.space, count, 0)) if self.measurements is not None else 1
+        ways = len(tilings(sources[0], sources[0].space or self.space, count, 0)) if self.measurements is not None else 1
         return [launches_of(module, sources, self.space, given, count, way) for way in range(ways)]
 
     def _compiled_for(self, key: Any) -> Program:
@@ -302,7 +302,8 @@ def launches_of(
     out, partial = [], 0
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
-        programs, numbers, warps = tilings(source, space, multiprocessors, partial)[way if source is sources[0] else 0]
+        found = tilings(source, source.space or space, multiprocessors, partial)
+        programs, numbers, warps = found[way if source is sources[0] else 0]
         kernel = Kernel(getattr(module, source.name), checks=source.checks, early=source.early)
         out.append(Launch(kernel, source, programs, numbers, warps))
         partial = programs[0] // space.batch if sums else partial

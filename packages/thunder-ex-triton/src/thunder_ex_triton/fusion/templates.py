@@ -25,6 +25,7 @@ from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
+from thunder_ex_triton.fusion.memory_order import in_order_of_memory
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
@@ -92,7 +93,7 @@ class KernelSource(NamedTuple):
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    template: str  # "elements", "rows", "long", "columns", "finish" or "scan"
+    template: str  # "elements", "tiles", "rows", "long", "columns", "finish" or "scan"
     titles: dict[str, str]  # the names of the kernel's values in the trace
     read: int = 0  # the bytes that the kernel reads per element of its space
     loaded: int = 0  # the bytes that the kernel loads per element of a tile of rows and columns
@@ -105,6 +106,7 @@ class KernelSource(NamedTuple):
     early: bool = False  # whether the kernel may start before the kernel before it has ended (`launch.starts_early`)
     checks: bool = False  # whether the kernel asserts that indices are in bounds
     along: bool = False  # whether the elements of a scanned row are adjacent in memory
+    space: Space | None = None  # the space of a kernel of tiles, which depends on strides
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
 
 
@@ -224,9 +226,9 @@ def _elements(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
-    writer = Writer(operations, strides, space)
+    whole, own = in_order_of_memory(operations, strides, outputs[-1])
+    writer = Writer(operations, strides, own if own.tiled else space)
     stores = []
-    whole = _in_order_of_memory(operations, strides, outputs[-1])
     for p in reversed(outputs):
         if math.prod(p.shape) != space.rows:
             raise Unfit("makes tensors of several sizes")
@@ -234,65 +236,34 @@ def _elements(
         if index is None:
             index = whole if p.shape == outputs[-1].shape else whole.reshaped(p.shape)
         stores.append(writer.stored(p, index, writer.value(p, index)))
+    lines = [*writer.before, *writer.lines, *stores]
+    writes = [p.name for p in outputs]
+    if own.tiled:
+        return _tiles(writer, writes, lines, integer)
     head = [
         f"x = tl.program_id(0){integer} * XB + tl.arange(0, XB)",
         f"xm = x < {space.rows}",
         "zero = tl.arange(0, 1)",
     ]
-    writes = [p.name for p in outputs]
-    body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
-    return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
+    return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", [*head, *lines])
 
 
-def _in_order_of_memory(
-    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]], output: TensorProxy
-) -> Index:
-    """Return an index into an output that goes through the memory of most of the kernel's tensors in their order."""
-    shape = output.shape
-    usual = tuple(range(len(shape)))
-    frames = _frames(operations, output)
-    if any(isinstance(s, Size) for s in (*shape, *strides[output.name])):
-        return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
-    moved: Counter[tuple[int, ...]] = Counter()  # the bytes of the tensors whose dimensions have an order
-    tensors: dict[str, Any] = {
-        p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides
-    }
-    for p in tensors.values():
-        if p.name in frames and any(strides[p.name]):
-            moved[_order(shape, [strides[p.name][d] for d in frames[p.name]])] += p.dtype.bytes
-    order = max(moved, key=lambda o: (moved[o], o == usual), default=usual)
-    if order == usual:
-        return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
-    return Index([Group("x", tuple([shape[d] for d in order]))]).transposed(order)
-
-
-def _frames(operations: Sequence[BoundSymbol], output: TensorProxy) -> dict[str, tuple[int, ...]]:
-    """Return, for each tensor whose dimensions are those of an output in some order, the place of each of them.
-
-    Shapes alone do not tell: a channels-last image with as many channels as rows and columns has the same shape in both
-    orders of its dimensions.
-    """
-    found = {output.name: tuple(range(output.ndim))}
-    for op in (*reversed(operations), *operations):  # from the output to the operands, and to their other results
-        for p, a in itertools.product(op.flat_outs, op.tensors()):
-            if op.sym is prims.transpose:
-                order = tuple(op.args[1])
-            elif isinstance(p, TensorProxy) and p.shape == a.shape:
-                order = tuple(range(p.ndim))
-            else:
-                continue
-            if p.name in found:
-                found.setdefault(a.name, tuple([order[d] for d in found[p.name]]))
-            elif a.name in found:
-                found[p.name] = tuple([order.index(d) for d in found[a.name]])
-    return found
-
-
-def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the dimensions from the outermost in memory to the innermost. Dimensions that do not matter stay put."""
-    matter = [d for d, n in enumerate(shape) if n > 1 and strides[d] > 0]
-    ordered = iter(sorted(matter, key=lambda d: (-strides[d], d)))
-    return tuple([next(ordered) if d in matter else d for d in range(len(shape))])
+def _tiles(writer: Writer, writes: Sequence[str], lines: Sequence[Line], integer: str) -> KernelSource:
+    """Return a kernel of elements with one program per tile, for tensors with different innermost dimensions."""
+    space = writer.space
+    head = [
+        f"across = ({space.columns} + RB - 1) // RB",
+        f"down = ({space.rows} + XB - 1) // XB",
+        f"tile = tl.program_id(0){integer}",
+        "b = tile // (across * down)",
+        "x = (tile // across % down * XB + tl.arange(0, XB))[:, None]",
+        f"xm = x < {space.rows}",
+        "r = (tile % across * RB + tl.arange(0, RB))[None, :]",
+        f"rm = r < {space.columns}",
+        "zero = tl.arange(0, 1)[:, None]",
+    ]
+    kernel = _kernel("tiles", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", [*head, *lines])
+    return kernel._replace(space=space)
 
 
 def _long(

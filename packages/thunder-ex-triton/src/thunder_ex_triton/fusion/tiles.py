@@ -107,6 +107,8 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     wide = power_of_two(columns)
     if source.template == "elements":
         found = _of_elements(source, rows)
+    elif source.template == "tiles":
+        found = _of_tiles(space)
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
@@ -137,6 +139,27 @@ def _of_elements(source: Kernel, elements: int) -> list[Tiling]:
     )
     tiles = (min(n, power_of_two(elements)) for n in (block, block // 2, block * 2))
     return [Tiling((blocks(elements, n), 1), (n,), 4) for n in tiles]
+
+
+def _of_tiles(space: Space) -> list[Tiling]:
+    """Return the tilings of kernels of tiles: segments of memory along both dimensions."""
+    found = []
+    for elements, warps in ((4096, 8), (2048, 4), (4096, 4), (2048, 8)):
+        tall, wide = _segment(space.rows), _segment(space.columns)
+        while tall * wide > elements:
+            tall, wide = (tall // 2, wide) if tall > wide else (tall, wide // 2)
+        while tall * wide < elements and wide < power_of_two(space.columns):
+            wide *= 2
+        while tall * wide < elements and tall < power_of_two(space.rows):
+            tall *= 2
+        programs = space.batch * blocks(space.rows, tall) * blocks(space.columns, wide)
+        found.append(Tiling((programs, 1), (tall, wide), warps))
+    return found
+
+
+def _segment(size: int) -> int:
+    """Return the elements of a segment of memory: 64 or 32, whichever masks off fewer elements, or all if they are few."""
+    return min((64, 32), key=lambda n: blocks(size, n) * n) if size > 32 else power_of_two(size)
 
 
 def _of_rows(rows: int, wide: int) -> list[Tiling]:

@@ -31,6 +31,7 @@ from thunder_ex_triton.fusion.op_table import (
     operands_of,
     storage_type,
 )
+from thunder_ex_triton.fusion.rolls import rolls_of
 from thunder_ex_triton.fusion.scans import is_scan, scan_index, scan_of
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import tallest
@@ -59,6 +60,7 @@ class Writer:
         self.axis = axis  # the index variable of a kernel with a single axis
         self.operations = operations
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
+        self.rolls = rolls_of(operations)
         self.strides = strides
         self.space = space
         self.before: list[Line] = []  # the lines that do not depend on the row
@@ -193,6 +195,9 @@ class Writer:
             turned = [d % x.ndim for d in args[1]]
             moved = index.mapped(lambda i, e: flipped(e, x.shape[i]) if i in turned else e, args[0].shape)
             return self.value(args[0], moved, guard)
+        if x.name in self.rolls:
+            a, dim, start = self.rolls[x.name]
+            return self.value(a, index.rolled(dim, start), guard)
         if sym is prims.cat:
             return self.cat(args[0], args[1], index, guard)
         if sym is prims.pad:

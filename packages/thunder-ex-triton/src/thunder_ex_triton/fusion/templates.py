@@ -451,7 +451,8 @@ def _places_of_rows(writer: Writer, space: Space) -> dict[str, Index]:
     Other dimensions may lie between those of a row, e.g. if a row is a channel of all samples.
     """
     operations, found = writer.operations, dict[str, Index]()
-    if isinstance(space.size, Size) or not any(op.sym is prims.transpose for op in operations):
+    moves = writer.rolls or any(op.sym is prims.transpose for op in operations)
+    if isinstance(space.size, Size) or not moves:
         return found
     for op in operations:
         own = reduces(op) if is_reduction(op) and op.sym.id != MATVEC else None
@@ -460,10 +461,16 @@ def _places_of_rows(writer: Writer, space: Space) -> dict[str, Index]:
             found.setdefault(op.args[0].name, Index([Group("x", shape[:kept]), Group("r", shape[kept:])]))
     for op in (*reversed(operations), *operations):  # to what the operands are computed from, and then onwards
         outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
-        for p, a in itertools.product(outs, op.tensors()):
+        roll = writer.rolls.get(op.out_names[0]) if op.sym is prims.cat else None
+        for p, a in itertools.product(outs, op.tensors() if roll is None else (roll.a,)):
             if math.prod(p.shape) != space.size or math.prod(a.shape) != space.size:
                 continue
-            if op.sym is prims.transpose:
+            if roll is not None:
+                if p.name in found:
+                    found.setdefault(a.name, found[p.name].rolled(roll.dim, roll.start))
+                elif a.name in found:
+                    found[p.name] = found[a.name].rolled(roll.dim, -roll.start)
+            elif op.sym is prims.transpose:
                 if p.name in found:
                     found.setdefault(a.name, found[p.name].transposed(op.args[1]))
                 elif a.name in found:

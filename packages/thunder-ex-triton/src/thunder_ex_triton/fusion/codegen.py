@@ -68,6 +68,7 @@ class Writer:
         self.lines: list[Line] = []
         self.reads: list[str] = []
         self.tiles: dict[str, int] = {}  # the itemsize of each tensor that is read once per element
+        self.across = False  # whether the elements of a column of a tensor are adjacent in memory
         self.loaded = 0  # the bytes that a tile of rows and columns loads per element
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
@@ -259,6 +260,7 @@ class Writer:
             self.reads.append(x.name)
         if math.prod(x.shape) == self.space.size:
             self.tiles[x.name] = x.dtype.bytes
+            self._note_order(x, index)
         offset = self._of_tile(address(index, self.strides[x.name]))
         masks = [f"{v}m" for v in ("x", "r") if mentions(offset, v)]
         if len(masks) == 2:
@@ -275,6 +277,11 @@ class Writer:
             text = "(@ != 0)"
         other = "0.0" if x.dtype is dtypes.float8_e4m3fn else "0"  # no integer can be converted to float8
         return self.named(text, access=Access(pointer(x.name), offset, mask, other=other, itemsize=x.dtype.bytes))
+
+    def _note_order(self, x: TensorProxy, index: Index) -> None:
+        """Note which elements of a tensor of the space are adjacent in memory."""
+        innermost = [g.expression for g, s in zip(index.dims(), self.strides[x.name]) if s == 1 and g.size != 1]
+        self.across |= any(mentions(e, "x") and not mentions(e, "r") for e in innermost)
 
     def _of_tile(self, offset: str) -> str:
         """Return an offset without the rows of the tile, if all of them have the same one.
@@ -452,6 +459,8 @@ class Writer:
     def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
         """Return the line that stores an output."""
         offset = address(index, self.strides[p.name])
+        if math.prod(p.shape) == self.space.size:
+            self._note_order(p, index)
         if not any(
             mentions(offset, v) for v in ("x", "r")
         ):  # a single element, which the first lane of the block stores

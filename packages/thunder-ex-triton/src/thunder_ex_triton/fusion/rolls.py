@@ -33,9 +33,9 @@ def rolls_of(operations: Sequence[BoundSymbol]) -> dict[str, Roll]:
         if len(parts) == 2 and all(p.name in slices for p in parts):
             dim = op.args[1] % op.output.ndim
             (a, first, end), (b, start, middle) = (_range(slices[p.name], dim) for p in parts)
-            if a.name == b.name and (start, middle) == (0, first) and end == a.shape[dim]:
-                if a.shape == op.output.shape and all(type(n) is int for n in (first, *a.shape)):
-                    found[op.output.name] = Roll(a, dim, first)
+            whole = a.name == b.name and (start, middle) == (0, first) and end == a.shape[dim]
+            if whole and all(type(n) is int for n in (first, *a.shape)):
+                found[op.output.name] = Roll(a, dim, first)
     return found
 
 

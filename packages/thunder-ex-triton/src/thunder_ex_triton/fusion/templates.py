@@ -13,9 +13,8 @@ import itertools
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, to_torch_device
@@ -24,7 +23,8 @@ from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
-from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
+from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, rendered
+from thunder_ex_triton.fusion.long_rows import held, in_whole_vectors
 from thunder_ex_triton.fusion.memory_order import in_order_of_memory
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
@@ -105,6 +105,7 @@ class KernelSource(NamedTuple):
     norm: bool = False  # whether a kernel of products also reduces the single row
     early: bool = False  # whether the kernel may start before the kernel before it has ended (`launch.starts_early`)
     checks: bool = False  # whether the kernel asserts that indices are in bounds
+    across: bool = False  # whether the elements of a column of a tensor are adjacent in memory
     along: bool = False  # whether the elements of a scanned row are adjacent in memory
     space: Space | None = None  # the space of a kernel of tiles, which depends on strides
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
@@ -144,6 +145,8 @@ def kernels_of(
         return [_long(operations, strides, outputs, space, integer)]
     late = after_columns(operations)
     writer = Writer(operations, strides, space)
+    if space.by_ends:
+        return _sums_of_tiles(operations, strides, outputs, space, integer)
     if not space.by_column:
         stores = _stores(writer, outputs, space)
         columns = space.columns
@@ -161,11 +164,7 @@ def kernels_of(
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
     for op, part in zip(sums, partial):
-        if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
-            raise Unfit("reduces columns by an operation other than a sum of floats")
-        a, first, end = op.args[0], min(op.args[1]), max(op.args[1]) + 1
-        shapes = a.shape[:first], a.shape[first:end], a.shape[end:]
-        tile = writer.value(a, Index([Group(e, tuple(shape)) for e, shape in zip("bxr", shapes)]))
+        tile = writer.value(op.args[0], _of_summed(op, op.args[1]))
         accumulate.append(Line(f"{part} += tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0)"))
     stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
@@ -249,7 +248,7 @@ def _elements(
 
 
 def _tiles(writer: Writer, writes: Sequence[str], lines: Sequence[Line], integer: str) -> KernelSource:
-    """Return a kernel of elements with one program per tile, for tensors with different innermost dimensions."""
+    """Return a kernel with one program per tile of rows and columns."""
     space = writer.space
     head = [
         f"across = ({space.columns} + RB - 1) // RB",
@@ -266,6 +265,35 @@ def _tiles(writer: Writer, writes: Sequence[str], lines: Sequence[Line], integer
     return kernel._replace(space=space)
 
 
+def _sums_of_tiles(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> list[KernelSource]:  # fmt: skip
+    """Return a kernel that writes the sums of each tile's rows, and the kernel that adds these partial sums."""
+    writer = Writer(operations, strides, space)
+    late = after_columns(operations)
+    sums = [op for op in operations if is_reduction(op)]
+    accumulate = []
+    for op in sums:
+        tile = writer.value(op.args[0], _of_summed(op, [d for d in range(op.args[0].ndim) if d not in op.args[1]]))
+        row = f"tl.sum(tl.where(xm & rm, tl.broadcast_to({tile}, (XB, RB)), 0), 1)[:, None]"
+        place = f"{pointer(f'{op.output.name}_part')} + (b * across + tile % across) * {space.rows} + x"
+        accumulate.append(Line(f"tl.store({place}, {row}, mask=xm)"))
+    stores = _stores(writer, [p for p in outputs if p.name not in late], space)
+    writes = [*(p.name for p in outputs if p.name not in late), *(f"{op.output.name}_part" for op in sums)]
+    main = _tiles(writer, writes, [*writer.before, *writer.lines, *stores, *accumulate], integer)
+    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
+
+
+def _of_summed(op: BoundSymbol, middle: Sequence[int]) -> Index:
+    """Return the index at which a sum reads its operand: dimensions before, among and after those in the middle."""
+    if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
+        raise Unfit("reduces columns by an operation other than a sum of floats")
+    a, first, end = op.args[0], min(middle), max(middle) + 1
+    shapes = a.shape[:first], a.shape[first:end], a.shape[end:]
+    return Index([Group(e, tuple(shape)) for e, shape in zip("bxr", shapes)])
+
+
 def _long(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
@@ -279,12 +307,12 @@ def _long(
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     last = [in_chunks([*writer.lines, *whole], space)] if whole else []
-    body = _held([*writer.before, *writer.rows, *single, *last])
+    body = held([*writer.before, *writer.rows, *single, *last])
     passes = sum(isinstance(item, Loop) for item in body)
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
     if not isinstance(space.columns, Size):
         size = 16 // min([*writer.tiles.values(), *written], default=16)
-        body = _in_whole_vectors(body, space.columns, size, integer)
+        body = in_whole_vectors(body, space.columns, size, integer)
     parameters = "XB: tl.constexpr, RB: tl.constexpr"
     kernel = _kernel("long", writer, writer.reads, [p.name for p in outputs], parameters, [*head, *body])
     return kernel._replace(written=sum(written), passes=passes)
@@ -341,89 +369,6 @@ def _places_of_scans(operations: Sequence[BoundSymbol]) -> dict[str, Index]:
 def _turned(index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
     turned = [d % len(shape) for d in dims]
     return index.mapped(lambda i, e: flipped(e, shape[i]) if i in turned else e, shape)
-
-
-def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
-    """Set eviction policies. A row stays in the cache while a later loop reads it, and is evicted first afterwards."""
-
-    def pointer_of(line: Line) -> str | None:
-        return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
-
-    left = Counter(filter(None, map(pointer_of, lines_in(items))))
-    again = {pointer for pointer, count in left.items() if count > 1}
-
-    def with_policy(line: Line) -> Line:
-        pointer = pointer_of(line)
-        if pointer not in again or line.access is None:
-            return line
-        left[pointer] -= 1
-        return line._replace(access=line.access._replace(policy="evict_last" if left[pointer] else "evict_first"))
-
-    return mapped(items, with_policy)
-
-
-def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
-    """Rewrite lines so that unaligned rows are read and written in whole vectors of `size` elements.
-
-    Interior chunks begin after the vector that holds the row's first element. Interior chunks need no mask, and a mask
-    would split vectors. The first vector and the remainder at the end of the row come afterwards, usually as one chunk.
-    In this chunk, one mask per vector keeps full vectors whole.
-    """
-    place = f"(x * {columns} + r)"
-
-    def is_of_row(line: Line) -> bool:
-        return line.access is not None and (line.access.offset, line.access.mask) == (place, _IN_ROW)
-
-    if columns % size == 0 or not any(map(is_of_row, lines_in(items))):
-        return list(items)
-    chunks = f"{columns - size} // RB"  # the number of interior chunks, after the first vector
-    middle = (
-        f"for start in range({size}, {chunks} * RB + {size}, RB):",
-        "lane = (start + tl.arange(0, RB))[None, :]",
-        "r = lane - before",
-        "rm = tl.full((1, RB), True, tl.int1)",
-    )
-    ends = (
-        f"for end in range(0, {columns + size - 1} - {chunks} * RB, RB):",
-        f"begin = tl.where(vector + end > 0, end + {chunks} * RB, 0)",
-        "lane = begin + tl.arange(0, RB)[None, :]",
-        "r = lane - before",
-        f"rm = (r >= 0) & (r < {columns})",
-        "first = begin + vector - before",
-        f"whole = (first >= 0) & (first <= {columns - size})",
-        "rest = rm & (whole == 0)",
-    )
-    out: list[Line | Loop] = [
-        Line(f"before = (tl.program_id(0){integer} * {columns} % {size}).to(tl.int32)"),
-        Line(f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})"),
-        Line(f"vector = (tl.arange(0, RB) // {size} * {size})[None, :]"),
-    ]
-    for item in items:
-        if isinstance(item, Loop):
-            inside = [_unmasked(line) if is_of_row(line) else line for line in item.body]
-            at_ends = [_by_vectors(line) if is_of_row(line) else line for line in item.body]
-            out += [Loop(middle, tuple(inside)), Loop(ends, tuple(at_ends))]
-        else:
-            out.append(item)
-    return out
-
-
-_IN_ROW = "xm & rm"  # the boundary mask of a tile of rows
-_LANES = "(row + lane)"
-
-
-def _unmasked(line: Line) -> Line:
-    assert line.access is not None
-    return line._replace(access=line.access._replace(offset=_LANES, mask=""))
-
-
-def _by_vectors(line: Line) -> Line:
-    """Return a load or store with one mask per vector."""
-    assert line.access is not None
-    pointer, _, _, value, policy, *_ = line.access
-    if value is None:
-        return line._replace(instead=f'load_row({pointer} + {_LANES}, whole, rest, "{policy}")')
-    return line._replace(instead=f"store_row({pointer} + {_LANES}, {value}, whole, rest)")
 
 
 def _columns(space: Space, *, whole: bool) -> list[str]:
@@ -509,9 +454,9 @@ def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
-    """Return the kernel that adds the partial sums of columns in a fixed order, and computes values from the sums."""
+    """Return the kernel that adds partial sums in a fixed order, and computes values from the sums."""
     writer = Writer(operations, strides, space, axis="r")
-    columns = space.all_columns
+    columns = space.sums
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     for op in sums:
@@ -558,7 +503,8 @@ def _kernel(
     text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        loaded=writer.loaded, tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        loaded=writer.loaded, across=writer.across, tensors=len(reads) + len(writes), operations=len(lines),
+        sizes=sizes,
         products=len(writer.tiles) if writer.products else 0,
         checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
     )  # fmt: skip

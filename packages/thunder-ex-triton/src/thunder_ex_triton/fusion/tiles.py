@@ -63,6 +63,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def across(self) -> bool:
+        """Whether the elements of a column of a tensor are adjacent in memory."""
+        ...
+
+    @property
     def along(self) -> bool:
         """Whether the elements of a scanned row are adjacent in memory."""
         ...
@@ -108,16 +113,16 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     if source.template == "elements":
         found = _of_elements(source, rows)
     elif source.template == "tiles":
-        found = _of_tiles(space)
+        found = _of_tiles(space, source.across)
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide, source.across)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
     elif source.template == "finish":
-        columns = space.all_columns
+        columns = space.sums
         wide = power_of_two(columns)
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
@@ -141,14 +146,17 @@ def _of_elements(source: Kernel, elements: int) -> list[Tiling]:
     return [Tiling((blocks(elements, n), 1), (n,), 4) for n in tiles]
 
 
-def _of_tiles(space: Space) -> list[Tiling]:
-    """Return the tilings of kernels of tiles: segments of memory along both dimensions."""
+def _of_tiles(space: Space, across: bool) -> list[Tiling]:
+    """Return the tilings of kernels of tiles: segments of memory along both dimensions, or along columns only."""
     found = []
     for elements, warps in ((4096, 8), (2048, 4), (4096, 4), (2048, 8)):
-        tall, wide = _segment(space.rows), _segment(space.columns)
+        if across:
+            tall, wide = _segment(space.rows), _segment(space.columns)
+        else:
+            tall, wide = 1, _widest(space.columns)
         while tall * wide > elements:
             tall, wide = (tall // 2, wide) if tall > wide else (tall, wide // 2)
-        while tall * wide < elements and wide < power_of_two(space.columns):
+        while across and tall * wide < elements and wide < power_of_two(space.columns):
             wide *= 2
         while tall * wide < elements and tall < power_of_two(space.rows):
             tall *= 2
@@ -158,12 +166,14 @@ def _of_tiles(space: Space) -> list[Tiling]:
 
 
 def _segment(size: int) -> int:
-    """Return the elements of a segment of memory: 64 or 32, whichever masks off fewer elements, or all if they are few."""
+    """Return the elements of a segment of memory: 64 or 32, whichever masks off fewer elements; all if they are few."""
     return min((64, 32), key=lambda n: blocks(size, n) * n) if size > 32 else power_of_two(size)
 
 
-def _of_rows(rows: int, wide: int) -> list[Tiling]:
+def _of_rows(rows: int, wide: int, across: bool) -> list[Tiling]:
     tall = max(1, min(2048 // wide, power_of_two(rows)))
+    if across:  # a tile has segments of memory along both dimensions, if it fits into registers
+        tall = max(tall, min(32, 16384 // wide, power_of_two(rows)))
     warps = _warps(tall * wide)
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
@@ -268,6 +278,12 @@ def _stages(shared: int, most: int) -> int:
 def _exact(columns: int) -> int:
     """Return the tile width that masks off the fewest columns. Among equal widths, return the largest."""
     return min((1024, 512, 256, 128), key=lambda w: blocks(columns, w) * w) if columns > 128 else power_of_two(columns)
+
+
+def _widest(columns: int) -> int:
+    """Return the largest tile width that masks off few columns; the width that masks off the fewest if none does."""
+    few = [w for w in (1024, 512, 256, 128) if blocks(columns, w) * w <= columns * 1.05]
+    return few[0] if few else _exact(columns)
 
 
 def _warps(elements: int) -> int:

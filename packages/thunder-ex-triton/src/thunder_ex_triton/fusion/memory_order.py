@@ -59,12 +59,14 @@ def in_order_of_memory(
 def _tile(
     shape: Sequence[int], order: Sequence[int], tensors: Iterable[tuple[Sequence[int], int]]
 ) -> tuple[list[int], list[int]] | None:
-    """Return the dimensions of the rows and of the columns of tiles; None if one dimension is innermost everywhere.
+    """Return the dimensions of the rows and of the columns of tiles; None if all tensors have the same innermost one.
 
     The columns are innermost in the order of most tensors, and the rows in the order of others. Both are as many
     dimensions as are adjacent in all tensors.
     """
     given = list(tensors)
+    if any(isinstance(s, Size) for own, _ in given for s in own):
+        return None
     long = [d for d in order if shape[d] > 1]
     innermost: Counter[int] = Counter()  # the bytes of the tensors that have an element at each place
     orders: dict[int, list[int]] = {}

@@ -27,6 +27,7 @@ DTYPES = [torch.float32, torch.float32, torch.float64, torch.bfloat16]
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fuse sums of small tensors."""
     monkeypatch.setattr(iteration_space, "MIN_ENTRY", 0)
+    monkeypatch.setattr(iteration_space, "MIN_REPEATS", 2)
 
 
 def whole_numbers(chance: random.Random, shape: tuple[int, ...]) -> torch.Tensor:
@@ -154,6 +155,24 @@ def test_sums_over_first_and_last_dimensions_are_partial_sums_of_tiles() -> None
     jitted = thunder.jit(f, executors=["triton"])
     torch.testing.assert_close(jitted(x, bias), f(x, bias), rtol=1e-5, atol=1e-4)
     assert [fn.template for fn in regions(jitted)] == ["tiles, finish"]
+
+
+@pytest.mark.parametrize("shape", [(9, 3, 5, 7), (300, 11, 49), (4, 2, 1, 33), (5, 1, 6)])
+def test_sums_over_samples_are_computed_where_rows_are_reduced(shape: tuple[int, ...]) -> None:
+    """The gradients of a softmax and of a bias that all samples have in common, in any part of the rows."""
+    s, bias = torch.randn(shape, dtype=torch.float64).to(DEVICE), torch.randn(shape[1:], dtype=torch.float64).to(DEVICE)
+    s, bias = s.requires_grad_(), bias.requires_grad_()
+
+    def f(s: Any, bias: Any) -> Any:
+        return F.softmax(s + bias, -1)
+
+    jitted = thunder.jit(f, executors=["triton"])
+    g = torch.randn_like(s)
+    mine, right = (torch.autograd.grad(fn(s, bias), (s, bias), g) for fn in (jitted, f))
+    torch.testing.assert_close(mine, right)
+    found = [op.sym.fn for op in thunder.last_backward_traces(jitted)[-1].bound_symbols]
+    [fn] = [fn for fn in found if isinstance(fn, FusedRegion)]
+    assert fn.template == "columns, finish" and fn.space.period == torch.Size(shape[1:-1]).numel()
 
 
 def test_small_sums_over_first_and_last_dimensions_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,7 +350,7 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
             return False
         fitting = {space.size}
         if space.reduces and not space.direction:
-            fitting |= {space.sums} if space.by_ends else {space.all_rows, space.all_columns}
+            fitting |= {space.sums} if space.by_ends else {space.all_rows, space.sums}
         inside = {id(op) for op in both}
         made: dict[str, Any] = {p.name: sizes.tensor(p) for op in both for p in op.flat_outs}
         base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}

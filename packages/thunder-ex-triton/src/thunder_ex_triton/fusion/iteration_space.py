@@ -37,6 +37,7 @@ __all__ = [
 
 MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
 MIN_ENTRY = 1 << 11  # the elements of a batch entry that are enough work for a program
+MIN_REPEATS = 1 << 8  # the rows of each sum over columns for which the kernel of reductions over rows computes it
 _MIN_ENTRIES = 32  # the work for which two kernels, of partial sums and of sums, are faster than one
 
 
@@ -47,7 +48,8 @@ class Space(NamedTuple):
     are reduced along columns, and not along rows, have more than one batch entry. `direction` is 1 or -1 if rows are
     scanned from their beginning or from their end. `tiled` is True if a kernel without reductions has rows and columns,
     because they are the innermost dimensions of different tensors. `by_ends` is True if a reduction runs along both
-    columns and batch entries.
+    columns and batch entries. Sums over columns add up every row of `period` rows separately, e.g. for a bias of
+    attention, which all samples have in common.
     """
 
     rows: int
@@ -58,6 +60,7 @@ class Space(NamedTuple):
     direction: int = 0
     tiled: bool = False
     by_ends: bool = False
+    period: int = 1
 
     @property
     def size(self) -> int:
@@ -88,7 +91,9 @@ class Space(NamedTuple):
     @property
     def sums(self) -> int:
         """The number of sums over columns, or over rows of all batch entries, which a second kernel finishes."""
-        return self.rows if self.by_ends else self.all_columns
+        if self.by_ends:
+            return self.rows
+        return self.all_columns if self.period == 1 else self.period * self.columns
 
     @property
     def has_columns(self) -> bool:
@@ -147,7 +152,7 @@ def has_work(batch: int, rows: int, columns: int) -> bool:
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:
     """Return the common space of all these operations. Raise `Unfit` if they have none."""
-    found: Space | None = None
+    spaces: list[Space] = []
     largest = 0
     products = [op for op in operations if op.sym.id == MATVEC]
     if products:
@@ -165,10 +170,8 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
             raise Unfit("reduces dimensions that are not adjacent")
         if products and op.sym.id != MATVEC and _is_of_single_row(own, products[0]):
             continue  # each program computes it
-        if found is not None and _extents(own) != _extents(found):
-            raise Unfit("has reductions of different shapes")
-        by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
-        found = own._replace(by_row=by_row or own.by_row, by_column=by_column or own.by_column)
+        spaces.append(own)
+    found = _space_of_reductions(spaces)
     if found is None:
         return Space(largest, 1)
     if is_long(found) and found.by_column:
@@ -178,8 +181,31 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     return found
 
 
-def _extents(space: Space) -> tuple[int, int, int, bool]:
-    return space.batch, space.rows, space.columns, space.by_ends
+def _space_of_reductions(spaces: Sequence[Space]) -> Space | None:
+    """Return the common space of reductions, if there are any, or raise `Unfit`."""
+    by_row = [space for space in spaces if space.by_row]
+    others = [space for space in spaces if not space.by_row]
+    for same in (by_row, others):
+        if any(space != same[0] for space in same):
+            raise Unfit("has reductions of different shapes")
+    if not by_row or not others:
+        return spaces[0] if spaces else None
+    rows, columns = by_row[0], others[0]
+    period = _period(rows, columns)
+    if columns.by_ends or period is None:
+        raise Unfit("has reductions of different shapes")
+    return rows._replace(by_column=True, period=period)
+
+
+def _period(rows: Space, columns: Space) -> int | None:
+    """Return the period of the sums over columns in a space that is also reduced by rows; None if they do not fit."""
+    if (rows.batch, rows.rows, rows.columns) == (columns.batch, columns.rows, columns.columns):
+        return 1
+    sizes = rows.rows, rows.columns, columns.rows, columns.columns
+    if columns.batch != 1 or any(type(n) is not int for n in sizes) or rows.size != columns.size:
+        return None
+    few = columns.columns <= MAX_COLUMNS and columns.rows >= MIN_REPEATS
+    return columns.columns // rows.columns if few and columns.columns % rows.columns == 0 else None
 
 
 def _space_of_scans(operations: Sequence[BoundSymbol]) -> Space:

@@ -164,7 +164,7 @@ def kernels_of(
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
     for op, part in zip(sums, partial):
-        tile = writer.value(op.args[0], _of_summed(op, op.args[1]))
+        tile = writer.value(op.args[0], _of_summed(op, space))
         accumulate.append(Line(f"{part} += tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0)"))
     stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
@@ -173,11 +173,15 @@ def kernels_of(
     if space.batch != 1:  # each program is one of those of a batch entry
         head = [f"b = (tl.program_id(0) % {space.batch}){integer}", f"first = tl.program_id(0) // {space.batch}"]
     row = "first" if space.batch == 1 else "tl.program_id(0)"
+    total = [f"{part} = tl.sum({part}, 0)[None, :]" for part in partial]
+    place, mask = f"{row} * {space.columns} + r", "rm"
+    if space.period != 1:  # each program has some of the rows of each period
+        head += ["inner = (tl.program_id(1) * XB + tl.arange(0, XB))[:, None]", f"xm = inner < {space.period}"]
+        total, place, mask = [], f"first * {space.sums} + inner * {space.columns} + r", "xm & rm"
     body: list[str | Line | Loop] = [
         *head, *_columns(space, whole=space.by_row), *start, *writer.before,
         _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
-        *(f"{part} = tl.sum({part}, 0)[None, :]" for part in partial),
-        *(f"tl.store({pointer(part)} + {row} * {space.columns} + r, {part}, mask=rm)" for part in partial),
+        *total, *(f"tl.store({pointer(part)} + {place}, {part}, mask={mask})" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
@@ -212,6 +216,10 @@ def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
 
     While a row is computed, the next rows are loaded.
     """
+    if space.period != 1:
+        count = space.rows // space.period
+        first = f"for entry in tl.range(first, {count}, tl.num_programs(0), num_stages=stages):"
+        return Loop((first, f"x = entry{integer} * {space.period} + inner"), tuple(lines))
     programs = "tl.num_programs(0)" if space.batch == 1 else f"(tl.num_programs(0) // {space.batch})"
     head = (
         f"for row in tl.range(first * XB, {space.rows}, {programs} * XB, num_stages=stages):",
@@ -275,7 +283,7 @@ def _sums_of_tiles(
     sums = [op for op in operations if is_reduction(op)]
     accumulate = []
     for op in sums:
-        tile = writer.value(op.args[0], _of_summed(op, [d for d in range(op.args[0].ndim) if d not in op.args[1]]))
+        tile = writer.value(op.args[0], _of_summed(op, space))
         row = f"tl.sum(tl.where(xm & rm, tl.broadcast_to({tile}, (XB, RB)), 0), 1)[:, None]"
         place = f"{pointer(f'{op.output.name}_part')} + (b * across + tile % across) * {space.rows} + x"
         accumulate.append(Line(f"tl.store({place}, {row}, mask=xm)"))
@@ -285,13 +293,16 @@ def _sums_of_tiles(
     return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
-def _of_summed(op: BoundSymbol, middle: Sequence[int]) -> Index:
-    """Return the index at which a sum reads its operand: dimensions before, among and after those in the middle."""
+def _of_summed(op: BoundSymbol, space: Space) -> Index:
+    """Return the index at which a sum reads its operand."""
     if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
         raise Unfit("reduces columns by an operation other than a sum of floats")
-    a, first, end = op.args[0], min(middle), max(middle) + 1
-    shapes = a.shape[:first], a.shape[first:end], a.shape[end:]
-    return Index([Group(e, tuple(shape)) for e, shape in zip("bxr", shapes)])
+    return _whole(space).reshaped(op.args[0].shape)
+
+
+def _whole(space: Space) -> Index:
+    """Return the index of each element of a space."""
+    return Index([Group("b", (space.batch,)), Group("x", (space.rows,)), Group("r", (space.columns,))])
 
 
 def _long(
@@ -434,7 +445,7 @@ def _store(writer: Writer, p: TensorProxy, space: Space, places: Mapping[str, In
     if size == space.size:
         index = writer.places.get(p.name) or places.get(p.name)
         if index is None:
-            index = Index([*rows, Group("r", (space.columns,))]).reshaped(p.shape)
+            index = _whole(space).reshaped(p.shape)
         return writer.stored(p, index, writer.value(p, index))
     if size != space.all_rows:
         raise Unfit("makes tensors of several sizes")

@@ -127,6 +127,8 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
         found = [Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)]
+    elif space.period != 1:
+        found = _of_periods(space, multiprocessors)
     elif space.by_row:
         found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
     else:
@@ -223,6 +225,18 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
         t = min(t, power_of_two(rows))
         stages = _stages(t * wide * read * e, 3 if w > 1 else 1)
         found.append(Tiling((min(blocks(rows, t), multiprocessors * e), 1), (t, wide, stages), w))
+    return found
+
+
+def _of_periods(space: Space, multiprocessors: int) -> list[Tiling]:
+    """Return the tilings of sums over columns of the rows of each period: programs of one warp, which do not wait."""
+    wide = power_of_two(space.columns)
+    found = []
+    for elements, warps, each in ((512, 1, 32), (1024, 2, 16), (2048, 4, 8), (1024, 1, 16)):
+        tall = max(1, min(elements // wide, power_of_two(space.period)))
+        down = blocks(space.period, tall)
+        programs = max(1, min(space.rows // space.period, multiprocessors * each // down))
+        found.append(Tiling((programs, down), (tall, wide, 1), max(warps, wide // 512)))
     return found
 
 

@@ -117,7 +117,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide, source.across)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(source, rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
@@ -151,7 +151,8 @@ def _of_elements(source: Kernel, elements: int) -> list[Tiling]:
 def _of_tiles(space: Space, across: bool) -> list[Tiling]:
     """Return the tilings of kernels of tiles: segments of memory along both dimensions, or along columns only."""
     found = []
-    for elements, warps in ((4096, 8), (2048, 4), (4096, 4), (2048, 8)):
+    sizes = (4096, 8), (2048, 4), (4096, 4), (2048, 8)
+    for elements, warps in sizes if across else sizes[1::-1]:
         if across:
             tall, wide = _segment(space.rows), _segment(space.columns)
         else:
@@ -172,11 +173,15 @@ def _segment(size: int) -> int:
     return min((64, 32), key=lambda n: blocks(size, n) * n) if size > 32 else power_of_two(size)
 
 
-def _of_rows(rows: int, wide: int, across: bool) -> list[Tiling]:
+def _of_rows(source: Kernel, rows: int, wide: int) -> list[Tiling]:
     tall = max(1, min(2048 // wide, power_of_two(rows)))
-    if across:  # a tile has segments of memory along both dimensions, if it fits into registers
-        tall = max(tall, min(32, 16384 // wide, power_of_two(rows)))
     warps = _warps(tall * wide)
+    if source.across:  # a tile has segments of memory along both dimensions, if it fits into registers
+        tall = max(tall, min(32, 16384 // wide, power_of_two(rows)))
+        warps = _warps(tall * wide)
+    elif 32 < wide <= 128:  # sums within a warp need no shared memory and no synchronization between warps
+        most = 8 if wide == 64 or source.tensors <= 5 else 4
+        tall, warps = min(most, power_of_two(rows)), 1
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 
@@ -249,10 +254,14 @@ def _of_columns(source: Kernel, space: Space, multiprocessors: int) -> list[Tili
     wide = _exact(space.columns)
     across = blocks(space.columns, wide)
     found = []
-    for part, each in ((1, 2), (2, 4), (1, 4), (2, 2)):
+    ahead, ways = 3, ((1, 2), (2, 4), (1, 4), (2, 2))
+    if space.columns % 2 and across >= 8:
+        # Elements of two bytes that begin anywhere cannot be loaded ahead. More programs have as many loads in flight.
+        ahead, ways = 1, ((2, 16), (2, 8), (1, 8), (1, 16))
+    for part, each in ways:
         tall = min(max(1, tallest(space.columns) // part), power_of_two(space.rows))
         programs = min(blocks(space.rows, tall), max(1, multiprocessors * each // (across * space.batch)))
-        stages = _stages(tall * wide * source.loaded * each, 3)
+        stages = _stages(tall * wide * source.loaded * each, ahead)
         found.append(Tiling((programs * space.batch, across), (tall, wide, stages), 4))
     return found
 
@@ -296,7 +305,7 @@ def _exact(columns: int) -> int:
 
 def _widest(columns: int) -> int:
     """Return the largest tile width that masks off few columns; the width that masks off the fewest if none does."""
-    few = [w for w in (1024, 512, 256, 128) if blocks(columns, w) * w <= columns * 1.05]
+    few = [w for w in (2048, 1024, 512, 256, 128) if blocks(columns, w) * w <= columns * 1.05]
     return few[0] if few else _exact(columns)
 
 

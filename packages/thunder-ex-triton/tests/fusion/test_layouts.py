@@ -91,7 +91,7 @@ class Program:
         return [*out, values[-2] * 1]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_random_layouts(seed: int) -> None:
     """Results and gradients of whole numbers are those of eager."""
     program = Program(seed)
@@ -157,7 +157,7 @@ def test_sums_over_first_and_last_dimensions_are_partial_sums_of_tiles() -> None
     assert [fn.template for fn in regions(jitted)] == ["tiles, finish"]
 
 
-@pytest.mark.parametrize("shape", [(9, 3, 5, 7), (300, 11, 49), (4, 2, 1, 33), (5, 1, 6)])
+@pytest.mark.parametrize("shape", [(9, 3, 5, 7), (40, 11, 49), (4, 2, 1, 33), (5, 1, 6)])
 def test_sums_over_samples_are_computed_where_rows_are_reduced(shape: tuple[int, ...]) -> None:
     """The gradients of a softmax and of a bias that all samples have in common, in any part of the rows."""
     s, bias = torch.randn(shape, dtype=torch.float64).to(DEVICE), torch.randn(shape[1:], dtype=torch.float64).to(DEVICE)

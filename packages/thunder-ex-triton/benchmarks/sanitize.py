@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs all kernels at odd sizes under a memory checker, which finds accesses out of bounds.
 
-    compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py [fusions|layers|decoding]
+    compute-sanitizer --tool memcheck python packages/thunder-ex-triton/benchmarks/sanitize.py [PART ...]
 
 Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
 every template run forward and backward twice, launched by Triton and by a warm call. Then come the kernels of images in
-both layouts, of scans, of padded and quantized products, of routing, of updates and of decoding.
+both layouts, of scans, of padded, quantized and batched products, of routing, of updates, of decoding, and all tiles of
+depthwise convolutions. Without arguments all parts run: `fusions`, `layers`, `decoding`, `products` and `depthwise`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+from thunder_ex_triton.depthwise import launches, rule
+from thunder_ex_triton.matmul import batched, batched_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the interpreter needs TRITON_INTERPRET=1, and no checker
 
@@ -99,6 +102,43 @@ class Images(torch.nn.Module):
         small = F.avg_pool2d(y, 2, ceil_mode=True, padding=1)
         y = y + F.interpolate(small, size=y.shape[2:], mode="bilinear") + F.interpolate(small, size=y.shape[2:])
         return F.layer_norm(y.permute(0, 2, 3, 1), (24,))
+
+
+def depthwise(dtype: torch.dtype) -> None:
+    """Run depthwise convolutions and their gradients with all tiles."""
+
+    def make(shape: Any, last: bool) -> torch.Tensor:
+        x = torch.randn(tuple(shape), device=DEVICE, dtype=dtype)
+        return x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
+
+    for shape, size, stride, padding in (
+        ((2, 37, 9, 7), (7, 7), (1, 1), (3, 3)),
+        ((3, 33, 7, 9), (3, 5), (2, 3), (0, 2)),
+        ((3, 37, 65), (4,), (1,), (3,)),
+    ):
+        for last in (False, True):
+            a, weight, bias = make(shape, last), make((shape[1], 1, *size), False), make(shape[1:2], False)
+            for tile in rule.COLUMNS[last].values():
+                g = launches.convolution(a, weight, bias, stride, padding, tile)
+                for each in (g, make(g.shape, not last)):
+                    launches.input_gradient(each, a, weight, stride, padding, tile)
+            for tile in rule.TILES[last].values():
+                launches.weight_gradient(g, a, weight, stride, padding, True, tile)
+
+
+def products(dtype: torch.dtype) -> None:
+    """Run every tiling of batched products of small matrices: transposed, broadcast, at odd addresses, with gaps."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=DEVICE, dtype=dtype)
+
+    for name in batched_kernels.TILES:
+        for m, k, n in ((1, 131, 257), (49, 33, 49), (129, 7, 65)):
+            a, b = make(2, 3, m, k), make(3, n, k).mT
+            batched.run(a, b, name)
+            batched.run(a.transpose(2, 3).contiguous().mT, b.contiguous(), name)
+            batched.run(make(6 * m * k + 1)[1:].view(2, 3, m, k), make(k, n).expand(2, 3, k, n), name)
+            batched.run(make(2, m, 3, k + 5)[..., 5:].transpose(1, 2), make(3, k, 2 * n)[..., 1::2], name)
 
 
 def routed(x: Any, logits: Any) -> Any:
@@ -188,6 +228,8 @@ PARTS = {
     "fusions": (check, (torch.float32, torch.bfloat16)),
     "layers": (layers, (torch.float32, torch.bfloat16)),
     "decoding": (decode, (torch.float16, torch.bfloat16)),
+    "products": (products, (torch.float16, torch.float32) if DEVICE == "cpu" else (torch.bfloat16, torch.float32)),
+    "depthwise": (depthwise, (torch.float32, torch.bfloat16)),
 }
 
 if __name__ == "__main__":

@@ -35,11 +35,11 @@ from thunder_ex_triton.norm_layouts import ChannelsLast
 from thunder_ex_triton.norms import HALF, compute, images_of, is_of_batch, record_cast
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["OPTION", "orders_convolutions", "register"]
+__all__ = ["CHANNELS_LAST", "OPTION", "orders_convolutions", "primitives_of", "register"]
 
 OPTION = "triton_channels_last"
 
-_CHANNELS_LAST = (3, 0, 2, 1)
+CHANNELS_LAST = (3, 0, 2, 1)
 _CONTIGUOUS = (3, 2, 1, 0)
 _CONVOLUTIONS = (prims.convolution, prims.convolution_input_grad, prims.convolution_weight_grad)
 _FEW = 16  # with fewer channels, a vector of a pixel's channels is shorter than a sector of memory
@@ -74,17 +74,18 @@ def orders_convolutions(trace: Trace, options: Mapping[str, Any]) -> bool:
     return bool(convolutions) and (bool(asked) or any(map(_is_profitable, convolutions)))
 
 
-def _primitives(op: BoundSymbol) -> Iterator[BoundSymbol]:
+def primitives_of(op: BoundSymbol) -> Iterator[BoundSymbol]:
+    """Yield the operations without a decomposition that an operation consists of."""
     if op.subsymbols:
         for part in op.subsymbols:
-            yield from _primitives(part)
+            yield from primitives_of(part)
     else:
         yield op
 
 
 def _convolution(op: BoundSymbol) -> BoundSymbol | None:
     """Return the primitive of a 2-D convolution, or of its gradient, that an operation consists of."""
-    found = [part for part in _primitives(op) if part.sym in _CONVOLUTIONS]
+    found = [part for part in primitives_of(op) if part.sym in _CONVOLUTIONS]
     return found[0] if len(found) == 1 and not op.sym.is_structural else None
 
 
@@ -157,7 +158,7 @@ def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
     torch does the same, in kernels that do not fuse with what comes before and after. Return None if the operation has
     no bias.
     """
-    first, *others = _primitives(op)
+    first, *others = primitives_of(op)
     given = {p.name for p in op.tensors()}
     if any(isinstance(p, TensorProxy) and p.name not in given for p in first.args):
         return None
@@ -196,7 +197,7 @@ class _Ordering:
             return found
         for p in operands:
             if p.name not in self.ordered:
-                self.ordered[p.name] = prims.stride_order(p, _CHANNELS_LAST)
+                self.ordered[p.name] = prims.stride_order(p, CHANNELS_LAST)
         if convolution is not None:
             found = _without_bias(op, self.ordered)
         op = op.substitute({p.name: self.ordered[p.name] for p in operands})

@@ -54,11 +54,12 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (cross-entropy, layouts, products, sums of rows, random numbers, routing), and autotuning."""
+    """Register the passes (cross-entropy, images, products, sums of rows, random numbers, routing), and autotuning."""
     from thunder_ex_triton import cached_attention, channels_last, contiguous_norms, indexed_rows
     from thunder_ex_triton.cross_entropy import casts, linear_passes
+    from thunder_ex_triton.depthwise import operators as depthwise
     from thunder_ex_triton.fusion import autotune, random
-    from thunder_ex_triton.matmul import matvec, padding, skinny
+    from thunder_ex_triton.matmul import batched, matvec, padding, skinny
     from thunder_ex_triton.routing import passes as routing
 
     linear_passes.register(registry, CROSS_ENTROPY)
@@ -66,8 +67,10 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     cached_attention.register(registry, FUSION)
     channels_last.register(registry, FUSION)
     contiguous_norms.register(registry, FUSION)
+    depthwise.register(registry, FUSION)
     matvec.register(registry, FUSION)
     skinny.register(registry, FUSION)
+    batched.register(registry, FUSION)
     padding.register(registry, FUSION)
     indexed_rows.register(registry, FUSION)
     random.register(registry, FUSION)

@@ -16,8 +16,10 @@ from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
 from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
 from thunder_ex_triton.cross_entropy import linear, operators
+from thunder_ex_triton.depthwise import operators as depthwise
+from thunder_ex_triton.depthwise import rule
 from thunder_ex_triton.fusion.random import drawn_seeds
-from thunder_ex_triton.matmul import matvec, padding, skinny
+from thunder_ex_triton.matmul import batched, batched_kernels, matvec, padding, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
 from thunder_ex_triton.routing import counting_sort
 
@@ -195,6 +197,34 @@ def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make(size), make(shape), *how
 
 
+# (shape, kernel, stride, padding)
+DEPTHWISE: tuple[tuple[Any, ...], ...] = (
+    ((2, 3, 5, 6), (3, 3), (1, 1), (1, 1)), ((1, 5, 6, 5), (5, 3), (2, 2), (2, 0)), ((2, 3, 9), (4,), (1,), (3,)),
+)  # fmt: skip
+
+
+def _depthwise(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, size, *how in DEPTHWISE:
+        for bias in (None, make(shape[1:2])):
+            yield make(shape), make((shape[1], 1, *size)), bias, *how, next(iter(rule.COLUMNS[False]))
+
+
+def _depthwise_input(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, weight, bias, *how, tile in _depthwise(make):
+        if bias is None:
+            yield make(_size_of(a, weight, *how)), a, weight, *how, tile
+
+
+def _depthwise_weight(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, weight, bias, *how, _ in _depthwise(make):
+        yield make(_size_of(a, weight, *how)), a, weight, *how, bias is not None, next(iter(rule.TILES[False]))
+
+
+def _size_of(a: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any) -> tuple[int, ...]:
+    sizes = zip(a.shape[2:], weight.shape[2:], stride, padding)
+    return (*a.shape[:2], *[(n + 2 * p - k) // s + 1 for n, k, s, p in sizes])
+
+
 # -- matrix multiplications of padded operands -------------------------------------------------------------------------
 def _padded(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     """Yield operands, a bias or None, and the rows and columns to return: all of them, a part, and of batches."""
@@ -238,6 +268,19 @@ def _skinny(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
             yield x, weight, *terms, next(iter(TILES))
 
 
+def _batched(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    """Yield batches of one to three dimensions: transposed, broadcast, of odd sizes, of a step and of several."""
+    bounds = {"low": -1, "high": 1}
+    for a, b, tile in (
+        ((3, 17, 33), (3, 33, 49), "32x32x32"),
+        ((2, 3, 1, 70), (1, 3, 70, 5), "16x64x64"),
+        ((2, 1, 2, 5, 16), (2, 2, 16, 64), "64x64x32"),
+    ):
+        yield make(a, **bounds), make(b, **bounds), tile
+    yield make((4, 7, 9), **bounds).mT, make((4, 7, 3), **bounds), next(iter(batched_kernels.TILES))
+    yield make((4, 7, 9), **bounds).mT, make((3, 7), **bounds).mT.expand(4, 7, 3), next(iter(batched_kernels.TILES))
+
+
 # (batch, heads, heads of the cache, queries, keys, size, shape of the mask)
 ATTENDED: tuple[tuple[Any, ...], ...] = (
     (1, 4, 1, 1, 70, 16, None), (2, 2, 2, 3, 64, 16, (3, 64)), (1, 8, 2, 1, 200, 32, (1, 1, 1, 200)),
@@ -278,6 +321,9 @@ def fusion_opinfos() -> list[Any]:
     images = {
         "triton_avg_pool": OperatorSamples(_pooled, pooling.like, pooling.TAKEN),
         "triton_avg_pool_backward": OperatorSamples(_pooled_backward, pooling.like_backward, pooling.TAKEN),
+        "triton_depthwise_convolution": OperatorSamples(_depthwise, depthwise.like, depthwise.TAKEN),
+        "triton_depthwise_input_grad": OperatorSamples(_depthwise_input, depthwise.like_input, depthwise.TAKEN),
+        "triton_depthwise_weight_grad": OperatorSamples(_depthwise_weight, depthwise.like_weight, depthwise.TAKEN),
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }
@@ -285,6 +331,7 @@ def fusion_opinfos() -> list[Any]:
         "triton_matvec": OperatorSamples(_matvec, matvec.like, matvec.DTYPES),
         "triton_padded_matmul": OperatorSamples(_padded, padding.PaddedMatmul.like, skinny.DTYPES),
         "triton_skinny_linear": OperatorSamples(_skinny, skinny.like, skinny.DTYPES),
+        "triton_batched_matmul": OperatorSamples(_batched, batched.like, batched.DTYPES),
         "triton_decode_attention": OperatorSamples(_attended, decode_attention.like, decode_attention.TAKEN),
         "triton_cached_attention": OperatorSamples(_cached, cached_attention.like, decode_attention.TAKEN),
         "triton_argmax": OperatorSamples(_long_rows, argmax.like, argmax.TAKEN),

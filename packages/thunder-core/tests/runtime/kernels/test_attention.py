@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -19,6 +21,33 @@ def test_masks_for_the_efficient_kernel(length: int) -> None:
     assert aligned.stride(-2) % 16 == 0
     assert torch.equal(aligned[1, 2], mask)
     assert attention._aligned(None, query, key) is None
+
+
+MASKS = {
+    "permuted": lambda n: torch.randn(5, n, 3).permute(2, 0, 1),
+    "one number for each query": lambda n: torch.randn(3, 5, 1),
+    "rows of a wider tensor": lambda n: torch.randn(5, n + 3)[:, :n],
+    "after the first row": lambda n: torch.randn(7 * n + 1)[1 : 5 * n + 1].view(5, n),
+    "every second": lambda n: torch.randn(5, 2 * n)[:, ::2],
+    "expanded": lambda n: torch.randn(n).expand(2, 1, 5, n),
+    "of channels-last": lambda n: torch.randn(2, 3, 5, n).contiguous(memory_format=torch.channels_last),
+    "one query": lambda n: torch.randn(2, 1, 1, n),
+}
+
+
+@pytest.mark.parametrize("length", [1, 16, 21])
+@pytest.mark.parametrize("kind", MASKS)
+def test_layouts_of_masks_for_the_efficient_kernel(kind: str, length: int) -> None:
+    """Rows are dense and aligned. Memory is not multiplied by the dimensions that a mask is expanded in."""
+    query, key = torch.ones(2, 3, 5, 8), torch.ones(2, 3, length, 8)
+    mask = MASKS[kind](length)
+    aligned = attention._aligned(mask, query, key)
+    assert aligned.shape == (2, 3, 5, length)
+    assert length == 1 or aligned.stride(-1) == 1
+    assert not any(step % 16 for step in (*aligned.stride()[:-1], aligned.storage_offset()))
+    assert torch.equal(aligned, mask.expand_as(aligned))
+    kept = math.prod(n for n, step in zip(mask.shape[:-1], mask.stride()) if step) * (length + 15)
+    assert aligned.untyped_storage().nbytes() <= max(4 * kept, mask.untyped_storage().nbytes())
 
 
 def test_truth_values_become_numbers() -> None:

@@ -49,10 +49,19 @@ def _aligned(mask: Optional, query: torch.Tensor, key: torch.Tensor) -> Optional
     if mask is None:
         return None
     mask = mask.to(query.dtype)
-    length = mask.shape[-1]
-    if length % _MASK_STEP:
-        mask = F.pad(mask, (0, _MASK_STEP - length % _MASK_STEP))[..., :length]
+    if not _has_aligned_rows(mask, key.shape[-2]):
+        mask = mask[tuple([slice(1) if step == 0 else slice(None) for step in mask.stride()])]  # no copies of copies
+        length = key.shape[-2]
+        memory = mask.new_zeros(*mask.shape[:-1], length + -length % _MASK_STEP)
+        mask = memory[..., :length].copy_(mask)
     return mask.expand(*query.shape[:-1], key.shape[-2])
+
+
+def _has_aligned_rows(mask: torch.Tensor, length: int) -> bool:
+    """Check for dense rows of a length, each of which begins at a multiple of the alignment. Rows may be shared."""
+    steps = [step for size, step in zip(mask.shape[:-1], mask.stride()) if size != 1]
+    dense = mask.shape[-1] == length and (length == 1 or mask.stride(-1) == 1)
+    return dense and not any(n % _MASK_STEP for n in (length, mask.storage_offset(), *steps))
 
 
 def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

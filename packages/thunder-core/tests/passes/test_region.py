@@ -73,6 +73,22 @@ def test_made_in_the_shape_that_others_read() -> None:
     assert sorted(tuple(p.shape) for p in inner.outputs) == [(), (2, 3), (2, 3), (2, 3), (3, 2)]
 
 
+def test_reshaped_after_a_permutation() -> None:
+    """The region makes the copy, unless what is permuted is read otherwise, too."""
+
+    def fn(a: Any) -> Any:
+        windows, rows, turned, seen = a.exp(), a.sin(), a.cos(), a.neg()
+        t = seen.transpose(0, 1)
+        moved = windows.view(2, 3, 2).transpose(0, 1).reshape(6, 2)
+        return moved, rows.permute(1, 0).flatten(), turned.transpose(0, 1), t, t.reshape(-1)
+
+    before, inner, after = without_views(whole(acquired(fn, (4, 3))))
+    assert not before and names(after) == ["transpose", "transpose", "reshape"]
+    inside = ["exp", "sin", "cos", "neg", "view", "transpose", "reshape", "permute", "flatten"]
+    assert sorted(names(inner.operations)) == sorted(inside)
+    assert sorted(tuple(p.shape) for p in inner.outputs) == [(4, 3), (4, 3), (6, 2), (12,)]
+
+
 def test_no_views() -> None:
     """Nothing to take out."""
     region = whole(acquired(lambda a: a.sin().cos(), (3,)))

@@ -47,6 +47,16 @@ def test_roll(shape: list[int], data: st.DataObject) -> None:
     _agrees("roll", a, tuple(data.draw(st.integers(-9, 9)) for _ in dims), tuple(dims))
 
 
+def test_the_gradient_of_a_roll_is_a_roll() -> None:
+    """In one operation, which fusers recognize, and exactly."""
+    a = torch.randn(4, 5, requires_grad=True)
+    for args in (((1, -2), (0, 1)), (3, -1), (7,)):
+        jitted = thunder.jit(lambda x, args=args: x.roll(*args) * 2)
+        g = torch.randn(4, 5)
+        assert torch.equal(torch.autograd.grad(jitted(a), a, g)[0], torch.autograd.grad(a.roll(*args) * 2, a, g)[0])
+        assert [op.sym.name for op in thunder.last_backward_traces(jitted)[0].bound_symbols].count("roll") == 1
+
+
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=4), st.integers(-5, 5), st.data())
 def test_rot90(shape: list[int], k: int, data: st.DataObject) -> None:

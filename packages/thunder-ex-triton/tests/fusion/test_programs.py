@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
+from thunder_ex_triton.fusion import iteration_space
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -123,6 +124,12 @@ def reduced(chance: random.Random, x: Any) -> Step:
     dims = chance.choice([some, list(range(x.ndim))[-len(some) :], list(range(len(some)))])
     keep, name = chance.random() < 0.5, chance.choice(["sum", "sum", "amax", "amin", "any", "all"])
     return f"{name} {dims} {keep}", lambda v: small(getattr(v[0], name)(dims, keepdim=keep))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fuse sums over any adjacent dimensions of small tensors, too."""
+    monkeypatch.setattr(iteration_space, "MIN_ENTRY", 0)
 
 
 class Program:

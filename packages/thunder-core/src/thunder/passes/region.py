@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from thunder.core import prims
 from thunder.core.errors import ThunderError
 from thunder.core.proxies import Proxy
 from thunder.core.symbol import BoundSymbol, OpTags
@@ -108,10 +109,13 @@ def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
     shared.update(name for name, count in seen.items() if count > 1)
     own = {name for op in region.operations for name in op.out_names}
     own -= {name for op in views for name in op.out_names}
+    # A reshape of a transposed value copies it, in eager mode too. The region computes the copy instead of the value.
+    reshaped = {name for op in views if _regroups(op) for name in op.arg_names} - shared
     found: list[BoundSymbol] = []
     for op in views:
         base = op.arg_names[0]
-        if base in own and base not in shared and _regroups(op):
+        inside = _regroups(op) or (_permutes(op) and reshaped.issuperset(op.out_names))
+        if base in own and base not in shared and inside:
             own.update(op.out_names)
         else:
             found.append(op)
@@ -121,6 +125,11 @@ def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:
 def _regroups(op: BoundSymbol) -> bool:
     """Check whether a view only consists of primitives that keep the order of the elements (e.g. reshape)."""
     return all(map(_regroups, op.subsymbols)) if op.subsymbols else op.sym.facts.keeps_order
+
+
+def _permutes(op: BoundSymbol) -> bool:
+    """Check whether a view is a permutation of dimensions."""
+    return all(map(_permutes, op.subsymbols)) if op.subsymbols else op.sym is prims.transpose
 
 
 def _without(region: Region, views: list[BoundSymbol]) -> Region:

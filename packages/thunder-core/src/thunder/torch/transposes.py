@@ -345,6 +345,12 @@ def _rolled(a: TensorProxy, shift: int, dim: int) -> TensorProxy:
     return clang.cat([last, clang.slice_in_dim(a, 0, length - shift, dim=dim)], dim)
 
 
+@roll.vjp
+def _(g: TensorProxy, output: TensorProxy, input: TensorProxy, shifts: Any, dims: Any = ()) -> TensorProxy:
+    back = -shifts if isinstance(shifts, int) else tuple([-shift for shift in shifts])
+    return roll(g, back, dims)  # type: ignore[no-any-return]
+
+
 @roll.samples
 def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)), 1)

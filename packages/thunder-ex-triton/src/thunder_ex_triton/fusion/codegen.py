@@ -31,6 +31,7 @@ from thunder_ex_triton.fusion.op_table import (
     operands_of,
     storage_type,
 )
+from thunder_ex_triton.fusion.rolls import rolls_of
 from thunder_ex_triton.fusion.scans import is_scan, scan_index, scan_of
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import tallest
@@ -59,6 +60,7 @@ class Writer:
         self.axis = axis  # the index variable of a kernel with a single axis
         self.operations = operations
         self.made_by = {p.name: (op, i) for op in operations for i, p in enumerate(op.flat_outs)}
+        self.rolls = rolls_of(operations)
         self.strides = strides
         self.space = space
         self.before: list[Line] = []  # the lines that do not depend on the row
@@ -66,6 +68,7 @@ class Writer:
         self.lines: list[Line] = []
         self.reads: list[str] = []
         self.tiles: dict[str, int] = {}  # the itemsize of each tensor that is read once per element
+        self.across = False  # whether the elements of a column of a tensor are adjacent in memory
         self.loaded = 0  # the bytes that a tile of rows and columns loads per element
         self.known: dict[Any, str] = {}
         self.depends: dict[str, frozenset[str]] = {}
@@ -105,7 +108,7 @@ class Writer:
         if isinstance(size, Size) or math.prod(x.shape) != size:
             return False
         sizes = {"b": self.space.batch, "x": self.space.rows, "r": self.space.columns}
-        return index.is_permutation(sizes if self.space.reduces else {"x": size})
+        return index.is_permutation(sizes if self.space.has_columns else {"x": size})
 
     def _computed(self, x: TensorProxy, index: Index, guard: str) -> str:
         if x.name not in self.made_by:
@@ -181,7 +184,7 @@ class Writer:
             moved = index.mapped(lambda i, e: _moved(e, args[1][i], steps[i]), args[0].shape)
             return self.value(args[0], moved, guard)
         if sym is prims.full:
-            kind, single = compute_type(x.dtype), "(1, 1)" if self.space.reduces else "(1,)"
+            kind, single = compute_type(x.dtype), "(1, 1)" if self.space.has_columns else "(1,)"
             if isinstance(args[1], Size):
                 return self.named(f"tl.full({single}, {args[1]}, {kind})")
             filled = bool(args[1]) if kind == "tl.int1" else args[1] if "float" in kind else int(args[1])
@@ -193,6 +196,9 @@ class Writer:
             turned = [d % x.ndim for d in args[1]]
             moved = index.mapped(lambda i, e: flipped(e, x.shape[i]) if i in turned else e, args[0].shape)
             return self.value(args[0], moved, guard)
+        if x.name in self.rolls:
+            a, dim, start = self.rolls[x.name]
+            return self.value(a, index.rolled(dim, start), guard)
         if sym is prims.cat:
             return self.cat(args[0], args[1], index, guard)
         if sym is prims.pad:
@@ -254,6 +260,7 @@ class Writer:
             self.reads.append(x.name)
         if math.prod(x.shape) == self.space.size:
             self.tiles[x.name] = x.dtype.bytes
+            self._note_order(x, index)
         offset = self._of_tile(address(index, self.strides[x.name]))
         masks = [f"{v}m" for v in ("x", "r") if mentions(offset, v)]
         if len(masks) == 2:
@@ -270,6 +277,11 @@ class Writer:
             text = "(@ != 0)"
         other = "0.0" if x.dtype is dtypes.float8_e4m3fn else "0"  # no integer can be converted to float8
         return self.named(text, access=Access(pointer(x.name), offset, mask, other=other, itemsize=x.dtype.bytes))
+
+    def _note_order(self, x: TensorProxy, index: Index) -> None:
+        """Note which elements of a tensor of the space are adjacent in memory."""
+        innermost = [g.expression for g, s in zip(index.dims(), self.strides[x.name]) if s == 1 and g.size != 1]
+        self.across |= any(mentions(e, "x") and not mentions(e, "r") for e in innermost)
 
     def _of_tile(self, offset: str) -> str:
         """Return an offset without the rows of the tile, if all of them have the same one.
@@ -447,6 +459,8 @@ class Writer:
     def stored(self, p: TensorProxy, index: Index, value: str) -> Line:
         """Return the line that stores an output."""
         offset = address(index, self.strides[p.name])
+        if math.prod(p.shape) == self.space.size:
+            self._note_order(p, index)
         if not any(
             mentions(offset, v) for v in ("x", "r")
         ):  # a single element, which the first lane of the block stores
@@ -459,7 +473,7 @@ class Writer:
                 offset = f"({offset} + {v} * 0)"
                 names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
-        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.reduces else "(XB,)"
+        shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.has_columns else "(XB,)"
         if p.dtype is dtypes.bfloat16:  # the store rounds
             value = self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"

@@ -18,7 +18,9 @@ __all__ = ["program"]
 
 _PLACES = {"b": "entry", "x": "rows", "xm": "in_rows", "r": "columns", "rm": "in_columns"}
 _PLACES_OF_ELEMENTS = {"x": "element", "xm": "in_tensor"}
-_OWN = "zero row first before vector lane whole rest start end p programs XB RB tl triton torch libdevice"
+_OWN = (
+    "zero row across down tile first before vector lane whole rest start end p programs XB RB tl triton torch libdevice"
+)
 _TAKEN = frozenset({*_OWN.split(), *HELPERS})
 _NUMBER = re.compile(r"\b[vc]\d+\b")
 

@@ -344,12 +344,13 @@ def _joining(trace: Trace, sizes: Sizes) -> Callable[[Sequence[BoundSymbol], Seq
             space = space_of(inner)
         except Unfit:
             return False
-        if space.by_column and _spreads_sums(inner, space):
+        if (space.by_column or space.by_ends) and _spreads_sums(inner, space):
             return False
         if space.direction and any(only_summed.issuperset(op.out_names) for op in both if op.out_names):
             return False
-        sums = {space.all_rows, space.all_columns} if space.reduces and not space.direction else set()
-        fitting = {space.size, *sums}
+        fitting = {space.size}
+        if space.reduces and not space.direction:
+            fitting |= {space.sums} if space.by_ends else {space.all_rows, space.sums}
         inside = {id(op) for op in both}
         made: dict[str, Any] = {p.name: sizes.tensor(p) for op in both for p in op.flat_outs}
         base = {n: op.arg_names[0] for op in both if OpTags.VIEW_OP in op.sym.tags for n in op.out_names}
@@ -433,4 +434,4 @@ def _spreads_sums(operations: Sequence[BoundSymbol], space: Space) -> bool:
     """Check whether whole rows are computed from sums over columns, which takes another kernel."""
     late = after_columns(operations)
     made: list[Any] = [p for op in operations for p in op.flat_outs]
-    return any(p.name in late and math.prod(p.shape) > space.all_columns for p in made)
+    return any(p.name in late and math.prod(p.shape) > space.sums for p in made)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.sizes import hint_of
@@ -26,6 +26,7 @@ class Part(NamedTuple):
     dims: tuple[int, ...]
     first: int
     end: int
+    rolled: tuple[int, Any] | None = None  # that of the group that has this expression
 
     @property
     def size(self) -> int:
@@ -43,6 +44,10 @@ class Part(NamedTuple):
             e = f"({e} % {self.size})"
         return e
 
+    def group(self, dims: tuple[int, ...] = ()) -> Group:
+        """Return the group that counts through the part."""
+        return Group(self.text, dims, self, rolled=self.rolled if self.size == math.prod(self.dims) else None)
+
     def then(self, inner: Part) -> Part | None:
         """Return both parts as one; None if `inner` is not the part right behind this one."""
         if (self.expression, self.dims) != (inner.expression, inner.dims) or self.end > inner.first:
@@ -56,12 +61,14 @@ class Group(NamedTuple):
 
     `part` says which part of another expression it is, if it was split from one. `joined` are the groups that it was
     joined from.
+    `rolled` is the cyclic shift that was added, and the group before it.
     """
 
     expression: str
     dims: tuple[int, ...] = ()
     part: Part | None = None
     joined: tuple[Group, ...] = ()
+    rolled: tuple[int, Any] | None = None
 
     @property
     def size(self) -> int:
@@ -103,8 +110,22 @@ class Index:
 
     @property
     def key(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The identity of an index. Two indices are equal if they differ only in dimensions of size 1."""
-        return tuple((g.expression, tuple(d for d in g.dims if d != 1)) for g in self.groups if g.size != 1)
+        """The identity of an index.
+
+        Two indices are equal if they differ only in dimensions of size 1, or if one is the other in adjacent parts.
+        """
+        found: list[tuple[Part, tuple[int, ...]]] = []
+        for g in self.groups:
+            if g.size == 1:
+                continue
+            part = g.part or Part(g.expression, g.dims, 0, len(g.dims))
+            dims = tuple(d for d in g.dims if d != 1)
+            whole = found[-1][0].then(part) if found else None
+            if whole is not None:
+                found[-1] = whole, (*found[-1][1], *dims)
+            else:
+                found.append((part, dims))
+        return tuple((part.text, dims) for part, dims in found)
 
     def is_permutation(self, sizes: Mapping[str, int]) -> bool:
         """Check whether variables that count to these sizes visit each element once, by parts of the variables."""
@@ -132,8 +153,8 @@ class Index:
                 out.append(group._replace(expression="0") if group.size == 1 else group)
                 continue
             for i, d in enumerate(group.dims):
-                part = Part(group.expression, group.dims, i, i + 1)
-                out.append(Group(part.text, (d,), part))
+                part = Part(group.expression, group.dims, i, i + 1, group.rolled)
+                out.append(part.group((d,)))
         return out
 
     def split(self, count: int) -> tuple[Index, Index]:
@@ -202,6 +223,18 @@ class Index:
             [Group("0", (n,)) if hint_of(n) == 1 else single[d]._replace(dims=(n,)) for n, d in zip(full, dimensions)]
         )
 
+    def rolled(self, dim: int, start: int) -> Index:
+        """Return the index into a tensor whose element at `start` is the first one here, along one dimension."""
+        out = self.dims()
+        size = out[dim].size
+        shift, base = out[dim].rolled or (0, out[dim])
+        shift = (shift + start) % size
+        if shift:
+            out[dim] = Group(f"(({base.expression} + {shift}) % {size})", (size,), rolled=(shift, base))
+        else:
+            out[dim] = base._replace(dims=(size,))
+        return Index(out)
+
     def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
         """Return the index into a tensor of `shape` whose dimension `i` is `change(i, expression)`."""
         changed = [(g, change(i, g.expression)) for i, g in enumerate(self.dims())]
@@ -233,7 +266,7 @@ def _joined(groups: Sequence[Group]) -> Group:
     for g in groups[1:]:
         part = part.then(g.part) if part is not None and g.part is not None else None
     if part is not None:
-        return Group(part.text, part=part)
+        return part.group()
     out = "0"
     for i, g in enumerate(groups):
         out = plus(out, times(g.expression, math.prod(following.size for following in groups[i + 1 :])))

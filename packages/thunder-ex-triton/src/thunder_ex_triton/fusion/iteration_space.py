@@ -3,7 +3,8 @@
 
 All operations of a kernel share one space of `batch * rows * columns` elements. A reduction over trailing dimensions
 has one result per row. A reduction over leading dimensions has one result per column. A reduction over dimensions in
-the middle has one result per column of each batch entry. A space without reductions has a single column.
+the middle has one result per column of each batch entry. A reduction over all dimensions but some in the middle has one
+result per row. A space without reductions has a single column, unless it is tiled.
 
 A scan goes along the columns of each row, and its rows count through all other dimensions.
 
@@ -36,6 +37,8 @@ __all__ = [
 
 MAX_COLUMNS = 1 << 15  # the columns that fit into the registers of one program
 MIN_ENTRY = 1 << 11  # the elements of a batch entry that are enough work for a program
+MIN_REPEATS = 1 << 8  # the rows of each sum over columns for which the kernel of reductions over rows computes it
+_MIN_ENTRIES = 32  # the work for which two kernels, of partial sums and of sums, are faster than one
 
 
 class Space(NamedTuple):
@@ -43,7 +46,10 @@ class Space(NamedTuple):
 
     `by_row` is True if a reduction runs along rows; `by_column`, if a reduction runs along columns. Only spaces that
     are reduced along columns, and not along rows, have more than one batch entry. `direction` is 1 or -1 if rows are
-    scanned from their beginning or from their end.
+    scanned from their beginning or from their end. `tiled` is True if a kernel without reductions has rows and columns,
+    because they are the innermost dimensions of different tensors. `by_ends` is True if a reduction runs along both
+    columns and batch entries. Sums over columns add up every row of `period` rows separately, e.g. for a bias of
+    attention, which all samples have in common.
     """
 
     rows: int
@@ -52,6 +58,9 @@ class Space(NamedTuple):
     by_column: bool = False
     batch: int = 1
     direction: int = 0
+    tiled: bool = False
+    by_ends: bool = False
+    period: int = 1
 
     @property
     def size(self) -> int:
@@ -77,7 +86,19 @@ class Space(NamedTuple):
     @property
     def reduces(self) -> bool:
         """Whether the kernel reduces or scans."""
-        return self.by_row or self.by_column or self.direction != 0
+        return self.by_row or self.by_column or self.by_ends or self.direction != 0
+
+    @property
+    def sums(self) -> int:
+        """The number of sums over columns, or over rows of all batch entries, which a second kernel finishes."""
+        if self.by_ends:
+            return self.rows
+        return self.all_columns if self.period == 1 else self.period * self.columns
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether blocks of the kernel have two dimensions, rows and columns."""
+        return self.reduces or self.tiled
 
 
 def is_long(space: Space) -> bool:
@@ -105,10 +126,23 @@ def reduces(bsym: BoundSymbol) -> Space | None:
     if dims == last[-count:]:
         return Space(math.prod(a.shape[:-count]), math.prod(a.shape[-count:]), by_row=True)
     first = dims[0]
+    if first == 0 and dims[-1] == a.ndim - 1:
+        return _reduces_ends(a.shape, dims)
     if dims != last[first : first + count]:
         return None
     batch, rows, columns = map(math.prod, (a.shape[:first], a.shape[first : first + count], a.shape[first + count :]))
     return Space(rows, columns, by_column=True, batch=batch) if has_work(batch, rows, columns) else None
+
+
+def _reduces_ends(shape: Sequence[int], dims: Sequence[int]) -> Space | None:
+    """Return the space of a reduction over the first and the last dimensions; None if it is small or symbolic."""
+    kept = [d for d in range(len(shape)) if d not in dims]
+    if any(type(n) is not int for n in shape) or kept != list(range(kept[0], kept[-1] + 1)):
+        return None
+    spans = shape[: kept[0]], shape[kept[0] : kept[-1] + 1], shape[kept[-1] + 1 :]
+    batch, rows, columns = map(math.prod, spans)
+    space = Space(rows, columns, batch=batch, by_ends=True)
+    return space if space.size >= MIN_ENTRY * _MIN_ENTRIES else None
 
 
 def has_work(batch: int, rows: int, columns: int) -> bool:
@@ -118,7 +152,7 @@ def has_work(batch: int, rows: int, columns: int) -> bool:
 
 def space_of(operations: Sequence[BoundSymbol]) -> Space:
     """Return the common space of all these operations. Raise `Unfit` if they have none."""
-    found: Space | None = None
+    spaces: list[Space] = []
     largest = 0
     products = [op for op in operations if op.sym.id == MATVEC]
     if products:
@@ -136,10 +170,8 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
             raise Unfit("reduces dimensions that are not adjacent")
         if products and op.sym.id != MATVEC and _is_of_single_row(own, products[0]):
             continue  # each program computes it
-        if found is not None and (own.batch, own.rows, own.columns) != (found.batch, found.rows, found.columns):
-            raise Unfit("has reductions of different shapes")
-        by_row, by_column = (found.by_row, found.by_column) if found else (False, False)
-        found = own._replace(by_row=by_row or own.by_row, by_column=by_column or own.by_column)
+        spaces.append(own)
+    found = _space_of_reductions(spaces)
     if found is None:
         return Space(largest, 1)
     if is_long(found) and found.by_column:
@@ -147,6 +179,33 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
     if largest > found.size:
         raise Unfit("has values larger than the reduced tensor")
     return found
+
+
+def _space_of_reductions(spaces: Sequence[Space]) -> Space | None:
+    """Return the common space of reductions, if there are any, or raise `Unfit`."""
+    by_row = [space for space in spaces if space.by_row]
+    others = [space for space in spaces if not space.by_row]
+    for same in (by_row, others):
+        if any(space != same[0] for space in same):
+            raise Unfit("has reductions of different shapes")
+    if not by_row or not others:
+        return spaces[0] if spaces else None
+    rows, columns = by_row[0], others[0]
+    period = _period(rows, columns)
+    if columns.by_ends or period is None:
+        raise Unfit("has reductions of different shapes")
+    return rows._replace(by_column=True, period=period)
+
+
+def _period(rows: Space, columns: Space) -> int | None:
+    """Return the period of the sums over columns in a space that is also reduced by rows; None if they do not fit."""
+    if (rows.batch, rows.rows, rows.columns) == (columns.batch, columns.rows, columns.columns):
+        return 1
+    sizes = rows.rows, rows.columns, columns.rows, columns.columns
+    if columns.batch != 1 or any(type(n) is not int for n in sizes) or rows.size != columns.size:
+        return None
+    few = columns.columns <= MAX_COLUMNS and columns.rows >= MIN_REPEATS
+    return columns.columns // rows.columns if few and columns.columns % rows.columns == 0 else None
 
 
 def _space_of_scans(operations: Sequence[BoundSymbol]) -> Space:
@@ -194,10 +253,10 @@ def _check_products(operations: Sequence[BoundSymbol]) -> None:
 
 
 def after_columns(operations: Sequence[BoundSymbol]) -> set[str]:
-    """Return the values that depend on a reduction over columns."""
+    """Return the values that depend on a reduction over columns, or over the rows of all batch entries."""
     late: set[str] = set()
     for op in operations:
         own = reduces(op) if is_reduction(op) else None
-        if (own is not None and own.by_column) or any(name in late for name in op.arg_names):
+        if (own is not None and (own.by_column or own.by_ends)) or any(name in late for name in op.arg_names):
             late.update(op.out_names)
     return late

@@ -94,7 +94,7 @@ def _has_programs_of_elements(region: FusedRegion, results: Mapping[str, TensorP
     elements, or that is broadcast, may be read by all programs.
     """
     space = region.space
-    if region.template == "elements":
+    if not space.reduces:
         return True
     if space.by_row == space.by_column or space.direction:
         return False

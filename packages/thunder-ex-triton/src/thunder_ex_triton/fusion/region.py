@@ -30,7 +30,7 @@ from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
 from thunder_ex_triton.fusion.program import KernelStep, Program
 from thunder_ex_triton.fusion.templates import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.tiles import tilings
-from thunder_ex_triton.launch import Kernel, increment_versions
+from thunder_ex_triton.launch import Kernel, blocks, increment_versions
 from thunder_ex_triton.probe import interpreting
 
 __all__ = ["FusedRegion", "Launch", "Program", "launches_of", "processors", "program_of"]
@@ -127,7 +127,7 @@ class FusedRegion:
         launches, partial = self._launches(self._usual)
         outputs = list(zip(self.outputs, self.output_strides(self._usual)))
         size = self.space.text
-        parts = (partial, self.space.all_columns)
+        parts = (partial, self.space.sums)
         return program(self.name, size, self.operations, self.inputs, outputs, launches, parts)
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -179,7 +179,9 @@ class FusedRegion:
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
         count = processors(self.outputs[0].device)
-        ways = len(tilings(sources[0], self.space, count, 0)) if self.measurements is not None else 1
+        ways = (
+            len(tilings(sources[0], sources[0].space or self.space, count, 0)) if self.measurements is not None else 1
+        )
         return [launches_of(module, sources, self.space, given, count, way) for way in range(ways)]
 
     def _compiled_for(self, key: Any) -> Program:
@@ -253,7 +255,7 @@ def program_of(
     scratch: list[Made] = []
     for name in names:
         wide = torch.float64 if by_name[name.removesuffix("_part")].dtype.bytes == 8 else torch.float32
-        shape = (partial, region.space.all_columns)
+        shape = (partial, region.space.sums)
         scratch.append((shape, contiguous(shape), wide))
     place = {p.name: i for i, p in enumerate(region.inputs)}
     place.update({p.name: places[k] for k, p in enumerate(region.outputs)})
@@ -295,17 +297,19 @@ def launches_of(
     multiprocessors: int,
     way: int = 0,
 ) -> tuple[list[Launch], int]:
-    """Return the launch of each kernel, and the number of programs that write partial sums of a column.
+    """Return the launch of each kernel, and the number of programs that write partial sums of a column or row.
 
     `way` is the index of the first kernel's tiling. The finishing kernel uses its default tiling.
     """
     out, partial = [], 0
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
-        programs, numbers, warps = tilings(source, space, multiprocessors, partial)[way if source is sources[0] else 0]
+        found = tilings(source, source.space or space, multiprocessors, partial)
+        programs, numbers, warps = found[way if source is sources[0] else 0]
         kernel = Kernel(getattr(module, source.name), checks=source.checks, early=source.early)
         out.append(Launch(kernel, source, programs, numbers, warps))
-        partial = programs[0] // space.batch if sums else partial
+        if sums:  # those of a column: programs of a batch entry; those of a row: programs of all columns and entries
+            partial = programs[0] // (blocks(space.rows, numbers[0]) if space.by_ends else space.batch)
     return out, partial
 
 

@@ -91,7 +91,7 @@ class SymbolicRegion(FusedRegion):
         size = f"{space.text}, for any sizes" + "".join(
             f"\n#   {self.sizes.known[n]}: {self.sizes.known[n].number}" for n in numbers
         )
-        return program(self.name, size, self.original, inputs, outputs, launches, (partial, space.all_columns))
+        return program(self.name, size, self.original, inputs, outputs, launches, (partial, space.sums))
 
     def _as_traced(self) -> tuple[Any, ...]:
         """Return the key of the traced call, with contiguous inputs."""

@@ -13,9 +13,8 @@ import itertools
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, to_torch_device
@@ -24,7 +23,9 @@ from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
-from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, mapped, rendered
+from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, rendered
+from thunder_ex_triton.fusion.long_rows import held, in_whole_vectors
+from thunder_ex_triton.fusion.memory_order import in_order_of_memory
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
@@ -92,7 +93,7 @@ class KernelSource(NamedTuple):
     text: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    template: str  # "elements", "rows", "long", "columns", "finish" or "scan"
+    template: str  # "elements", "tiles", "rows", "long", "columns", "finish" or "scan"
     titles: dict[str, str]  # the names of the kernel's values in the trace
     read: int = 0  # the bytes that the kernel reads per element of its space
     loaded: int = 0  # the bytes that the kernel loads per element of a tile of rows and columns
@@ -104,7 +105,9 @@ class KernelSource(NamedTuple):
     norm: bool = False  # whether a kernel of products also reduces the single row
     early: bool = False  # whether the kernel may start before the kernel before it has ended (`launch.starts_early`)
     checks: bool = False  # whether the kernel asserts that indices are in bounds
+    across: bool = False  # whether the elements of a column of a tensor are adjacent in memory
     along: bool = False  # whether the elements of a scanned row are adjacent in memory
+    space: Space | None = None  # the space of a kernel of tiles, which depends on strides
     sizes: tuple[int, ...] = ()  # the symbolic sizes that are parameters after the tensors, by index
 
 
@@ -142,6 +145,8 @@ def kernels_of(
         return [_long(operations, strides, outputs, space, integer)]
     late = after_columns(operations)
     writer = Writer(operations, strides, space)
+    if space.by_ends:
+        return _sums_of_tiles(operations, strides, outputs, space, integer)
     if not space.by_column:
         stores = _stores(writer, outputs, space)
         columns = space.columns
@@ -159,11 +164,7 @@ def kernels_of(
     partial = [f"{op.output.name}_part" for op in sums]
     accumulate = []
     for op, part in zip(sums, partial):
-        if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
-            raise Unfit("reduces columns by an operation other than a sum of floats")
-        a, first, end = op.args[0], min(op.args[1]), max(op.args[1]) + 1
-        shapes = a.shape[:first], a.shape[first:end], a.shape[end:]
-        tile = writer.value(a, Index([Group(e, tuple(shape)) for e, shape in zip("bxr", shapes)]))
+        tile = writer.value(op.args[0], _of_summed(op, space))
         accumulate.append(Line(f"{part} += tl.where(xm, tl.broadcast_to({tile}, (XB, RB)), 0)"))
     stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
@@ -172,11 +173,15 @@ def kernels_of(
     if space.batch != 1:  # each program is one of those of a batch entry
         head = [f"b = (tl.program_id(0) % {space.batch}){integer}", f"first = tl.program_id(0) // {space.batch}"]
     row = "first" if space.batch == 1 else "tl.program_id(0)"
+    total = [f"{part} = tl.sum({part}, 0)[None, :]" for part in partial]
+    place, mask = f"{row} * {space.columns} + r", "rm"
+    if space.period != 1:  # each program has some of the rows of each period
+        head += ["inner = (tl.program_id(1) * XB + tl.arange(0, XB))[:, None]", f"xm = inner < {space.period}"]
+        total, place, mask = [], f"first * {space.sums} + inner * {space.columns} + r", "xm & rm"
     body: list[str | Line | Loop] = [
         *head, *_columns(space, whole=space.by_row), *start, *writer.before,
         _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
-        *(f"{part} = tl.sum({part}, 0)[None, :]" for part in partial),
-        *(f"tl.store({pointer(part)} + {row} * {space.columns} + r, {part}, mask=rm)" for part in partial),
+        *total, *(f"tl.store({pointer(part)} + {place}, {part}, mask={mask})" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
@@ -211,6 +216,10 @@ def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
 
     While a row is computed, the next rows are loaded.
     """
+    if space.period != 1:
+        count = space.rows // space.period
+        first = f"for entry in tl.range(first, {count}, tl.num_programs(0), num_stages=stages):"
+        return Loop((first, f"x = entry{integer} * {space.period} + inner"), tuple(lines))
     programs = "tl.num_programs(0)" if space.batch == 1 else f"(tl.num_programs(0) // {space.batch})"
     head = (
         f"for row in tl.range(first * XB, {space.rows}, {programs} * XB, num_stages=stages):",
@@ -224,9 +233,9 @@ def _elements(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
-    writer = Writer(operations, strides, space)
+    whole, own = in_order_of_memory(operations, strides, outputs[-1])
+    writer = Writer(operations, strides, own if own.tiled else space)
     stores = []
-    whole = _in_order_of_memory(operations, strides, outputs[-1])
     for p in reversed(outputs):
         if math.prod(p.shape) != space.rows:
             raise Unfit("makes tensors of several sizes")
@@ -234,65 +243,66 @@ def _elements(
         if index is None:
             index = whole if p.shape == outputs[-1].shape else whole.reshaped(p.shape)
         stores.append(writer.stored(p, index, writer.value(p, index)))
+    lines = [*writer.before, *writer.lines, *stores]
+    writes = [p.name for p in outputs]
+    if own.tiled:
+        return _tiles(writer, writes, lines, integer)
     head = [
         f"x = tl.program_id(0){integer} * XB + tl.arange(0, XB)",
         f"xm = x < {space.rows}",
         "zero = tl.arange(0, 1)",
     ]
-    writes = [p.name for p in outputs]
-    body: list[str | Line | Loop] = [*head, *writer.before, *writer.lines, *stores]
-    return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", body)
+    return _kernel("elements", writer, writer.reads, writes, "XB: tl.constexpr", [*head, *lines])
 
 
-def _in_order_of_memory(
-    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]], output: TensorProxy
-) -> Index:
-    """Return an index into an output that goes through the memory of most of the kernel's tensors in their order."""
-    shape = output.shape
-    usual = tuple(range(len(shape)))
-    frames = _frames(operations, output)
-    if any(isinstance(s, Size) for s in (*shape, *strides[output.name])):
-        return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
-    moved: Counter[tuple[int, ...]] = Counter()  # the bytes of the tensors whose dimensions have an order
-    tensors: dict[str, Any] = {
-        p.name: p for op in operations for p in (*op.tensors(), *op.flat_outs) if p.name in strides
-    }
-    for p in tensors.values():
-        if p.name in frames and any(strides[p.name]):
-            moved[_order(shape, [strides[p.name][d] for d in frames[p.name]])] += p.dtype.bytes
-    order = max(moved, key=lambda o: (moved[o], o == usual), default=usual)
-    if order == usual:
-        return Index([Group("x", (math.prod(shape),))]).reshaped(shape)
-    return Index([Group("x", tuple([shape[d] for d in order]))]).transposed(order)
+def _tiles(writer: Writer, writes: Sequence[str], lines: Sequence[Line], integer: str) -> KernelSource:
+    """Return a kernel with one program per tile of rows and columns."""
+    space = writer.space
+    head = [
+        f"across = ({space.columns} + RB - 1) // RB",
+        f"down = ({space.rows} + XB - 1) // XB",
+        f"tile = tl.program_id(0){integer}",
+        "b = tile // (across * down)",
+        "x = (tile // across % down * XB + tl.arange(0, XB))[:, None]",
+        f"xm = x < {space.rows}",
+        "r = (tile % across * RB + tl.arange(0, RB))[None, :]",
+        f"rm = r < {space.columns}",
+        "zero = tl.arange(0, 1)[:, None]",
+    ]
+    kernel = _kernel("tiles", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", [*head, *lines])
+    return kernel._replace(space=space)
 
 
-def _frames(operations: Sequence[BoundSymbol], output: TensorProxy) -> dict[str, tuple[int, ...]]:
-    """Return, for each tensor whose dimensions are those of an output in some order, the place of each of them.
-
-    Shapes alone do not tell: a channels-last image with as many channels as rows and columns has the same shape in both
-    orders of its dimensions.
-    """
-    found = {output.name: tuple(range(output.ndim))}
-    for op in (*reversed(operations), *operations):  # from the output to the operands, and to their other results
-        for p, a in itertools.product(op.flat_outs, op.tensors()):
-            if op.sym is prims.transpose:
-                order = tuple(op.args[1])
-            elif isinstance(p, TensorProxy) and p.shape == a.shape:
-                order = tuple(range(p.ndim))
-            else:
-                continue
-            if p.name in found:
-                found.setdefault(a.name, tuple([order[d] for d in found[p.name]]))
-            elif a.name in found:
-                found[p.name] = tuple([order.index(d) for d in found[a.name]])
-    return found
+def _sums_of_tiles(
+    operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
+    outputs: Sequence[TensorProxy], space: Space, integer: str,
+) -> list[KernelSource]:  # fmt: skip
+    """Return a kernel that writes the sums of each tile's rows, and the kernel that adds these partial sums."""
+    writer = Writer(operations, strides, space)
+    late = after_columns(operations)
+    sums = [op for op in operations if is_reduction(op)]
+    accumulate = []
+    for op in sums:
+        tile = writer.value(op.args[0], _of_summed(op, space))
+        row = f"tl.sum(tl.where(xm & rm, tl.broadcast_to({tile}, (XB, RB)), 0), 1)[:, None]"
+        place = f"{pointer(f'{op.output.name}_part')} + (b * across + tile % across) * {space.rows} + x"
+        accumulate.append(Line(f"tl.store({place}, {row}, mask=xm)"))
+    stores = _stores(writer, [p for p in outputs if p.name not in late], space)
+    writes = [*(p.name for p in outputs if p.name not in late), *(f"{op.output.name}_part" for op in sums)]
+    main = _tiles(writer, writes, [*writer.before, *writer.lines, *stores, *accumulate], integer)
+    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
 
 
-def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Return the dimensions from the outermost in memory to the innermost. Dimensions that do not matter stay put."""
-    matter = [d for d, n in enumerate(shape) if n > 1 and strides[d] > 0]
-    ordered = iter(sorted(matter, key=lambda d: (-strides[d], d)))
-    return tuple([next(ordered) if d in matter else d for d in range(len(shape))])
+def _of_summed(op: BoundSymbol, space: Space) -> Index:
+    """Return the index at which a sum reads its operand."""
+    if op.sym is not prims.sum or compute_type(op.args[0].dtype) not in ("tl.float32", "tl.float64"):
+        raise Unfit("reduces columns by an operation other than a sum of floats")
+    return _whole(space).reshaped(op.args[0].shape)
+
+
+def _whole(space: Space) -> Index:
+    """Return the index of each element of a space."""
+    return Index([Group("b", (space.batch,)), Group("x", (space.rows,)), Group("r", (space.columns,))])
 
 
 def _long(
@@ -308,12 +318,12 @@ def _long(
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     last = [in_chunks([*writer.lines, *whole], space)] if whole else []
-    body = _held([*writer.before, *writer.rows, *single, *last])
+    body = held([*writer.before, *writer.rows, *single, *last])
     passes = sum(isinstance(item, Loop) for item in body)
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
     if not isinstance(space.columns, Size):
         size = 16 // min([*writer.tiles.values(), *written], default=16)
-        body = _in_whole_vectors(body, space.columns, size, integer)
+        body = in_whole_vectors(body, space.columns, size, integer)
     parameters = "XB: tl.constexpr, RB: tl.constexpr"
     kernel = _kernel("long", writer, writer.reads, [p.name for p in outputs], parameters, [*head, *body])
     return kernel._replace(written=sum(written), passes=passes)
@@ -372,89 +382,6 @@ def _turned(index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
     return index.mapped(lambda i, e: flipped(e, shape[i]) if i in turned else e, shape)
 
 
-def _held(items: Sequence[Line | Loop]) -> list[Line | Loop]:
-    """Set eviction policies. A row stays in the cache while a later loop reads it, and is evicted first afterwards."""
-
-    def pointer_of(line: Line) -> str | None:
-        return line.access.pointer if line.is_load and line.access and line.access.mask.startswith(_IN_ROW) else None
-
-    left = Counter(filter(None, map(pointer_of, lines_in(items))))
-    again = {pointer for pointer, count in left.items() if count > 1}
-
-    def with_policy(line: Line) -> Line:
-        pointer = pointer_of(line)
-        if pointer not in again or line.access is None:
-            return line
-        left[pointer] -= 1
-        return line._replace(access=line.access._replace(policy="evict_last" if left[pointer] else "evict_first"))
-
-    return mapped(items, with_policy)
-
-
-def _in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, integer: str) -> list[Line | Loop]:
-    """Rewrite lines so that unaligned rows are read and written in whole vectors of `size` elements.
-
-    Interior chunks begin after the vector that holds the row's first element. Interior chunks need no mask, and a mask
-    would split vectors. The first vector and the remainder at the end of the row come afterwards, usually as one chunk.
-    In this chunk, one mask per vector keeps full vectors whole.
-    """
-    place = f"(x * {columns} + r)"
-
-    def is_of_row(line: Line) -> bool:
-        return line.access is not None and (line.access.offset, line.access.mask) == (place, _IN_ROW)
-
-    if columns % size == 0 or not any(map(is_of_row, lines_in(items))):
-        return list(items)
-    chunks = f"{columns - size} // RB"  # the number of interior chunks, after the first vector
-    middle = (
-        f"for start in range({size}, {chunks} * RB + {size}, RB):",
-        "lane = (start + tl.arange(0, RB))[None, :]",
-        "r = lane - before",
-        "rm = tl.full((1, RB), True, tl.int1)",
-    )
-    ends = (
-        f"for end in range(0, {columns + size - 1} - {chunks} * RB, RB):",
-        f"begin = tl.where(vector + end > 0, end + {chunks} * RB, 0)",
-        "lane = begin + tl.arange(0, RB)[None, :]",
-        "r = lane - before",
-        f"rm = (r >= 0) & (r < {columns})",
-        "first = begin + vector - before",
-        f"whole = (first >= 0) & (first <= {columns - size})",
-        "rest = rm & (whole == 0)",
-    )
-    out: list[Line | Loop] = [
-        Line(f"before = (tl.program_id(0){integer} * {columns} % {size}).to(tl.int32)"),
-        Line(f"row = tl.multiple_of(tl.program_id(0){integer} * {columns} - before, {size})"),
-        Line(f"vector = (tl.arange(0, RB) // {size} * {size})[None, :]"),
-    ]
-    for item in items:
-        if isinstance(item, Loop):
-            inside = [_unmasked(line) if is_of_row(line) else line for line in item.body]
-            at_ends = [_by_vectors(line) if is_of_row(line) else line for line in item.body]
-            out += [Loop(middle, tuple(inside)), Loop(ends, tuple(at_ends))]
-        else:
-            out.append(item)
-    return out
-
-
-_IN_ROW = "xm & rm"  # the boundary mask of a tile of rows
-_LANES = "(row + lane)"
-
-
-def _unmasked(line: Line) -> Line:
-    assert line.access is not None
-    return line._replace(access=line.access._replace(offset=_LANES, mask=""))
-
-
-def _by_vectors(line: Line) -> Line:
-    """Return a load or store with one mask per vector."""
-    assert line.access is not None
-    pointer, _, _, value, policy, *_ = line.access
-    if value is None:
-        return line._replace(instead=f'load_row({pointer} + {_LANES}, whole, rest, "{policy}")')
-    return line._replace(instead=f"store_row({pointer} + {_LANES}, {value}, whole, rest)")
-
-
 def _columns(space: Space, *, whole: bool) -> list[str]:
     first = "" if whole else "tl.program_id(1) * RB + "
     return [
@@ -480,7 +407,8 @@ def _places_of_rows(writer: Writer, space: Space) -> dict[str, Index]:
     Other dimensions may lie between those of a row, e.g. if a row is a channel of all samples.
     """
     operations, found = writer.operations, dict[str, Index]()
-    if isinstance(space.size, Size) or not any(op.sym is prims.transpose for op in operations):
+    moves = writer.rolls or any(op.sym is prims.transpose for op in operations)
+    if isinstance(space.size, Size) or not moves:
         return found
     for op in operations:
         own = reduces(op) if is_reduction(op) and op.sym.id != MATVEC else None
@@ -489,10 +417,16 @@ def _places_of_rows(writer: Writer, space: Space) -> dict[str, Index]:
             found.setdefault(op.args[0].name, Index([Group("x", shape[:kept]), Group("r", shape[kept:])]))
     for op in (*reversed(operations), *operations):  # to what the operands are computed from, and then onwards
         outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
-        for p, a in itertools.product(outs, op.tensors()):
+        roll = writer.rolls.get(op.out_names[0]) if op.sym is prims.cat else None
+        for p, a in itertools.product(outs, op.tensors() if roll is None else (roll.a,)):
             if math.prod(p.shape) != space.size or math.prod(a.shape) != space.size:
                 continue
-            if op.sym is prims.transpose:
+            if roll is not None:
+                if p.name in found:
+                    found.setdefault(a.name, found[p.name].rolled(roll.dim, roll.start))
+                elif a.name in found:
+                    found[p.name] = found[a.name].rolled(roll.dim, -roll.start)
+            elif op.sym is prims.transpose:
                 if p.name in found:
                     found.setdefault(a.name, found[p.name].transposed(op.args[1]))
                 elif a.name in found:
@@ -511,7 +445,7 @@ def _store(writer: Writer, p: TensorProxy, space: Space, places: Mapping[str, In
     if size == space.size:
         index = writer.places.get(p.name) or places.get(p.name)
         if index is None:
-            index = Index([*rows, Group("r", (space.columns,))]).reshaped(p.shape)
+            index = _whole(space).reshaped(p.shape)
         return writer.stored(p, index, writer.value(p, index))
     if size != space.all_rows:
         raise Unfit("makes tensors of several sizes")
@@ -531,9 +465,9 @@ def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
     outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
 ) -> KernelSource:  # fmt: skip
-    """Return the kernel that adds the partial sums of columns in a fixed order, and computes values from the sums."""
+    """Return the kernel that adds partial sums in a fixed order, and computes values from the sums."""
     writer = Writer(operations, strides, space, axis="r")
-    columns = space.all_columns
+    columns = space.sums
     head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     for op in sums:
@@ -580,7 +514,8 @@ def _kernel(
     text = "\n".join(["@triton.jit", f"def {name}({given}, {parameters}):", *(f"    {x}" for x in lines), ""])
     return KernelSource(
         name, text, tuple(reads), tuple(writes), template, writer.titles, read=sum(writer.tiles.values()),
-        loaded=writer.loaded, tensors=len(reads) + len(writes), operations=len(lines), sizes=sizes,
+        loaded=writer.loaded, across=writer.across, tensors=len(reads) + len(writes), operations=len(lines),
+        sizes=sizes,
         products=len(writer.tiles) if writer.products else 0,
         checks=any(line.kind == CHECK for line in lines_in(item for item in body if not isinstance(item, str))),
     )  # fmt: skip

@@ -63,6 +63,11 @@ class Kernel(Protocol):
         ...
 
     @property
+    def across(self) -> bool:
+        """Whether the elements of a column of a tensor are adjacent in memory."""
+        ...
+
+    @property
     def along(self) -> bool:
         """Whether the elements of a scanned row are adjacent in memory."""
         ...
@@ -107,19 +112,23 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     wide = power_of_two(columns)
     if source.template == "elements":
         found = _of_elements(source, rows)
+    elif source.template == "tiles":
+        found = _of_tiles(space, source.across)
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(source, rows, wide) if source.products else _of_rows(rows, wide)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(source, rows, wide)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
     elif source.template == "finish":
-        columns = space.all_columns
+        columns = space.sums
         wide = power_of_two(columns)
         wide = min(wide, max(8, min(power_of_two(columns // 256), 128)))
         tall = min(power_of_two(partial), 128, 2048 // wide)
         found = [Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)]
+    elif space.period != 1:
+        found = _of_periods(space, multiprocessors)
     elif space.by_row:
         found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
     else:
@@ -139,9 +148,40 @@ def _of_elements(source: Kernel, elements: int) -> list[Tiling]:
     return [Tiling((blocks(elements, n), 1), (n,), 4) for n in tiles]
 
 
-def _of_rows(rows: int, wide: int) -> list[Tiling]:
+def _of_tiles(space: Space, across: bool) -> list[Tiling]:
+    """Return the tilings of kernels of tiles: segments of memory along both dimensions, or along columns only."""
+    found = []
+    sizes = (4096, 8), (2048, 4), (4096, 4), (2048, 8)
+    for elements, warps in sizes if across else sizes[1::-1]:
+        if across:
+            tall, wide = _segment(space.rows), _segment(space.columns)
+        else:
+            tall, wide = 1, _widest(space.columns)
+        while tall * wide > elements:
+            tall, wide = (tall // 2, wide) if tall > wide else (tall, wide // 2)
+        while across and tall * wide < elements and wide < power_of_two(space.columns):
+            wide *= 2
+        while tall * wide < elements and tall < power_of_two(space.rows):
+            tall *= 2
+        programs = space.batch * blocks(space.rows, tall) * blocks(space.columns, wide)
+        found.append(Tiling((programs, 1), (tall, wide), warps))
+    return found
+
+
+def _segment(size: int) -> int:
+    """Return the elements of a segment of memory: 64 or 32, whichever masks off fewer elements; all if they are few."""
+    return min((64, 32), key=lambda n: blocks(size, n) * n) if size > 32 else power_of_two(size)
+
+
+def _of_rows(source: Kernel, rows: int, wide: int) -> list[Tiling]:
     tall = max(1, min(2048 // wide, power_of_two(rows)))
     warps = _warps(tall * wide)
+    if source.across:  # a tile has segments of memory along both dimensions, if it fits into registers
+        tall = max(tall, min(32, 16384 // wide, power_of_two(rows)))
+        warps = _warps(tall * wide)
+    elif 32 < wide <= 128:  # sums within a warp need no shared memory and no synchronization between warps
+        most = 8 if wide == 64 or source.tensors <= 5 else 4
+        tall, warps = min(most, power_of_two(rows)), 1
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 
@@ -193,6 +233,18 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
     return found
 
 
+def _of_periods(space: Space, multiprocessors: int) -> list[Tiling]:
+    """Return the tilings of sums over columns of the rows of each period: programs of one warp, which do not wait."""
+    wide = power_of_two(space.columns)
+    found = []
+    for elements, warps, each in ((512, 1, 32), (1024, 2, 16), (2048, 4, 8), (1024, 1, 16)):
+        tall = max(1, min(elements // wide, power_of_two(space.period)))
+        down = blocks(space.period, tall)
+        programs = max(1, min(space.rows // space.period, multiprocessors * each // down))
+        found.append(Tiling((programs, down), (tall, wide, 1), max(warps, wide // 512)))
+    return found
+
+
 def tallest(columns: int) -> int:
     """Return the most rows of a tile in a kernel that sums columns: a power of two."""
     return max(1, _LARGEST_TILE // _exact(columns))
@@ -202,10 +254,14 @@ def _of_columns(source: Kernel, space: Space, multiprocessors: int) -> list[Tili
     wide = _exact(space.columns)
     across = blocks(space.columns, wide)
     found = []
-    for part, each in ((1, 2), (2, 4), (1, 4), (2, 2)):
+    ahead, ways = 3, ((1, 2), (2, 4), (1, 4), (2, 2))
+    if space.columns % 2 and across >= 8:
+        # Elements of two bytes that begin anywhere cannot be loaded ahead. More programs have as many loads in flight.
+        ahead, ways = 1, ((2, 16), (2, 8), (1, 8), (1, 16))
+    for part, each in ways:
         tall = min(max(1, tallest(space.columns) // part), power_of_two(space.rows))
         programs = min(blocks(space.rows, tall), max(1, multiprocessors * each // (across * space.batch)))
-        stages = _stages(tall * wide * source.loaded * each, 3)
+        stages = _stages(tall * wide * source.loaded * each, ahead)
         found.append(Tiling((programs * space.batch, across), (tall, wide, stages), 4))
     return found
 
@@ -245,6 +301,12 @@ def _stages(shared: int, most: int) -> int:
 def _exact(columns: int) -> int:
     """Return the tile width that masks off the fewest columns. Among equal widths, return the largest."""
     return min((1024, 512, 256, 128), key=lambda w: blocks(columns, w) * w) if columns > 128 else power_of_two(columns)
+
+
+def _widest(columns: int) -> int:
+    """Return the largest tile width that masks off few columns; the width that masks off the fewest if none does."""
+    few = [w for w in (2048, 1024, 512, 256, 128) if blocks(columns, w) * w <= columns * 1.05]
+    return few[0] if few else _exact(columns)
 
 
 def _warps(elements: int) -> int:

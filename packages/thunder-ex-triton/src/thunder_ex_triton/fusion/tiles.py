@@ -180,7 +180,7 @@ def _of_rows(source: Kernel, rows: int, wide: int) -> list[Tiling]:
         tall = max(tall, min(32, 16384 // wide, power_of_two(rows)))
         warps = _warps(tall * wide)
     elif 32 < wide <= 128:  # sums within a warp need no shared memory and no synchronization between warps
-        most = 8 if wide == 64 or source.tensors <= 5 else 4
+        most = 8 if wide == 64 or source.read <= 4 else 4
         tall, warps = min(most, power_of_two(rows)), 1
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrix of tests in shards: `--shard 2/8` runs the second of eight parts, and the reports of all make one table.
 
-The tests are sorted by a hash of their ids and dealt in turn. The parts differ by at most one test, slow tests of one
-operator spread over all of them, and each test is in exactly one part. Each report contains a digest of all tests that
-there were to deal, so that reports of different matrices are never merged.
+All tests with the same parameters (of one operator, device and dtype) are in one part, because they run the same
+programs, whose kernels a process compiles once. These groups are sorted by a hash and dealt in turn: the parts differ
+by at most one group, and the dtypes of a slow operator spread over all of them. Each report contains a digest of all
+tests that there were to deal, so that reports of different matrices are never merged.
 """
 
 from __future__ import annotations
@@ -45,15 +46,20 @@ class Shard:
     def select(self, ids: Sequence[str]) -> list[bool]:
         """Return for each test whether it is in this shard.
 
-        Which shard the first test is dealt to depends on the tests. Otherwise, if many small matrices are dealt
+        Which shard the first group is dealt to depends on the tests. Otherwise, if many small matrices are dealt
         (`--isolate` has one for each family), the first shard would have the most tests.
         """
         if not ids:
             return []
+        groups = [_parameters(i) for i in ids]
         start = int(digest(ids), 16)
-        order = sorted(range(len(ids)), key=lambda i: (_hash(ids[i]), ids[i]))
-        turns = {i: turn for turn, i in enumerate(order)}
-        return [(start + turns[i]) % self.count == self.index - 1 for i in range(len(ids))]
+        turns = {group: turn for turn, group in enumerate(sorted(set(groups), key=lambda group: (_hash(group), group)))}
+        return [(start + turns[group]) % self.count == self.index - 1 for group in groups]
+
+
+def _parameters(test: str) -> str:
+    """Return the parameters in a test's id, or the id if it has none."""
+    return test.partition("[")[2] or test
 
 
 def digest(ids: Iterable[str]) -> str:

@@ -52,6 +52,14 @@ def test_gradients(as_eager: Any, randn: Any, dtype: torch.dtype) -> None:
     as_eager(lambda a, b: torch.tensordot(a, b, ([0, 2], [1, 0])), make(2, 3, 4), make(4, 2, 5))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
+def test_broadcast_dimensions_of_tensordot(dtype: torch.dtype) -> None:
+    """Sums over dimensions that meet a size of 1 keep the dtype."""
+    a, b = torch.arange(6).reshape(2, 3).to(dtype), torch.arange(4).reshape(1, 4).to(dtype)
+    expected = torch.tensordot(a, b, ([1], [0]))
+    torch.testing.assert_close(thunder.jit(lambda a, b: torch.tensordot(a, b, ([1], [0])))(a, b), expected)
+
+
 @pytest.mark.parametrize("sizes", [(2,) * 4, (2,) * 5, (4, 2, 3, 5)], ids=str)
 def test_the_order_of_a_chain(sizes: tuple[int, ...]) -> None:
     """Of orders that need the same number of multiplications it is torch's, because the order affects rounding."""

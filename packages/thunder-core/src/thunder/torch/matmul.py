@@ -365,8 +365,8 @@ def tensordot(input: Any, other: Any, dims: Any = 2) -> Any:
     check(len(ours) == len(theirs), lambda: "both dimension lists should have same length")
     for i, j in zip(ours, theirs):
         if input.shape[i] != other.shape[j] and 1 in (input.shape[i], other.shape[j]):  # a size of 1 is broadcast
-            input = ltorch.sum(input, i, keepdim=True) if other.shape[j] == 1 else input
-            other = ltorch.sum(other, j, keepdim=True) if input.shape[i] == 1 else other
+            input = ltorch.sum(input, i, keepdim=True, dtype=input.dtype) if other.shape[j] == 1 else input
+            other = ltorch.sum(other, j, keepdim=True, dtype=other.dtype) if input.shape[i] == 1 else other
         check(
             input.shape[i] == other.shape[j],
             lambda: (

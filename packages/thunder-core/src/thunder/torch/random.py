@@ -207,7 +207,7 @@ def _(make: MakeTensor) -> Any:
 
 @normal.errors
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(1.0, 2.0), TypeError, "needs the size"
+    yield SampleInput(1.0, 2.0), TypeError, "requires the size"
     yield SampleInput(0.0, -1.0, (2,)), RuntimeError, "expects std >= 0.0"
 
 

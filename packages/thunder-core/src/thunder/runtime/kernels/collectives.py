@@ -156,8 +156,8 @@ def all_gather(a: torch.Tensor, group: Group) -> torch.Tensor:
 
 @kernel
 def gather_shards(a: torch.Tensor, group: Group) -> torch.Tensor:
-    """Start to concatenate the tensors of all ranks, which backward does again."""
-    return all_gather(a, group)
+    """Start to concatenate the tensors of all ranks, which backward does again. No gradient flows."""
+    return all_gather(a.detach(), group)
 
 
 @kernel

@@ -54,10 +54,16 @@ def test_gradients(as_eager: Any, randn: Any, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
 def test_broadcast_dimensions_of_tensordot(dtype: torch.dtype) -> None:
-    """Sums over dimensions that meet a size of 1 keep the dtype."""
+    """Sums over dimensions that meet a size of 1 keep the dtype, which programs read while they are traced."""
     a, b = torch.arange(6).reshape(2, 3).to(dtype), torch.arange(4).reshape(1, 4).to(dtype)
-    expected = torch.tensordot(a, b, ([1], [0]))
-    torch.testing.assert_close(thunder.jit(lambda a, b: torch.tensordot(a, b, ([1], [0])))(a, b), expected)
+
+    def product(a: Any, b: Any) -> Any:
+        y = torch.tensordot(a, b, ([1], [0]))
+        return y, y.dtype
+
+    found, expected = thunder.jit(product)(a, b), product(a, b)
+    torch.testing.assert_close(found[0], expected[0])
+    assert found[1] is expected[1]
 
 
 @pytest.mark.parametrize("sizes", [(2,) * 4, (2,) * 5, (4, 2, 3, 5)], ids=str)

@@ -260,7 +260,7 @@ def test_few_and_large_matrices_are_torchs(monkeypatch: pytest.MonkeyPatch) -> N
     check(torch.bmm, random(8, 4, 8), random(8, 8, 5), products=1)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="of the interpreter")
+@pytest.mark.skipif(DEVICE == "cuda", reason="a limit of the interpreter, which multiplies the bits of bfloat16")
 def test_the_interpreter_has_no_products_in_bfloat16(always: None) -> None:
     a, b = random(3, 4, 8, dtype=torch.bfloat16), random(3, 8, 5, dtype=torch.bfloat16)
     jitted = thunder.jit(torch.bmm)

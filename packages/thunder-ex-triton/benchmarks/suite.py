@@ -160,7 +160,7 @@ def start(program: str, candidate: str, name: str, given: argparse.Namespace) ->
 
 
 def measure(children: dict[str, Child], rounds: int) -> dict[str, dict[str, Any]]:
-    """Return the measures of each candidate that is ready, in turns."""
+    """Return the measures of each candidate that is ready, in turns. Those that fail are left out."""
 
     def ask(what: str, child: Child) -> dict[str, Any]:
         child.ask(what)
@@ -168,14 +168,11 @@ def measure(children: dict[str, Child], rounds: int) -> dict[str, dict[str, Any]
 
     times = [{candidate: ask("round", child) for candidate, child in children.items()} for _ in range(rounds)]
     found = {candidate: ask("record", child) for candidate, child in children.items()}
-    for candidate in children:
-        for key in ("time", "host"):
-            found[candidate][key] = statistics.median(turn[candidate][key] for turn in times)
-    for child in children.values():
-        child.ask("kernels")
-    for candidate, child in children.items():
-        found[candidate].update(child.answer())
-    return found
+    for candidate, measures in found.items():
+        if measures:
+            for key in ("time", "host"):
+                measures[key] = statistics.median(turn[candidate][key] for turn in times)
+    return {candidate: measures for candidate, measures in found.items() if measures}
 
 
 def run_group(names: list[str], given: argparse.Namespace, results: Found) -> None:
@@ -190,8 +187,14 @@ def run_group(names: list[str], given: argparse.Namespace, results: Found) -> No
         key: {c: child for c, child in children.items() if child.ready(given.patience)}
         for key, children in started.items()
     }
+    measured = {key: measure(children, given.rounds) for key, children in ready.items()}
+    for children in ready.values():  # now, because it takes the host seconds
+        for child in children.values():
+            child.ask("kernels")
     for (program, name), children in started.items():
-        found = measure(ready[program, name], given.rounds)
+        found = measured[program, name]
+        for candidate, measures in found.items():
+            measures.update(ready[program, name][candidate].answer())
         results.setdefault(program, {}).setdefault(name, {}).update(found)
         for candidate, child in children.items():
             child.end()

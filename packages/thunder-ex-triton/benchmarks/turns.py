@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,9 @@ class Child:
     def ask(self, what: str) -> None:
         """Ask for a method of `Measured`."""
         assert self.process.stdin is not None
-        self.process.stdin.write(what + "\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # a process that has failed: there will be no answer
+            self.process.stdin.write(what + "\n")
+            self.process.stdin.flush()
 
     def answer(self) -> dict[str, Any]:
         """Return the answer to the last question, or nothing if the process has failed."""

@@ -15,7 +15,10 @@ import triton.language as tl
 
 from thunder_ex_triton.launch import blocks, power_of_two
 
-__all__ = ["is_channels_last", "new_like", "strides", "three", "tile_of", "tiles"]
+__all__ = [
+    "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three", "tile_of", "tiles",
+    "two",
+]  # fmt: skip
 
 _TILE = 512  # the number of elements of a tile
 _SMALLEST_TILE = 64
@@ -61,6 +64,35 @@ def is_channels_last(x: torch.Tensor) -> bool:
             return False
         least = strides[dim] * sizes[dim]
     return True
+
+
+def image(x: torch.Tensor) -> torch.Tensor:
+    """Return an image of two dimensions."""
+    return x.unsqueeze(2) if x.ndim == 3 else x
+
+
+def two(values: Sequence[int], missing: int) -> tuple[int, int]:
+    """Add the missing first dimension to a value for each spatial dimension."""
+    return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def _format(channels_last: bool) -> torch.memory_format:
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
+def new_image(shape: Sequence[int], like: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    """Allocate an image of a shape, in the dtype and on the device of another one."""
+    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=_format(channels_last))
+
+
+def is_by_channel(x: torch.Tensor) -> bool:
+    """Check whether neighbours in memory are neighbouring channels."""
+    return x.stride(1) == 1
+
+
+def ordered(x: torch.Tensor, by_channel: bool) -> torch.Tensor:
+    """Return an image whose neighbours in memory are those of a tile."""
+    return x if is_by_channel(x) == by_channel else x.contiguous(memory_format=_format(by_channel))
 
 
 def new_like(x: torch.Tensor, sizes: Sequence[int], contiguous: bool = False) -> tuple[torch.Tensor, bool]:

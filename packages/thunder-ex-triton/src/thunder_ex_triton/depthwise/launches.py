@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from thunder_ex_triton.depthwise import kernels
-from thunder_ex_triton.images import is_channels_last
+from thunder_ex_triton.images import image, is_by_channel, is_channels_last, new_image, ordered, two
 from thunder_ex_triton.launch import blocks
 
 __all__ = ["BOTH_LAYOUTS", "Columns", "Tile", "convolution", "input_gradient", "parts_of", "weight_gradient"]
@@ -43,40 +43,13 @@ class Tile(NamedTuple):
 BOTH_LAYOUTS = Tile(1, 32, 32, 4)
 
 
-def _image(x: torch.Tensor) -> torch.Tensor:
-    """Return an image of two dimensions."""
-    return x.unsqueeze(2) if x.ndim == 3 else x
-
-
-def _two(values: Sequence[int], missing: int) -> tuple[int, int]:
-    return (missing, values[0]) if len(values) == 1 else (values[0], values[1])
-
-
-def _format(channels_last: bool) -> torch.memory_format:
-    return torch.channels_last if channels_last else torch.contiguous_format
-
-
-def _new(shape: Sequence[int], like: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=_format(channels_last))
-
-
-def _by_channel(x: torch.Tensor) -> bool:
-    """Check whether neighbours in memory are neighbouring channels."""
-    return x.stride(1) == 1
-
-
-def _ordered(x: torch.Tensor, by_channel: bool) -> torch.Tensor:
-    """Return an image whose neighbours in memory are those of a tile."""
-    return x if _by_channel(x) == by_channel else x.contiguous(memory_format=_format(by_channel))
-
-
 def _columns(source: torch.Tensor, result: torch.Tensor, tile: Columns) -> tuple[int, int, int, int]:
     """Return the rows, the number of tiles of columns, the columns of each, and its channels.
 
     See `kernels.columns_of`.
     """
     n, c, _, w = result.shape
-    if _by_channel(source) == _by_channel(result):
+    if is_by_channel(source) == is_by_channel(result):
         return tile.rows, blocks(n * c * w, tile.block), tile.block, 1
     return 1, n * blocks(w, _SIDE) * blocks(c, _SIDE), _SIDE * _SIDE, _SIDE
 
@@ -93,8 +66,8 @@ def convolution(
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution, in the layout of torch's result."""
     size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(a.shape[2:], weight.shape[2:], stride, padding)]
-    out = _new((*a.shape[:2], *size), a, is_channels_last(a) or is_channels_last(weight))
-    _convolve(a, weight, bias, _two(stride, 1), _two(padding, 0), False, out, tile)
+    out = new_image((*a.shape[:2], *size), a, is_channels_last(a) or is_channels_last(weight))
+    _convolve(a, weight, bias, two(stride, 1), two(padding, 0), False, out, tile)
     return out
 
 
@@ -105,8 +78,8 @@ def _convolve(
     """Write the convolution to `out`."""
     if out.numel() == 0:
         return
-    a, result = _image(a), _image(out)
-    packed = _packed(weight, _by_channel(a))
+    a, result = image(a), image(out)
+    packed = _packed(weight, is_by_channel(a))
     w_c, w_tap = packed.stride()
     if flipped:  # from the last element backwards, so that a convolution and its gradient share a kernel
         packed, w_tap = packed[:, -1:], -w_tap
@@ -114,7 +87,7 @@ def _convolve(
     rows, count, *block = _columns(a, result, tile)
     numbers = (
         c, h, w, *a.shape[2:], n * c * w, *a.stride(), *result.stride(), w_c, w_tap,
-        *_image(weight).shape[2:], *stride, *padding, bias is not None, rows, *block, _by_channel(a),
+        *image(weight).shape[2:], *stride, *padding, bias is not None, rows, *block, is_by_channel(a),
     )  # fmt: skip
     tensors = a, packed, None if bias is None else bias.contiguous(), result
     kernels.convolve(blocks(h, rows) * count, tensors, numbers, tile.warps)
@@ -125,31 +98,31 @@ def input_gradient(
     tile: Columns,
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of the input `a`, of which only the shape and the layout are read."""
-    out = _new(a.shape, a, is_channels_last(a) or is_channels_last(weight))
-    kernel_size = _image(weight).shape[2:]
-    strides, paddings = _two(stride, 1), _two(padding, 0)
+    out = new_image(a.shape, a, is_channels_last(a) or is_channels_last(weight))
+    kernel_size = image(weight).shape[2:]
+    strides, paddings = two(stride, 1), two(padding, 0)
     if strides == (1, 1):
         turned = kernel_size[0] - 1 - paddings[0], kernel_size[1] - 1 - paddings[1]
         _convolve(g, weight, None, (1, 1), turned, True, out, tile)
         return out
     if out.numel() == 0:
         return out
-    image, result = _image(g), _image(out)
-    packed = _packed(weight, _by_channel(image))
+    source, result = image(g), image(out)
+    packed = _packed(weight, is_by_channel(source))
     n, c, h, w = result.shape
-    rows, count, *block = _columns(image, result, tile)
+    rows, count, *block = _columns(source, result, tile)
     rows = blocks(rows, strides[0]) * strides[0]
     numbers = (
-        c, h, w, *image.shape[2:], n * c * w, *image.stride(), *result.stride(), *packed.stride(),
-        *kernel_size, *strides, *paddings, rows, *block, _by_channel(image),
+        c, h, w, *source.shape[2:], n * c * w, *source.stride(), *result.stride(), *packed.stride(),
+        *kernel_size, *strides, *paddings, rows, *block, is_by_channel(source),
     )  # fmt: skip
-    kernels.gather(blocks(h, rows) * count, (image, packed, result), numbers, tile.warps)
+    kernels.gather(blocks(h, rows) * count, (source, packed, result), numbers, tile.warps)
     return out
 
 
 def parts_of(shape: Sequence[int], tile: Tile) -> tuple[int, int]:
     """Return the number of parts of the gradient of a weight, and the tiles of each, for the shape of `g`."""
-    n, c, h, w = (*shape[:2], *_two(shape[2:], 1))
+    n, c, h, w = (*shape[:2], *two(shape[2:], 1))
     number = blocks(h, tile.rows) * blocks(n * w, tile.positions)
     per_part = blocks(number, min(_MOST_PARTS, max(1, _PROGRAMS // blocks(c, tile.channels))))
     return blocks(number, per_part), per_part
@@ -165,17 +138,17 @@ def weight_gradient(
     if g.numel() == 0:
         return out.zero_(), None if of_bias is None else of_bias.zero_()
     if g.ndim == 4:
-        g, a = [_ordered(x, tile.channels > 1) for x in (g, a)]
-    elif _by_channel(g) or _by_channel(a):
+        g, a = [ordered(x, tile.channels > 1) for x in (g, a)]
+    elif is_by_channel(g) or is_by_channel(a):
         tile = BOTH_LAYOUTS
-    g, a, kernel_size = _image(g), _image(a), _image(weight).shape[2:]
+    g, a, kernel_size = image(g), image(a), image(weight).shape[2:]
     parts, per_part = parts_of(g.shape, tile)
     n, c, h, w = g.shape
     taps = kernel_size.numel()
     part = torch.empty((parts, taps + with_bias, c), dtype=torch.float32, device=g.device)
     numbers = (
         c, h, w, *a.shape[2:], n * w, per_part, *g.stride(), *a.stride(),
-        *kernel_size, *_two(stride, 1), *_two(padding, 0), with_bias, tile.rows, tile.positions, tile.channels,
+        *kernel_size, *two(stride, 1), *two(padding, 0), with_bias, tile.rows, tile.positions, tile.channels,
     )  # fmt: skip
     kernels.weight_parts((blocks(c, tile.channels), parts), (g, a, part), numbers, tile.warps)
     kernels.sum_parts(

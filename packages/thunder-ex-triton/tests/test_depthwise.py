@@ -16,6 +16,7 @@ from torch.nn import functional as F
 import thunder
 from thunder.extend import TensorProxy, dtypes
 from thunder.toolkit.testing import deterministic_algorithms, measured_times, new_process, repeats
+from thunder_ex_triton.convolutions.family import Convolution, Row
 from thunder_ex_triton.depthwise import rule
 from thunder_ex_triton.depthwise.launches import Columns, Tile, convolution, input_gradient, parts_of, weight_gradient
 from thunder_ex_triton.images import is_channels_last
@@ -169,7 +170,8 @@ def test_empty() -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """All depthwise convolutions are computed by the kernels."""
-    monkeypatch.setattr(rule, "default_of", lambda call: next(iter(rule.tiles_of(call))))
+    family = rule.DEPTHWISE
+    monkeypatch.setattr(family, "default_of", lambda call: next(iter(family.tiles(call.operation, call.channels_last))))
 
 
 class Block(nn.Module):
@@ -280,20 +282,19 @@ def test_small_convolutions_stay_with_torch() -> None:
 def test_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is for one operation, layout and number of dimensions, for sizes of kernels, strides and elements."""
     module = nn.Conv2d(6, 6, 3, groups=6).to(DEVICE, HALF)
-    row = rule.Row("forward", False, 2, range(9, 26), (1, 2), 2 * 6 * 9 * 8, "1x512")
+    row = Row("forward", False, 2, range(9, 26), (1, 2), 2 * 6 * 9 * 8, "1x512")
     for changed, expected in (
         ({}, [FORWARD]), ({"operation": "weight", "tile": "1x256x1"}, [WEIGHT]), ({"channels_last": True}, []),
         ({"spatial": 1}, []), ({"taps": range(8)}, []), ({"strides": (2,)}, []), ({"fewest": 2 * 6 * 9 * 8 + 1}, []),
     ):  # fmt: skip
-        monkeypatch.setattr(rule, "DEFAULTS", (row._replace(**changed),))
+        monkeypatch.setattr(rule.DEPTHWISE, "defaults", (row._replace(**changed),))
         assert operators(compare(module, random(2, 6, 9, 8))) == expected
 
 
 def test_tiles_of_the_table() -> None:
     """Every row names a tile of its operation and layout."""
     for row in rule.DEFAULTS:
-        tiles = {"forward": rule.COLUMNS, "input": rule.COLUMNS, "weight": rule.TILES}[row.operation]
-        assert row.tile in tiles[row.channels_last]
+        assert row.tile in rule.DEPTHWISE.tiles(row.operation, row.channels_last)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +313,8 @@ def test_defaults(shape: Any, size: int, stride: int, dtype: torch.dtype, expect
     a = TensorProxy("a", shape=shape, device="cpu", dtype=dtypes.to_dtype(dtype))
     weight = TensorProxy("w", shape=(shape[1], 1, size, size), device="cpu", dtype=a.dtype)
     names = "forward", "input", "weight"
-    calls = [rule.Depthwise(name, a, None, weight, None, (stride,) * 2, (1, 1), True) for name in names]
-    assert [rule.default_of(call) for call in calls] == expected
+    calls = [Convolution(name, a, None, weight, None, (stride,) * 2, (1, 1), True) for name in names]
+    assert [rule.DEPTHWISE.default_of(call) for call in calls] == expected
 
 
 def test_measurements_decide() -> None:

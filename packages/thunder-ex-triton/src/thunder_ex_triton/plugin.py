@@ -56,8 +56,8 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Register the passes (cross-entropy, images, products, sums of rows, random numbers, routing), and autotuning."""
     from thunder_ex_triton import cached_attention, channels_last, contiguous_norms, indexed_rows
+    from thunder_ex_triton.convolutions import operators as convolutions
     from thunder_ex_triton.cross_entropy import casts, linear_passes
-    from thunder_ex_triton.depthwise import operators as depthwise
     from thunder_ex_triton.fusion import autotune, random
     from thunder_ex_triton.matmul import batched, matvec, padding, skinny
     from thunder_ex_triton.routing import passes as routing
@@ -67,7 +67,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     cached_attention.register(registry, FUSION)
     channels_last.register(registry, FUSION)
     contiguous_norms.register(registry, FUSION)
-    depthwise.register(registry, FUSION)
+    convolutions.register(registry, FUSION)
     matvec.register(registry, FUSION)
     skinny.register(registry, FUSION)
     batched.register(registry, FUSION)

@@ -15,10 +15,12 @@ import torch
 from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
 from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
+from thunder_ex_triton.convolutions import operators as convolutions
+from thunder_ex_triton.convolutions.family import Family
 from thunder_ex_triton.cross_entropy import linear, operators
-from thunder_ex_triton.depthwise import operators as depthwise
-from thunder_ex_triton.depthwise import rule
+from thunder_ex_triton.depthwise import rule as depthwise
 from thunder_ex_triton.fusion.random import drawn_seeds
+from thunder_ex_triton.grouped import rule as grouped
 from thunder_ex_triton.matmul import batched, batched_kernels, matvec, padding, skinny
 from thunder_ex_triton.matmul.skinny_kernels import TILES
 from thunder_ex_triton.routing import counting_sort
@@ -197,32 +199,55 @@ def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make(size), make(shape), *how
 
 
-# (shape, kernel, stride, padding)
+# (shape, filters, groups, kernel, stride, padding)
 DEPTHWISE: tuple[tuple[Any, ...], ...] = (
-    ((2, 3, 5, 6), (3, 3), (1, 1), (1, 1)), ((1, 5, 6, 5), (5, 3), (2, 2), (2, 0)), ((2, 3, 9), (4,), (1,), (3,)),
+    ((2, 3, 5, 6), 3, 3, (3, 3), (1, 1), (1, 1)), ((1, 5, 6, 5), 5, 5, (5, 3), (2, 2), (2, 0)),
+    ((2, 3, 9), 3, 3, (4,), (1,), (3,)),
+)  # fmt: skip
+GROUPED: tuple[tuple[Any, ...], ...] = (
+    ((2, 6, 5, 6), 4, 2, (3, 3), (1, 1), (1, 1)), ((1, 6, 6, 5), 9, 3, (5, 3), (2, 2), (2, 0)),
+    ((2, 8, 9), 6, 2, (4,), (1,), (3,)),
 )  # fmt: skip
 
 
-def _depthwise(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    for shape, size, *how in DEPTHWISE:
-        for bias in (None, make(shape[1:2])):
-            yield make(shape), make((shape[1], 1, *size)), bias, *how, next(iter(rule.COLUMNS[False]))
+def _convolved(family: Family, cases: Any, make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, filters, groups, size, *how in cases:
+        for bias in (None, make((filters,))):
+            weight = make((filters, shape[1] // groups, *size))
+            yield make(shape), weight, bias, *how, next(iter(family.tiles("forward", False)))
 
 
-def _depthwise_input(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    for a, weight, bias, *how, tile in _depthwise(make):
+def _convolved_input(family: Family, cases: Any, make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, weight, bias, *how, tile in _convolved(family, cases, make):
         if bias is None:
             yield make(_size_of(a, weight, *how)), a, weight, *how, tile
 
 
-def _depthwise_weight(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
-    for a, weight, bias, *how, _ in _depthwise(make):
-        yield make(_size_of(a, weight, *how)), a, weight, *how, bias is not None, next(iter(rule.TILES[False]))
+def _convolved_weight(family: Family, cases: Any, make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, weight, bias, *how, _ in _convolved(family, cases, make):
+        tile = next(iter(family.tiles("weight", False)))
+        yield make(_size_of(a, weight, *how)), a, weight, *how, bias is not None, tile
 
 
 def _size_of(a: torch.Tensor, weight: torch.Tensor, stride: Any, padding: Any) -> tuple[int, ...]:
     sizes = zip(a.shape[2:], weight.shape[2:], stride, padding)
-    return (*a.shape[:2], *[(n + 2 * p - k) // s + 1 for n, k, s, p in sizes])
+    return (a.shape[0], weight.shape[0], *[(n + 2 * p - k) // s + 1 for n, k, s, p in sizes])
+
+
+def _convolutions() -> dict[str, OperatorSamples]:
+    """Return the samples of the operators of each family of convolutions."""
+    return {
+        f"triton_{family.name}_{name}": OperatorSamples(partial(samples, family, cases), reference, taken)
+        for family, cases, taken in (
+            (depthwise.DEPTHWISE, DEPTHWISE, depthwise.TAKEN),
+            (grouped.GROUPED, GROUPED, grouped.TAKEN),
+        )
+        for name, samples, reference in (
+            ("convolution", _convolved, convolutions.like),
+            ("input_grad", _convolved_input, convolutions.like_input),
+            ("weight_grad", _convolved_weight, convolutions.like_weight),
+        )
+    }
 
 
 # -- matrix multiplications of padded operands -------------------------------------------------------------------------
@@ -321,9 +346,7 @@ def fusion_opinfos() -> list[Any]:
     images = {
         "triton_avg_pool": OperatorSamples(_pooled, pooling.like, pooling.TAKEN),
         "triton_avg_pool_backward": OperatorSamples(_pooled_backward, pooling.like_backward, pooling.TAKEN),
-        "triton_depthwise_convolution": OperatorSamples(_depthwise, depthwise.like, depthwise.TAKEN),
-        "triton_depthwise_input_grad": OperatorSamples(_depthwise_input, depthwise.like_input, depthwise.TAKEN),
-        "triton_depthwise_weight_grad": OperatorSamples(_depthwise_weight, depthwise.like_weight, depthwise.TAKEN),
+        **_convolutions(),
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }

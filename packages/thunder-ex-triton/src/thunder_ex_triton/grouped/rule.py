@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which convolutions with several channels in a group Triton's kernels compute, and with which tiles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from thunder_ex_triton.convolutions.family import Convolution, Family, Row
+from thunder_ex_triton.grouped.launches import Tile, convolution, input_gradient, parts_of, weight_gradient
+from thunder_ex_triton.norms import HALF
+from thunder_ex_triton.probe import interpreting
+
+__all__ = ["DEFAULTS", "GROUPED", "TAKEN", "TILES", "WEIGHT_TILES", "Grouped"]
+
+TAKEN = HALF[:1] if interpreting() else HALF  # the interpreter has no products in bfloat16
+
+
+def _named(*tiles: Tile) -> dict[str, Tile]:
+    """Return tiles by name: their sizes without the number of warps."""
+    return {"x".join(map(str, tile[:-1])): tile for tile in tiles}
+
+
+#: The tiles of convolutions and of gradients of inputs, by name.
+TILES = _named(
+    Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 3, 4), Tile(128, 64, 64, 4, 4), Tile(128, 64, 128, 3, 8),
+    Tile(256, 64, 64, 3, 8), Tile(128, 64, 32, 4, 4),
+)  # fmt: skip
+#: The tiles of gradients of weights.
+WEIGHT_TILES = _named(
+    Tile(64, 64, 128, 3, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 3, 4), Tile(64, 64, 256, 3, 8),
+)  # fmt: skip
+
+_MANY, _CHANNELS = range(64, 257), range(16, 129)
+_FEWEST = 1 << 17
+# cuDNN has no kernels on tensor cores for these.
+DEFAULTS = (
+    Row("forward", False, 1, _MANY, (1,), _FEWEST, "128x64x64x3", _CHANNELS),
+    Row("input", False, 1, _MANY, (1,), _FEWEST, "128x64x64x3", _CHANNELS),
+    Row("weight", False, 1, _MANY, (1,), _FEWEST, "64x64x128x3", _CHANNELS),
+)
+
+
+class Grouped(Family):
+    """Convolutions with several groups, and several channels or filters in each."""
+
+    def tiles(self, operation: str, channels_last: bool) -> dict[str, Any]:
+        return WEIGHT_TILES if operation == "weight" else TILES
+
+    def supports(self, call: Convolution) -> bool:
+        if call.a.dtype not in TAKEN or not super().supports(call):
+            return False
+        return call.weight.shape[1] < call.a.shape[1] and not call.is_depthwise
+
+    def run(
+        self, operation: str, a: Any, g: Any, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, tile: Any
+    ) -> Any:
+        if operation == "forward":
+            return convolution(a, weight, bias, stride, padding, tile)
+        if operation == "input":
+            return input_gradient(g, a, weight, stride, padding, tile)
+        of_bias = g.sum((0, *range(2, g.ndim))) if bias else None
+        return weight_gradient(g, a, weight, stride, padding, tile), of_bias
+
+    def workspace(self, operation: str, a: Any, g: Any, weight: Any, stride: Any, padding: Any, tile: Any) -> int:
+        operands = {"forward": (a,), "input": (g,), "weight": (a, g)}[operation]  # which may be copied
+        ordered = sum(math.prod(p.shape) for p in operands) * weight.dtype.bytes
+        if operation != "weight":
+            return ordered + math.prod(weight.shape) * weight.dtype.bytes  # the packed weight
+        return ordered + parts_of(g.shape, a.shape[1], weight.shape, tile)[0] * math.prod(weight.shape) * 4
+
+
+GROUPED = Grouped("grouped", DEFAULTS)

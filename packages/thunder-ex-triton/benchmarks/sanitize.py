@@ -6,7 +6,7 @@
 Sizes are odd, so that every tile has a boundary mask; inputs are strided, broadcast and of symbolic sizes. Fusions of
 every template run forward and backward twice, launched by Triton and by a warm call. Then come the kernels of images in
 both layouts, of scans, of padded, quantized and batched products, of routing, of updates, of decoding, and all tiles of
-depthwise convolutions. Without arguments all parts run: `fusions`, `layers`, `decoding`, `products` and `depthwise`.
+convolutions. Without arguments all parts run: `fusions`, `layers`, `decoding`, `products`, `depthwise` and `grouped`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder_ex_triton.depthwise import launches, rule
+from thunder_ex_triton.convolutions.family import Family
+from thunder_ex_triton.depthwise.rule import DEPTHWISE
+from thunder_ex_triton.grouped.rule import GROUPED
 from thunder_ex_triton.matmul import batched, batched_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the interpreter needs TRITON_INTERPRET=1, and no checker
@@ -104,26 +106,44 @@ class Images(torch.nn.Module):
         return F.layer_norm(y.permute(0, 2, 3, 1), (24,))
 
 
+def image_of(shape: Any, dtype: torch.dtype, last: bool = False) -> torch.Tensor:
+    x = torch.randn(tuple(shape), device=DEVICE, dtype=dtype)
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
+
+
+def convolve(family: Family, weight: torch.Tensor, a: torch.Tensor, stride: Any, padding: Any, last: bool) -> None:
+    """Run a convolution and its gradients with all tiles. The gradient has the layout of the input, and another one."""
+    bias = image_of(weight.shape[:1], weight.dtype)
+    for tile in family.tiles("forward", last):
+        g = family.compute("forward", a, None, weight, bias, stride, padding, tile)
+        for each in (g, image_of(g.shape, g.dtype, not last)):
+            family.compute("input", a, each, weight, None, stride, padding, tile)
+    for tile in family.tiles("weight", last):
+        family.compute("weight", a, g, weight, True, stride, padding, tile)
+
+
 def depthwise(dtype: torch.dtype) -> None:
-    """Run depthwise convolutions and their gradients with all tiles."""
-
-    def make(shape: Any, last: bool) -> torch.Tensor:
-        x = torch.randn(tuple(shape), device=DEVICE, dtype=dtype)
-        return x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
-
-    for shape, size, stride, padding in (
+    """Run depthwise convolutions."""
+    for shape, size, *how in (
         ((2, 37, 9, 7), (7, 7), (1, 1), (3, 3)),
         ((3, 33, 7, 9), (3, 5), (2, 3), (0, 2)),
         ((3, 37, 65), (4,), (1,), (3,)),
     ):
         for last in (False, True):
-            a, weight, bias = make(shape, last), make((shape[1], 1, *size), False), make(shape[1:2], False)
-            for tile in rule.COLUMNS[last].values():
-                g = launches.convolution(a, weight, bias, stride, padding, tile)
-                for each in (g, make(g.shape, not last)):
-                    launches.input_gradient(each, a, weight, stride, padding, tile)
-            for tile in rule.TILES[last].values():
-                launches.weight_gradient(g, a, weight, stride, padding, True, tile)
+            weight = image_of((shape[1], 1, *size), dtype)
+            convolve(DEPTHWISE, weight, image_of(shape, dtype, last), *how, last)
+
+
+def grouped(dtype: torch.dtype) -> None:
+    """Run convolutions with several channels in a group."""
+    for shape, filters, groups, size, stride, padding, last in (
+        ((2, 21, 9, 7), 15, 3, (5, 3), (1, 1), (3, 1), True),
+        ((1, 34, 7, 9), 134, 2, (3, 3), (2, 1), (0, 2), False),
+        ((3, 15, 65), 51, 3, (33,), (1,), (16,), False),
+        ((2, 96, 35), 96, 2, (16,), (1,), (8,), True),
+    ):
+        weight = image_of((filters, shape[1] // groups, *size), dtype)
+        convolve(GROUPED, weight, image_of(shape, dtype, last), stride, padding, last)
 
 
 def products(dtype: torch.dtype) -> None:
@@ -230,6 +250,7 @@ PARTS = {
     "decoding": (decode, (torch.float16, torch.bfloat16)),
     "products": (products, (torch.float16, torch.float32) if DEVICE == "cpu" else (torch.bfloat16, torch.float32)),
     "depthwise": (depthwise, (torch.float32, torch.bfloat16)),
+    "grouped": (grouped, (torch.float16,) if DEVICE == "cpu" else (torch.bfloat16,)),
 }
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import triton.language as tl
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = [
-    "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three", "tile_of", "tiles",
-    "two",
+    "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three", "tile_of",
+    "tiles", "two",
 ]  # fmt: skip
 
 _TILE = 512  # the number of elements of a tile

@@ -8,11 +8,8 @@ says so. The options `triton_depthwise=False` and `triton_grouped=False` turn th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import torch
 
 import thunder.torch as ltorch
 from thunder import prims

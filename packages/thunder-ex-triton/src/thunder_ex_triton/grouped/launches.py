@@ -149,7 +149,5 @@ def weight_gradient(
     kernels.weight_parts((programs, parts), (g, a, part), numbers, tile.warps)
     at_once, most, together = min(32, power_of_two(taps)), min(32, power_of_two(filters)), min(8, power_of_two(parts))
     numbers = taps, parts, out.numel(), channels, filters, at_once, most, together
-    kernels.sum_parts(
-        (groups * channels, blocks(taps, at_once) * blocks(filters, most)), (part, out), numbers, 4
-    )
+    kernels.sum_parts((groups * channels, blocks(taps, at_once) * blocks(filters, most)), (part, out), numbers, 4)
     return out

@@ -114,7 +114,7 @@ def register(registry: Any, executor: str) -> None:
 
     def replace(trace: Trace, context: Any) -> Trace:
         enabled = [operators for option, operators in families.items() if context.options.get(option, True)]
-        if not enabled or all(ex.name != executor for ex in context.executors):
+        if not enabled:
             return trace
         made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
         others = [ex for ex in context.executors if not ex.is_fallback]
@@ -136,7 +136,9 @@ def register(registry: Any, executor: str) -> None:
 
         return rewrite(trace, "Convolutions by Triton", replacement, drops_dead_code=True) if chosen else trace
 
-    registry.register_transform("triton_convolutions", replace, phase="before_execution", after="triton_channels_last")
+    registry.register_transform(
+        "triton_convolutions", replace, phase="before_execution", after="triton_channels_last", executor=executor
+    )
 
 
 def _convolution_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> Convolution | None:

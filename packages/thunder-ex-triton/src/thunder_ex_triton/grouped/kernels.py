@@ -22,7 +22,9 @@ __all__ = ["convolve", "pack", "sum_parts", "weight_parts"]
 @triton.jit
 def position_of(m, height, width):
     """Return the batch entry, the row and the column of positions."""
-    return (m // (height * width)).to(tl.int64), m // width % height, m % width
+    row = m // width
+    n = row // height
+    return n.to(tl.int64), row - n * height, m - row * width
 
 
 @triton.jit
@@ -122,10 +124,11 @@ def weight_parts(
 def tile_of(taps, OUTER: tl.constexpr, INNER: tl.constexpr, TAPS: tl.constexpr, CB: tl.constexpr):
     """Return the group, the outer channel, the taps and the inner channels of a program that transposes a weight."""
     across = tl.cdiv(INNER, CB)
-    tap = tl.program_id(1) // across * TAPS + tl.arange(0, TAPS)
-    inner = tl.program_id(1) % across * CB + tl.arange(0, CB)
-    group = (tl.program_id(0) // OUTER).to(tl.int64)
-    return group, tl.program_id(0) % OUTER, tap, inner, (tap < taps)[:, None] & (inner < INNER)[None, :]
+    inner = tl.program_id(0) % across * CB + tl.arange(0, CB)
+    rest = tl.program_id(0) // across
+    tap = rest % tl.cdiv(taps, TAPS) * TAPS + tl.arange(0, TAPS)
+    rest = rest // tl.cdiv(taps, TAPS)
+    return (rest // OUTER).to(tl.int64), rest % OUTER, tap, inner, (tap < taps)[:, None] & (inner < INNER)[None, :]
 
 
 @kernel

@@ -58,7 +58,7 @@ def _packed(weight: torch.Tensor, groups: int, flipped: bool) -> torch.Tensor:
     out = torch.empty((groups, h, w, outer, inner), dtype=weight.dtype, device=weight.device)
     taps, most = min(64, power_of_two(h * w)), min(64, power_of_two(inner))
     numbers = h * w, filters * by_filter, of_outer, of_inner, *of_tap, w, outer, inner, taps, most
-    kernels.pack((groups * outer, blocks(h * w, taps) * blocks(inner, most)), (weight, out), numbers, 4)
+    kernels.pack(groups * outer * blocks(h * w, taps) * blocks(inner, most), (weight, out), numbers, 4)
     return out
 
 
@@ -149,5 +149,5 @@ def weight_gradient(
     kernels.weight_parts((programs, parts), (g, a, part), numbers, tile.warps)
     at_once, most, together = min(32, power_of_two(taps)), min(32, power_of_two(filters)), min(8, power_of_two(parts))
     numbers = taps, parts, out.numel(), channels, filters, at_once, most, together
-    kernels.sum_parts((groups * channels, blocks(taps, at_once) * blocks(filters, most)), (part, out), numbers, 4)
+    kernels.sum_parts(groups * channels * blocks(taps, at_once) * blocks(filters, most), (part, out), numbers, 4)
     return out

@@ -33,7 +33,7 @@ WEIGHT_TILES = _named(
     Tile(64, 64, 128, 3, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 3, 4), Tile(64, 64, 256, 3, 8),
 )  # fmt: skip
 
-_MANY, _CHANNELS = range(64, 257), range(16, 129)
+_MANY, _CHANNELS = range(64, 257), range(16, 129, 8)
 _FEWEST = 1 << 17
 # cuDNN has no kernels on tensor cores for these.
 DEFAULTS = (

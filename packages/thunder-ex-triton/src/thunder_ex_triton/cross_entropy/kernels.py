@@ -7,9 +7,9 @@ of rows of one batch entry. Forward loops over the classes once, with a running 
 exponentials (online softmax). For backward it saves one number per row: the log of the sum of exponentials. Backward
 computes each element of the gradient from this number and one element of the logits.
 
-A tile has three dimensions: parts of the classes, rows, and the classes of a part. Triton distributes the warps over
-the classes of a part first, and then over the rows. With few classes, a part is shorter than what a warp loads, so
-that a row stays within one warp, and reductions over the parts within one thread. With many classes, there is one part.
+A tile consists of parts, each with the same rows and its own classes. Triton distributes warps over the classes of a
+part first, and then over the rows. With few classes, a part is not longer than what a warp loads, so that a row stays
+within one warp, and reductions over the parts within one thread. With many classes, there is one part.
 
 The loss of a row with target class y is `(1 - s) w[y] (lse - x[y]) + s/C sum_c w[c] (lse - x[c])`, where s is the label
 smoothing.
@@ -28,8 +28,8 @@ import triton.language as tl
 from thunder_ex_triton.launch import INTERPRETED, blocks, kernel, power_of_two
 
 __all__ = [
-    "BACKWARD_BYTES", "BACKWARD_LINE", "FORWARD_BYTES", "FORWARD_LINE", "WARPS", "Rows", "backward", "classes_of_part",
-    "finish", "forward", "in_two", "joined", "multiple", "rows_of_tile", "sum_of_rows", "tile", "unit", "wide_dtype",
+    "BACKWARD", "FORWARD", "WARPS", "Limits", "Rows", "backward", "exponential", "finish", "forward", "in_two", "joined",
+    "multiple", "rows_of_tile", "tile", "unit", "wide_dtype",
 ]  # fmt: skip
 
 
@@ -49,16 +49,24 @@ def rows_of_tile(tile, inner, ROWS: tl.constexpr):
     return entry, places, entry * inner + places
 
 
-@triton.jit
-def classes_of_part(PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the classes of a tile, of shape (PARTS, BLOCK)."""
-    return tl.arange(0, PARTS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+if INTERPRETED:
 
+    def exponential(x):
+        """Return `exp(x)`."""
+        return tl.exp(x)
 
-@triton.jit
-def sum_of_rows(x):
-    """Return the sum of each row of a tile."""
-    return tl.sum(tl.sum(x, 0), 1)
+else:
+
+    @triton.jit
+    def exponential(x):
+        """Return `exp(x)`. Subnormal results are flushed to zero, which takes half as many instructions."""
+        if x.dtype == tl.float64:
+            return tl.exp(x)
+        else:
+            return tl.inline_asm_elementwise(
+                "{ .reg .f32 t; mul.f32 t, $1, 0f3fb8aa3b; ex2.approx.ftz.f32 $0, t; }",
+                "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -117,26 +125,36 @@ def forward_kernel(
     if VECTOR > 1:
         aligned, before = _whole_vectors(base, VECTOR)
         before = tl.max(before, 0)
-    part = classes_of_part(PARTS, BLOCK)
     for start in range(0, stop + before, PARTS * BLOCK):
-        cols = start - before + part
-        real = (cols >= 0) & (cols < classes)
-        there = read[None, :, None] & real[:, None, :]
-        offsets = aligned[None, :, None] + (start + part).to(tl.int64)[:, None, :] * stride_class
-        whole = (start > 0) & (start + PARTS * BLOCK <= stop + before)
-        x = _load(x_ptr, offsets, there, whole, float("-inf"), VECTOR).to(ACC)
-        higher = tl.maximum(peak, tl.max(tl.max(x, 0), 1))
-        shift = tl.where(higher == float("-inf"), 0.0, higher)
-        total = total * tl.exp(peak - shift) + sum_of_rows(tl.exp(x - shift[None, :, None]))
-        peak = higher
-        if SMOOTH:
-            if HAS_WEIGHT:
-                w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
-                spread += sum_of_rows(tl.where(there, x * w[:, None, :], 0.0))
-                weights += sum_of_rows(tl.where(there, w[:, None, :], 0.0))
+        parts = ()
+        highest = peak
+        for i in tl.static_range(PARTS):
+            at = start + i * BLOCK + tl.arange(0, BLOCK)
+            real = (at >= before) & (at < classes + before)
+            there = read[:, None] & real[None, :]
+            offsets = aligned[:, None] + at.to(tl.int64)[None, :] * stride_class
+            whole = (start > 0) & (start + PARTS * BLOCK <= stop + before)
+            x = _load(x_ptr, offsets, there, whole, float("-inf"), VECTOR).to(ACC)
+            parts += (x,)
+            if i == 0:
+                highest = x
             else:
-                spread += sum_of_rows(tl.where(there, x, 0.0))
-                weights += sum_of_rows(tl.where(there, 1.0, 0.0))
+                highest = tl.maximum(highest, x)
+            if SMOOTH:
+                if HAS_WEIGHT:
+                    w = tl.load(weight_ptr + at - before, mask=real, other=0.0).to(ACC)
+                    spread += tl.sum(tl.where(there, x * w[None, :], 0.0), 1)
+                    weights += tl.sum(tl.where(there, w[None, :], 0.0), 1)
+                else:
+                    spread += tl.sum(tl.where(there, x, 0.0), 1)
+                    weights += tl.sum(tl.where(there, 1.0, 0.0), 1)
+        higher = tl.maximum(peak, tl.max(highest, 1))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        powers = exponential(parts[0] - shift[:, None])
+        for i in tl.static_range(1, PARTS):
+            powers += exponential(parts[i] - shift[:, None])
+        total = total * exponential(peak - shift) + tl.sum(powers, 1)
+        peak = higher
     lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(inside, total, 1.0))
     lse = tl.where(inside, lse, 0.0)
     of_row = tl.where(inside, 1.0, 0.0).to(ACC)
@@ -206,8 +224,6 @@ def backward_kernel(
     if VECTOR > 1:
         base, before = _whole_vectors(base, VECTOR)
         before = tl.max(before, 0)
-    part = classes_of_part(PARTS, BLOCK)
-    cols = start - before + part
     exists = places < inner
     target = tl.load(target_ptr + rows, mask=exists, other=0).to(tl.int64)
     inside = exists & (target != ignore_index) & (target >= 0) & (target < classes)
@@ -232,33 +248,36 @@ def backward_kernel(
             of_softmax = on_class + on_all * tl.load(weights_ptr).to(ACC)
         else:
             of_softmax = on_class + on_all * classes
-    real = (cols >= 0) & (cols < classes)
-    there = inside[None, :, None] & real[:, None, :]
-    read = there
-    if BY_ROW:
-        read = exists[None, :, None] & real[:, None, :]
-    wide = (start + part).to(tl.int64)[:, None, :]
-    whole = (start > 0) & (start + PARTS * BLOCK <= classes + before) & (tl.min(inside.to(tl.int32), 0) > 0)
-    x = _load(x_ptr, base[None, :, None] + wide * stride_class, read, whole, 0.0, VECTOR).to(ACC)
     lse = tl.load(lse_ptr + rows, mask=inside, other=0.0).to(ACC)
-    out = tl.exp(x - lse[None, :, None]) * of_softmax[None, :, None]
-    out -= tl.where(cols[:, None, :] == target[None, :, None], on_class[None, :, None], 0.0)
-    if SMOOTH:
-        if HAS_WEIGHT:
-            w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
-            out -= on_all[None, :, None] * w[:, None, :]
+    read = inside
+    if BY_ROW:
+        read = exists
+    out_base = entry * out_outer + places * out_inner
+    chosen = tl.where(inside, target, -1).to(tl.int32)
+    for i in tl.static_range(PARTS):
+        begin = start + i * BLOCK
+        cols = begin - before + tl.arange(0, BLOCK)
+        real = (cols >= 0) & (cols < classes)
+        wide = (begin + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
+        whole = (begin > 0) & (begin + BLOCK <= classes + before) & (tl.min(inside.to(tl.int32), 0) > 0)
+        x = _load(x_ptr, base[:, None] + wide * stride_class, read[:, None] & real[None, :], whole, 0.0, VECTOR).to(ACC)
+        out = exponential(x - lse[:, None]) * of_softmax[:, None]
+        out -= tl.where(cols[None, :] == chosen[:, None], on_class[:, None], 0.0)
+        if SMOOTH:
+            if HAS_WEIGHT:
+                w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
+                out -= on_all[:, None] * w[None, :]
+            else:
+                out -= on_all[:, None]
+        out = tl.where(inside[:, None] & real[None, :], out, 0.0)
+        written = exists[:, None] & ((cols >= 0) & (cols < out_classes))[None, :]
+        if VECTOR > 1 and SAME_LAYOUT:
+            if whole:
+                tl.store(out_ptr + base[:, None] + wide, out)
+            else:
+                tl.store(out_ptr + base[:, None] + wide, out, mask=written)
         else:
-            out -= on_all[None, :, None]
-    out = tl.where(there, out, 0.0)
-    written = exists[None, :, None] & ((cols >= 0) & (cols < out_classes))[:, None, :]
-    if VECTOR > 1 and SAME_LAYOUT:
-        if whole:
-            tl.store(out_ptr + base[None, :, None] + wide, out)
-        else:
-            tl.store(out_ptr + base[None, :, None] + wide, out, mask=written)
-    else:
-        base = entry * out_outer + places * out_inner
-        tl.store(out_ptr + base[None, :, None] + cols.to(tl.int64)[:, None, :] * out_class, out, mask=written)
+            tl.store(out_ptr + out_base[:, None] + cols.to(tl.int64)[None, :] * out_class, out, mask=written)
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
@@ -340,38 +359,44 @@ def unit(*tensors: Rows) -> int:
     return found
 
 
-def tile(x: Rows, elements: int, line: int, size: int) -> tuple[int, int, int]:
-    """Return the parts, the rows and the classes of a part of a tile of about `elements` elements.
+class Limits(NamedTuple):
+    """What a tile of logits contains at most, for kernels with four warps."""
 
-    A tile is longer in the dimension that is contiguous in memory, but has at most `line` adjacent rows. `size` is the
-    number of elements that a thread loads at once.
+    bytes: int  # of all rows
+    long: int  # bytes of one long row
+    line: int  # 16-byte vectors of adjacent rows
+    lanes: int = 16  # threads that load the classes of a part
+
+
+# Tuned on an H200. In forward, a thread has all classes of adjacent rows, so that it computes their sums alone.
+WARPS = 4
+FORWARD, BACKWARD = Limits(16384, 16384, 32 * WARPS), Limits(16384, 4096, 32)
+_SHORT_LINE = 128  # adjacent rows, if there are few rows
+_FEWEST_ROWS = 2 * WARPS  # of a tile whose rows are within warps
+_PROGRAMS = 1024  # tiles have fewer rows if there are fewer programs than this
+
+
+def tile(x: Rows, limits: Limits, size: int) -> tuple[int, int, int]:
+    """Return the parts, the rows and the classes of a part of a tile, which is long where `x` is contiguous in memory.
+
+    `size` is the number of elements that a thread loads at once.
     """
-    classes = power_of_two(x.classes)
-    most = max(_FEWEST_ROWS, power_of_two(x.number // _PROGRAMS))  # small inputs have as many programs as possible
+    classes, adjacent, itemsize = power_of_two(x.classes), power_of_two(x.inner), x.tensor.element_size()
+    elements, most = limits.bytes // itemsize, power_of_two(x.number // _PROGRAMS)
     if x.by_row:
-        rows = min(power_of_two(x.inner), max(_SHORT_LINE, min(line, most)))
+        rows = min(adjacent, max(_SHORT_LINE, min(limits.line * x.vector, most)))
         return 1, rows, max(1, min(classes, elements // rows))
-    rows = min(elements // classes, power_of_two(x.inner))
     if elements // classes >= _FEWEST_ROWS:
-        block = min(classes, LANES * size)
-        return classes // block, min(rows, most), block
-    return 1, max(1, rows), min(classes, elements)
+        block = min(classes, limits.lanes * size)
+        return blocks(x.classes, block), min(adjacent, elements // classes, max(_FEWEST_ROWS, most)), block
+    block = min(classes, limits.long // itemsize)
+    return 1, max(1, min(adjacent, limits.long // itemsize // block)), block
 
 
 def in_two(number: float) -> tuple[float, float]:
     """Split a number into a sum of two float32 numbers, because kernel arguments have single precision."""
     high = struct.unpack("f", struct.pack("f", number))[0]
     return high, number - high
-
-
-# Bytes of logits that a program with four warps loads at a time, in forward and in backward. Tuned on an H200.
-FORWARD_BYTES, BACKWARD_BYTES, WARPS = 16384, 4096, 4
-# The 16-byte vectors of a line of adjacent rows in forward, in which each row is of one thread, and in backward.
-FORWARD_LINE, BACKWARD_LINE = 32 * WARPS, 32
-LANES = 16  # threads that load the classes of a part
-_SHORT_LINE = 128  # rows of a line, if there are few
-_FEWEST_ROWS = 2 * WARPS  # of a tile whose rows are within warps
-_PROGRAMS = 1024  # tiles are smaller if there are fewer programs than this
 
 
 def wide_dtype(x: Rows) -> torch.dtype:
@@ -388,7 +413,7 @@ def forward(
     """
     (x,) = joined(x)
     size = unit(x)
-    parts, rows, block = tile(x, FORWARD_BYTES // x.tensor.element_size(), FORWARD_LINE * x.vector, size)
+    parts, rows, block = tile(x, FORWARD, size)
     vector = x.uneven(parts, rows, block)
     block = block // 2 if vector > 1 and block >= 2048 else block
     programs = x.tiles(rows)
@@ -444,7 +469,7 @@ def backward(
     """
     x, out = joined(x, out)
     size = unit(x, out)
-    parts, rows, block = tile(x, BACKWARD_BYTES // x.tensor.element_size(), BACKWARD_LINE * x.vector, size)
+    parts, rows, block = tile(x, BACKWARD, size)
     same = x.strides == out.strides and out.tensor.data_ptr() % 16 == 0
     vector = x.uneven(parts, rows, block) if same or out.classes > x.classes else 1
     chunks = blocks(out.classes + vector - 1, parts * block)

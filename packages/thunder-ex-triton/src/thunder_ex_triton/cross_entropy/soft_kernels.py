@@ -12,18 +12,15 @@ import torch
 import triton.language as tl
 
 from thunder_ex_triton.cross_entropy.kernels import (
-    BACKWARD_BYTES,
-    BACKWARD_LINE,
-    FORWARD_BYTES,
-    FORWARD_LINE,
+    BACKWARD,
     WARPS,
+    Limits,
     Rows,
-    classes_of_part,
+    exponential,
     in_two,
     joined,
     multiple,
     rows_of_tile,
-    sum_of_rows,
     tile,
     unit,
     wide_dtype,
@@ -31,6 +28,8 @@ from thunder_ex_triton.cross_entropy.kernels import (
 from thunder_ex_triton.launch import blocks, kernel
 
 __all__ = ["backward", "forward"]
+
+_FORWARD = Limits(8192, 8192, 16 * WARPS)  # half as many logits as if there were no probabilities
 
 
 @kernel
@@ -53,29 +52,36 @@ def soft_forward_kernel(
         stride_inner, t_inner = multiple(stride_inner, UNIT), multiple(t_inner, UNIT)
     entry, places, rows = rows_of_tile(pid, inner, ROWS)
     exists = places < inner
-    base = (entry * stride_outer + places * stride_inner)[None, :, None]
-    t_base = (entry * t_outer + places * t_inner)[None, :, None]
-    part = classes_of_part(PARTS, BLOCK)
+    base = (entry * stride_outer + places * stride_inner)[:, None]
+    t_base = (entry * t_outer + places * t_inner)[:, None]
     smoothing = tl.full((), smoothing_high, ACC) + tl.full((), smoothing_low, ACC)
     peak = tl.full((ROWS,), float("-inf"), ACC)
     total = tl.zeros((ROWS,), ACC)
     mass = tl.zeros((ROWS,), ACC)
     product = tl.zeros((ROWS,), ACC)
     for start in range(0, classes, PARTS * BLOCK):
-        cols = start + part
-        there = exists[None, :, None] & (cols < classes)[:, None, :]
-        wide = cols.to(tl.int64)[:, None, :]
-        x = tl.load(x_ptr + base + wide * stride_class, mask=there, other=float("-inf")).to(ACC)
-        t = tl.load(t_ptr + t_base + wide * t_class, mask=there, other=0.0).to(ACC)
-        t = t * (1.0 - smoothing) + smoothing / classes
-        if HAS_WEIGHT:
-            t = t * tl.load(weight_ptr + cols, mask=cols < classes, other=0.0).to(ACC)[:, None, :]
-        t = tl.where(there, t, 0.0)
-        mass += sum_of_rows(t)
-        product += sum_of_rows(t * tl.where(there, x, 0.0))
-        higher = tl.maximum(peak, tl.max(tl.max(x, 0), 1))
+        parts = ()
+        highest = tl.full((ROWS, BLOCK), float("-inf"), ACC)
+        for i in tl.static_range(PARTS):
+            cols = start + i * BLOCK + tl.arange(0, BLOCK)
+            there = exists[:, None] & (cols < classes)[None, :]
+            wide = cols.to(tl.int64)[None, :]
+            x = tl.load(x_ptr + base + wide * stride_class, mask=there, other=float("-inf")).to(ACC)
+            t = tl.load(t_ptr + t_base + wide * t_class, mask=there, other=0.0).to(ACC)
+            t = t * (1.0 - smoothing) + smoothing / classes
+            if HAS_WEIGHT:
+                t = t * tl.load(weight_ptr + cols, mask=cols < classes, other=0.0).to(ACC)[None, :]
+            t = tl.where(there, t, 0.0)
+            mass += tl.sum(t, 1)
+            product += tl.sum(t * tl.where(there, x, 0.0), 1)
+            parts += (x,)
+            highest = tl.maximum(highest, x)
+        higher = tl.maximum(peak, tl.max(highest, 1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)
-        total = total * tl.exp(peak - shift) + sum_of_rows(tl.exp(x - shift[None, :, None]))
+        powers = tl.zeros((ROWS, BLOCK), ACC)
+        for i in tl.static_range(PARTS):
+            powers += exponential(parts[i] - shift[:, None])
+        total = total * exponential(peak - shift) + tl.sum(powers, 1)
         peak = higher
     lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(exists, total, 1.0))
     loss = tl.where(exists, mass * lse - product, 0.0)
@@ -108,10 +114,8 @@ def soft_backward_kernel(
         classes = multiple(classes, UNIT)
         stride_inner, t_inner, out_inner = multiple(stride_inner, UNIT), multiple(t_inner, UNIT), multiple(out_inner, UNIT)
     entry, places, rows = rows_of_tile(pid // chunks, inner, ROWS)
-    cols = (pid % chunks) * (PARTS * BLOCK) + classes_of_part(PARTS, BLOCK)
+    start = (pid % chunks) * (PARTS * BLOCK)
     exists = places < inner
-    there = exists[None, :, None] & (cols < classes)[:, None, :]
-    wide = cols.to(tl.int64)[:, None, :]
     smoothing = tl.full((), smoothing_high, ACC) + tl.full((), smoothing_low, ACC)
     if G_BY_ROW:
         g = tl.load(g_ptr + rows, mask=exists, other=0.0).to(ACC)
@@ -119,18 +123,22 @@ def soft_backward_kernel(
         g = tl.where(exists, tl.load(g_ptr).to(ACC), 0.0)
     if MEAN:
         g = g / n_rows
-    base = (entry * stride_outer + places * stride_inner)[None, :, None]
-    t_base = (entry * t_outer + places * t_inner)[None, :, None]
-    out_base = (entry * out_outer + places * out_inner)[None, :, None]
-    x = tl.load(x_ptr + base + wide * stride_class, mask=there, other=0.0).to(ACC)
-    t = tl.load(t_ptr + t_base + wide * t_class, mask=there, other=0.0).to(ACC)
+    base = (entry * stride_outer + places * stride_inner)[:, None]
+    t_base = (entry * t_outer + places * t_inner)[:, None]
+    out_base = (entry * out_outer + places * out_inner)[:, None]
     lse = tl.load(lse_ptr + rows, mask=exists, other=0.0)
     mass = tl.load(mass_ptr + rows, mask=exists, other=0.0)
-    t = t * (1.0 - smoothing) + smoothing / classes
-    if HAS_WEIGHT:
-        t = t * tl.load(weight_ptr + cols, mask=cols < classes, other=0.0).to(ACC)[:, None, :]
-    out = g[None, :, None] * (tl.exp(x - lse[None, :, None]) * mass[None, :, None] - t)
-    tl.store(out_ptr + out_base + wide * out_class, out, mask=there)
+    for i in tl.static_range(PARTS):
+        cols = start + i * BLOCK + tl.arange(0, BLOCK)
+        there = exists[:, None] & (cols < classes)[None, :]
+        wide = cols.to(tl.int64)[None, :]
+        x = tl.load(x_ptr + base + wide * stride_class, mask=there, other=0.0).to(ACC)
+        t = tl.load(t_ptr + t_base + wide * t_class, mask=there, other=0.0).to(ACC)
+        t = t * (1.0 - smoothing) + smoothing / classes
+        if HAS_WEIGHT:
+            t = t * tl.load(weight_ptr + cols, mask=cols < classes, other=0.0).to(ACC)[None, :]
+        out = g[:, None] * (exponential(x - lse[:, None]) * mass[:, None] - t)
+        tl.store(out_ptr + out_base + wide * out_class, out, mask=there)
 
 
 def forward(
@@ -139,7 +147,7 @@ def forward(
     """Return the losses, lse and mass of the rows (each only if requested), and the partial sums of the tiles."""
     x, t = joined(x, t)
     size = unit(x, t)
-    parts, rows, block = tile(x, FORWARD_BYTES // 2 // x.tensor.element_size(), FORWARD_LINE // 2 * x.vector, size)
+    parts, rows, block = tile(x, _FORWARD, size)
     programs = x.tiles(rows)
     wide, device = wide_dtype(x), x.tensor.device
     loss = torch.empty(x.number, dtype=x.tensor.dtype, device=device) if keep_rows else None
@@ -162,7 +170,7 @@ def backward(
     """Write the gradient of the logits to `out`."""
     x, t, out = joined(x, t, out)
     size = unit(x, t, out)
-    parts, rows, block = tile(x, BACKWARD_BYTES // x.tensor.element_size(), BACKWARD_LINE * x.vector, size)
+    parts, rows, block = tile(x, BACKWARD, size)
     chunks = blocks(x.classes, parts * block)
     tensors = (g, x.tensor, t.tensor, weight, lse, mass, out.tensor)
     numbers = (

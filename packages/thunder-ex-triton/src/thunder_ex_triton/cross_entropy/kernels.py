@@ -17,7 +17,6 @@ smoothing.
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import Any, NamedTuple
 
@@ -26,20 +25,15 @@ import triton
 import triton.language as tl
 
 from thunder_ex_triton.launch import INTERPRETED, blocks, kernel, power_of_two
+from thunder_ex_triton.vectors import longest, multiple
 
 __all__ = [
     "BACKWARD", "FORWARD", "WARPS", "Limits", "Rows", "backward", "exponential", "finish", "forward", "in_two", "joined",
-    "multiple", "rows_of_tile", "tile", "unit", "wide_dtype",
+    "rows_of_tile", "tile", "unit", "wide_dtype",
 ]  # fmt: skip
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
-@triton.jit
-def multiple(number, UNIT: tl.constexpr):
-    """Return `number`, a multiple of UNIT, such that the compiler knows that it is one, and vectorizes loads."""
-    return number // UNIT * UNIT
-
-
 @triton.jit
 def rows_of_tile(tile, inner, ROWS: tl.constexpr):
     """Return the batch entry of a tile, its rows in this entry, and its rows among all rows."""
@@ -350,13 +344,12 @@ def joined(*tensors: Rows) -> list[Rows]:
 def unit(*tensors: Rows) -> int:
     """Return the elements of the largest vector which no row of the tensors, or line of adjacent rows, divides."""
     x = tensors[0]
-    found = x.vector
+    numbers = []
     for t in tensors:
         if t.by_row != x.by_row or (t.stride_inner if t.by_row else t.stride_class) != 1:
             return 1
-        lengths = (t.inner, t.stride_class) if t.by_row else (t.classes, t.stride_inner)
-        found = math.gcd(found, t.stride_outer, *lengths)
-    return found
+        numbers += [t.stride_outer, *((t.inner, t.stride_class) if t.by_row else (t.classes, t.stride_inner))]
+    return longest(x.tensor.dtype, *numbers)
 
 
 class Limits(NamedTuple):

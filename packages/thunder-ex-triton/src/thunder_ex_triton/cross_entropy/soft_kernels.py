@@ -19,13 +19,13 @@ from thunder_ex_triton.cross_entropy.kernels import (
     exponential,
     in_two,
     joined,
-    multiple,
     rows_of_tile,
     tile,
     unit,
     wide_dtype,
 )
 from thunder_ex_triton.launch import blocks, kernel
+from thunder_ex_triton.vectors import multiple
 
 __all__ = ["backward", "forward"]
 

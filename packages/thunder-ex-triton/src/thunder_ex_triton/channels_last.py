@@ -13,7 +13,7 @@ with `as_strided` or an operation of unknown implementation that such a layout r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any
+from typing import Any, cast
 
 import thunder.torch as ltorch
 from thunder import prims
@@ -54,11 +54,11 @@ def register(registry: Any, executor: str) -> None:
     def order(trace: Trace, context: Any) -> Trace:
         if all(ex.name != executor for ex in context.executors) or not orders_convolutions(trace, context.options):
             return trace
-        changed = _changed(trace)
+        read = {p.name for op in trace.bound_symbols for p in _operands(op)}
+        changed = _changed(trace, read)
         found = None if changed is None else _orders_of_results(trace, changed)
         if changed is None or found is None:
             return trace
-        read = {p.name for op in trace.bound_symbols for p in _operands(op)}
         ordering = _Ordering(found, changed, read)
         return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
 
@@ -104,6 +104,14 @@ def _operands(op: BoundSymbol) -> list[TensorProxy]:
     return [p for p in tensors if p.name in given]
 
 
+def _source_of_order(op: BoundSymbol, read: Set[str]) -> TensorProxy | None:
+    """Return what an operation only orders in memory (e.g. `contiguous`), if a convolution reads the result."""
+    parts = list(primitives_of(op)) if not op.sym.is_structural else []
+    if [part.sym for part in parts] != [prims.stride_order] or read.isdisjoint(op.out_names):
+        return None
+    return cast(TensorProxy, parts[0].args[0])
+
+
 def _is_profitable(op: BoundSymbol) -> bool:
     convolution = _convolution(op)
     assert convolution is not None
@@ -111,13 +119,16 @@ def _is_profitable(op: BoundSymbol) -> bool:
     return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW)
 
 
-def _changed(trace: Trace) -> dict[str, TensorProxy] | None:
+def _changed(trace: Trace, read: Set[str]) -> dict[str, TensorProxy] | None:
     """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
     changed: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
         if op.sym.is_structural:
             continue
         convolution = _convolution(op) if _operands(op) else None
+        if _source_of_order(op, read) is not None:
+            changed.update((p.name, p) for p in op.flat_outs)
+            continue
         if convolution is None and all(p.name not in changed for p in op.tensors()):
             continue
         if convolution is None and reads_strides(op):
@@ -189,6 +200,9 @@ class _Ordering:
         operands = _operands(op)
         made = {p.name: p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name not in op.arg_names}
         orders = {name: self.results[name] for name in made if name in self.results}
+        source = _source_of_order(op, self.read)
+        if source is not None:
+            return self._ordered(op, source, orders)
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
             orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
@@ -213,6 +227,15 @@ class _Ordering:
                 new.name: orders[old.name] for old, new in zip(made.values(), proxies_in(found)) if old.name in orders
             }
         return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
+
+    def _ordered(self, op: BoundSymbol, source: TensorProxy, orders: Mapping[str, Sequence[int]]) -> Any:
+        """Order a value as convolutions read it, instead of as the program does. In the program's results, do both."""
+        found = prims.stride_order(source, CHANNELS_LAST)
+        if op.output.name not in orders:
+            self.ordered[op.output.name] = op.output  # `found` gets its name
+            return found
+        self.ordered[op.output.name] = found
+        return prims.stride_order(found, orders[op.output.name])
 
     def _fusible(self, op: BoundSymbol) -> Any:
         """Return the results of operations that fuse, for the normalization of an image that may be channels-last."""

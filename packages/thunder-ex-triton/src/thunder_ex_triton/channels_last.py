@@ -13,7 +13,7 @@ with `as_strided` or an operation of unknown implementation that such a layout r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, cast
+from typing import Any
 
 import thunder.torch as ltorch
 from thunder import prims
@@ -55,12 +55,13 @@ def register(registry: Any, executor: str) -> None:
         if all(ex.name != executor for ex in context.executors) or not orders_convolutions(trace, context.options):
             return trace
         read = {p.name for op in trace.bound_symbols for p in _operands(op)}
-        changed = _changed(trace, read)
-        found = None if changed is None else _orders_of_results(trace, changed)
-        if changed is None or found is None:
-            return trace
-        ordering = _Ordering(found, changed, read)
-        return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
+        for sources in (_sources_of_images(trace, read), {}):  # without the images if a result depends on their order
+            changed = _changed(trace, sources)
+            found = None if changed is None else _orders_of_results(trace, changed)
+            if changed is not None and found is not None:
+                ordering = _Ordering(found, changed, read, sources)
+                return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
+        return trace
 
     registry.register_transform("triton_channels_last", order, phase="before_execution")
 
@@ -104,12 +105,22 @@ def _operands(op: BoundSymbol) -> list[TensorProxy]:
     return [p for p in tensors if p.name in given]
 
 
-def _source_of_order(op: BoundSymbol, read: Set[str]) -> TensorProxy | None:
-    """Return what an operation only orders in memory (e.g. `contiguous`), if a convolution reads the result."""
-    parts = list(primitives_of(op)) if not op.sym.is_structural else []
-    if [part.sym for part in parts] != [prims.stride_order] or read.isdisjoint(op.out_names):
-        return None
-    return cast(TensorProxy, parts[0].args[0])
+def _sources_of_images(trace: Trace, read: Set[str]) -> dict[str, TensorProxy]:
+    """Return what operations only order in memory (e.g. `contiguous`), by the names of the results.
+
+    The results are those that convolutions read, and images whose channels were moved from the end.
+    """
+    found: dict[str, TensorProxy] = {}
+    moved: set[str] = set()
+    for op in trace.bound_symbols:
+        parts = [] if op.sym.is_structural else list(primitives_of(op))
+        if len(parts) == 1 and parts[0].sym is prims.transpose and tuple(parts[0].args[1]) == (0, 3, 1, 2):
+            moved.update(op.out_names)
+        elif len(parts) == 1 and parts[0].sym is prims.stride_order:
+            source = parts[0].args[0]
+            if source.name in moved or not read.isdisjoint(op.out_names):
+                found[op.output.name] = source
+    return found
 
 
 def _is_profitable(op: BoundSymbol) -> bool:
@@ -119,15 +130,15 @@ def _is_profitable(op: BoundSymbol) -> bool:
     return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW)
 
 
-def _changed(trace: Trace, read: Set[str]) -> dict[str, TensorProxy] | None:
+def _changed(trace: Trace, sources: Mapping[str, TensorProxy]) -> dict[str, TensorProxy] | None:
     """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
     changed: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
         if op.sym.is_structural:
             continue
         convolution = _convolution(op) if _operands(op) else None
-        if _source_of_order(op, read) is not None:
-            changed.update((p.name, p) for p in op.flat_outs)
+        if any(name in sources for name in op.out_names):
+            changed[op.output.name] = op.output
             continue
         if convolution is None and all(p.name not in changed for p in op.tensors()):
             continue
@@ -189,10 +200,17 @@ def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
 class _Ordering:
     """Orders the operands of convolutions, the gradients of their weights, and results of the program."""
 
-    def __init__(self, results: Mapping[str, Sequence[int]], changed: Mapping[str, TensorProxy], read: Set[str]):
+    def __init__(
+        self,
+        results: Mapping[str, Sequence[int]],
+        changed: Mapping[str, TensorProxy],
+        read: Set[str],
+        sources: Mapping[str, TensorProxy],
+    ):
         self.results = results
         self.changed = changed
         self.read = read  # the values that convolutions read
+        self.sources = sources  # of images that the program orders
         self.ordered: dict[str, Any] = {}
         self.narrow: dict[str, TensorProxy] = {}  # the values in half precision that others in single precision are of
 
@@ -200,9 +218,8 @@ class _Ordering:
         operands = _operands(op)
         made = {p.name: p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name not in op.arg_names}
         orders = {name: self.results[name] for name in made if name in self.results}
-        source = _source_of_order(op, self.read)
-        if source is not None:
-            return self._ordered(op, source, orders)
+        if any(name in self.sources for name in made):
+            return self._image(op.output, orders)
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
             orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
@@ -228,14 +245,14 @@ class _Ordering:
             }
         return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
 
-    def _ordered(self, op: BoundSymbol, source: TensorProxy, orders: Mapping[str, Sequence[int]]) -> Any:
-        """Order a value as convolutions read it, instead of as the program does. In the program's results, do both."""
-        found = prims.stride_order(source, CHANNELS_LAST)
-        if op.output.name not in orders:
-            self.ordered[op.output.name] = op.output  # `found` gets its name
+    def _image(self, image: TensorProxy, orders: Mapping[str, Sequence[int]]) -> Any:
+        """Order an image as convolutions read it, instead of as the program does. In the program's results, do both."""
+        found = prims.stride_order(self.sources[image.name], CHANNELS_LAST)
+        if image.name not in orders:
+            self.ordered[image.name] = image  # `found` gets its name
             return found
-        self.ordered[op.output.name] = found
-        return prims.stride_order(found, orders[op.output.name])
+        self.ordered[image.name] = found
+        return prims.stride_order(found, orders[image.name])
 
     def _fusible(self, op: BoundSymbol) -> Any:
         """Return the results of operations that fuse, for the normalization of an image that may be channels-last."""

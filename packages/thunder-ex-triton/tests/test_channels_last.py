@@ -54,6 +54,11 @@ def ordered(jitted: Any) -> int:
     return max(counts)
 
 
+def orders_of(jitted: Any) -> list[tuple[int, ...]]:
+    """Return the orders of memory that operations of the program set."""
+    return [op.args[1] for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.name == "stride_order"]
+
+
 def compare(fn: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Any:
     """Compare results and gradients with eager mode: strides exactly, values by their distance to float64."""
     jitted = thunder.jit(copy.deepcopy(fn), **options)
@@ -156,6 +161,48 @@ def test_transposed_and_single() -> None:
     given = image(2, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 3, 3, mean=0.0), image(CHANNELS)
     compare(lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2), *given)
     compare(lambda x, w, b: F.conv2d(x[0], w, b), *given)
+
+
+def test_made_contiguous() -> None:
+    """An image that a program makes contiguous is ordered as convolutions read it, also for other operations."""
+    given = image(2, 5, 4, CHANNELS), image(CHANNELS, CHANNELS, 3, 3, mean=0.0)
+
+    def twice(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = x.permute(0, 3, 1, 2).contiguous()
+        second = F.conv2d(first, w, padding=1).permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2).contiguous()
+        return first.flatten(2).transpose(1, 2) * 2, second.view(2, -1) * 2
+
+    jitted = compare(lambda x, w: torch.cat([y.flatten() for y in twice(x, w)]), *given)
+    assert orders_of(jitted) == [(3, 0, 2, 1)] * 3  # of both images and the weight
+    compare(lambda x, w: F.conv2d(x.contiguous(), w) * 2, given[0].permute(0, 3, 1, 2), given[1])
+
+
+@pytest.mark.parametrize("with_part", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_made_contiguous_and_returned(channels_last: bool, with_part: bool) -> None:
+    """Results, and parts of them, have the strides and the memory that they have in eager mode."""
+    x, w = image(2, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 3, 3, mean=0.0)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.contiguous()
+        out = F.conv2d(y, w)
+        y.add_(1)
+        z = (x * 2).permute(0, 2, 3, 1).permute(0, 3, 1, 2).contiguous()
+        return (out, y, z, z[:, 1:]) if with_part else (out, y, z, z.flatten(1))
+
+    jitted = thunder.jit(f)
+    runs = [(g, x.clone(memory_format=torch.preserve_format)) for g in (f, jitted)]
+    with torch.no_grad():
+        expected, found = [(*g(a, w), a) for g, a in runs]
+    for right, ours in zip(expected, found):
+        assert ours.stride() == right.stride()
+        torch.testing.assert_close(ours, right, rtol=1e-2, atol=1e-2)
+    for results in (expected, found):
+        assert (results[1].data_ptr() == results[-1].data_ptr()) is not channels_last
+        assert results[2].untyped_storage().data_ptr() == results[3].untyped_storage().data_ptr()
+    assert ordered(jitted) > 0
 
 
 def test_operations_that_read_strides() -> None:

@@ -27,8 +27,10 @@ ROUNDING = {torch.float32: 1e-6, torch.float16: 2**-10.9, torch.bfloat16: 2**-7.
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use tiles that small images do not fit into."""
-    monkeypatch.setattr(images, "_TILE", 64)
+    """Use tiles that small images do not fit into, with several rows."""
+    for name in ("SAMPLE", "GATHER"):
+        monkeypatch.setattr(module, name, images.Limits(elements=64, steps=3))
+    monkeypatch.setattr(images, "_PROGRAMS", 1)
     monkeypatch.setattr(images, "_SMALLEST_TILE", 64)
     monkeypatch.setattr(images, "_LENGTHS", (16, 8))
     images.tiles.cache_clear()

@@ -54,13 +54,14 @@ def register(registry: Any, executor: str) -> None:
     def order(trace: Trace, context: Any) -> Trace:
         if not orders_convolutions(trace, context.options):
             return trace
-        changed = _changed(trace)
-        found = None if changed is None else _orders_of_results(trace, changed)
-        if changed is None or found is None:
-            return trace
         read = {p.name for op in trace.bound_symbols for p in _operands(op)}
-        ordering = _Ordering(found, changed, read)
-        return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
+        for sources in (_sources_of_images(trace, read), {}):  # without the images if a result depends on their order
+            changed = _changed(trace, sources)
+            found = None if changed is None else _orders_of_results(trace, changed)
+            if changed is not None and found is not None:
+                ordering = _Ordering(found, changed, read, sources)
+                return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
+        return trace
 
     registry.register_transform("triton_channels_last", order, phase="before_execution", executor=executor)
 
@@ -104,6 +105,24 @@ def _operands(op: BoundSymbol) -> list[TensorProxy]:
     return [p for p in tensors if p.name in given]
 
 
+def _sources_of_images(trace: Trace, read: Set[str]) -> dict[str, TensorProxy]:
+    """Return what operations only order in memory (e.g. `contiguous`), by the names of the results.
+
+    The results are those that convolutions read, and images whose channels were moved from the end.
+    """
+    found: dict[str, TensorProxy] = {}
+    moved: set[str] = set()
+    for op in trace.bound_symbols:
+        parts = [] if op.sym.is_structural else list(primitives_of(op))
+        if len(parts) == 1 and parts[0].sym is prims.transpose and tuple(parts[0].args[1]) == (0, 3, 1, 2):
+            moved.update(op.out_names)
+        elif len(parts) == 1 and parts[0].sym is prims.stride_order:
+            source = parts[0].args[0]
+            if source.name in moved or not read.isdisjoint(op.out_names):
+                found[op.output.name] = source
+    return found
+
+
 def _is_profitable(op: BoundSymbol) -> bool:
     convolution = _convolution(op)
     assert convolution is not None
@@ -111,13 +130,16 @@ def _is_profitable(op: BoundSymbol) -> bool:
     return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW)
 
 
-def _changed(trace: Trace) -> dict[str, TensorProxy] | None:
+def _changed(trace: Trace, sources: Mapping[str, TensorProxy]) -> dict[str, TensorProxy] | None:
     """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
     changed: dict[str, TensorProxy] = {}
     for op in trace.bound_symbols:
         if op.sym.is_structural:
             continue
         convolution = _convolution(op) if _operands(op) else None
+        if any(name in sources for name in op.out_names):
+            changed[op.output.name] = op.output
+            continue
         if convolution is None and all(p.name not in changed for p in op.tensors()):
             continue
         if convolution is None and reads_strides(op):
@@ -178,10 +200,17 @@ def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
 class _Ordering:
     """Orders the operands of convolutions, the gradients of their weights, and results of the program."""
 
-    def __init__(self, results: Mapping[str, Sequence[int]], changed: Mapping[str, TensorProxy], read: Set[str]):
+    def __init__(
+        self,
+        results: Mapping[str, Sequence[int]],
+        changed: Mapping[str, TensorProxy],
+        read: Set[str],
+        sources: Mapping[str, TensorProxy],
+    ):
         self.results = results
         self.changed = changed
         self.read = read  # the values that convolutions read
+        self.sources = sources  # of images that the program orders
         self.ordered: dict[str, Any] = {}
         self.narrow: dict[str, TensorProxy] = {}  # the values in half precision that others in single precision are of
 
@@ -189,6 +218,8 @@ class _Ordering:
         operands = _operands(op)
         made = {p.name: p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name not in op.arg_names}
         orders = {name: self.results[name] for name in made if name in self.results}
+        if any(name in self.sources for name in made):
+            return self._image(op.output, orders)
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
             orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
@@ -213,6 +244,15 @@ class _Ordering:
                 new.name: orders[old.name] for old, new in zip(made.values(), proxies_in(found)) if old.name in orders
             }
         return map_proxies(found, lambda p: prims.stride_order(p, orders[p.name]) if p.name in orders else p)
+
+    def _image(self, image: TensorProxy, orders: Mapping[str, Sequence[int]]) -> Any:
+        """Order an image as convolutions read it, instead of as the program does. In the program's results, do both."""
+        found = prims.stride_order(self.sources[image.name], CHANNELS_LAST)
+        if image.name not in orders:
+            self.ordered[image.name] = image  # `found` gets its name
+            return found
+        self.ordered[image.name] = found
+        return prims.stride_order(found, orders[image.name])
 
     def _fusible(self, op: BoundSymbol) -> Any:
         """Return the results of operations that fuse, for the normalization of an image that may be channels-last."""

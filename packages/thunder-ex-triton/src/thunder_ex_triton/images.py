@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -16,19 +17,29 @@ import triton.language as tl
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = [
-    "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three", "tile_of",
+    "Limits", "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three", "tile_of",
     "tiles", "two",
 ]  # fmt: skip
 
-_TILE = 512  # the number of elements of a tile
+
+class Limits(NamedTuple):
+    """What a program computes at most."""
+
+    elements: int = 512  # of a tile
+    warps: int = 4
+    steps: int = 1  # rows of a program's tile
+
+
 _SMALLEST_TILE = 64
 _PROGRAMS = 1024  # tiles are smaller if there are fewer programs than this
 _LENGTHS = (128, 64, 32)  # the lengths of tiles along the contiguous dimension
 
 
 @triton.jit
-def tile_of(channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr):
-    """Return this program's batch, channels, depth and height, and positions along the width.
+def tile_of(
+    channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr = 1
+):  # fmt: skip
+    """Return this program's batch, channels, depth, first row (of STEPS rows), and positions along the width.
 
     If channels are contiguous, the tile has two dimensions, and threads load vectors of channels. Otherwise the tile is
     flat: Triton does not know that input positions are close to each other if output positions are, and would choose
@@ -47,8 +58,9 @@ def tile_of(channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, 
     groups = tl.cdiv(channels, CB)
     c += (tile % groups) * CB
     tile = tile // groups
-    y = tile % height
-    tile = tile // height
+    lines = tl.cdiv(height, STEPS)
+    y = (tile % lines) * STEPS
+    tile = tile // lines
     return (tile // depth).to(tl.int64), c.to(tl.int64), tile % depth, y, x
 
 
@@ -121,13 +133,16 @@ def _length(size: int) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def tiles(
-    batch: int, channels: int, depth: int, height: int, width: int, channels_last: bool
-) -> tuple[int, tuple[int, int], int]:
-    """Return the number of programs, the sizes of a tile (channels, width), and the number of warps."""
+    batch: int, channels: int, depth: int, height: int, width: int, channels_last: bool, limits: Limits
+) -> tuple[int, tuple[int, int], int, int]:
+    """Return the number of programs, the sizes of a tile (channels, width), the number of warps, and that of rows."""
     rows = batch * depth * height
     inner, outer = (channels, width) if channels_last else (width, channels)
-    room = min(_TILE, max(_SMALLEST_TILE, power_of_two(rows * channels * width // _PROGRAMS + 1)))
+    room = min(limits.elements, max(_SMALLEST_TILE, power_of_two(rows * channels * width // _PROGRAMS + 1)))
     long = min(_length(inner), room)
     wide = min(room // long, power_of_two(outer))
-    programs = rows * blocks(inner, long) * blocks(outer, wide)
-    return programs, (long, wide) if channels_last else (wide, long), max(1, long * wide // 128)
+    tile = (long, wide) if channels_last else (wide, long)
+    across = blocks(inner, long) * blocks(outer, wide)
+    steps = max(1, min(limits.steps, height, rows * across // _PROGRAMS))
+    programs = batch * depth * blocks(height, steps) * across
+    return programs, tile, min(limits.warps, max(1, long * wide // 128)), steps

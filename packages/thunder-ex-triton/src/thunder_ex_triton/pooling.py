@@ -16,7 +16,7 @@ import triton.language as tl
 
 from thunder import prims
 from thunder.extend import dtypes
-from thunder_ex_triton.images import new_like, tile_of, tiles
+from thunder_ex_triton.images import Limits, new_like, tile_of, tiles
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.probe import unusable_device
 
@@ -125,7 +125,7 @@ def avg_pool(
     out, channels_last = new_like(a, ends)
     if out.numel() == 0:
         return out
-    programs, tile, warps = tiles(*a.shape[:2], 1, *ends, channels_last)
+    programs, tile, warps, _ = tiles(*a.shape[:2], 1, *ends, channels_last, Limits())
     numbers = (
         a.shape[1], *ends, *a.shape[2:], *a.stride(), *out.stride(),
         *kernel_size, *stride, *padding, count_include_pad, divisor_override or 0, *tile, channels_last,
@@ -142,7 +142,7 @@ def avg_pool_backward(
     out, channels_last = new_like(a, a.shape[2:])
     if out.numel() == 0:
         return out
-    programs, tile, warps = tiles(*a.shape[:2], 1, *a.shape[2:], channels_last)
+    programs, tile, warps, _ = tiles(*a.shape[:2], 1, *a.shape[2:], channels_last, Limits())
     numbers = (
         a.shape[1], *a.shape[2:], *g.shape[2:], *g.stride(), *out.stride(),
         *kernel_size, *stride, *padding, count_include_pad, divisor_override or 0,

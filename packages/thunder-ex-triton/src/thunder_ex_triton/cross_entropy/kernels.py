@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels of cross-entropy with class indices, and their launches.
 
-Logits are rows of classes. Row `r` begins at `(r // inner) * stride_outer + (r % inner) * stride_inner`, and the stride
-of its classes is `stride_class`. Each kernel instance (Triton: program) processes a tile of rows. Forward loops over
-the classes once, with a running maximum and a running sum of exponentials (online softmax). For backward it saves one
-number per row: the log of the sum of exponentials. Backward computes each element of the gradient from this number and
-one element of the logits.
+Logits are rows of classes. Each batch entry has `inner` rows. Row `i` of entry `n` begins at `n * stride_outer + i *
+stride_inner`, and the stride of its classes is `stride_class`. Each kernel instance (Triton: program) processes a tile
+of rows of one batch entry. Forward loops over the classes once, with a running maximum and a running sum of
+exponentials (online softmax). For backward it saves one number per row: the log of the sum of exponentials. Backward
+computes each element of the gradient from this number and one element of the logits.
+
+A tile consists of parts, each with the same rows and its own classes. Triton distributes warps over the classes of a
+part first, and then over the rows. With few classes, a part is not longer than what a warp loads, so that a row stays
+within one warp, and reductions over the parts within one thread. With many classes, there is one part.
 
 The loss of a row with target class y is `(1 - s) w[y] (lse - x[y]) + s/C sum_c w[c] (lse - x[c])`, where s is the label
 smoothing.
@@ -21,17 +25,42 @@ import triton
 import triton.language as tl
 
 from thunder_ex_triton.launch import INTERPRETED, blocks, kernel, power_of_two
+from thunder_ex_triton.vectors import longest, multiple
 
 __all__ = [
-    "BACKWARD_BYTES", "FORWARD_BYTES", "WARPS", "Rows", "backward", "finish", "forward", "in_two", "row_offsets",
-    "wide_dtype",
+    "BACKWARD", "FORWARD", "WARPS", "Limits", "Rows", "backward", "exponential", "finish", "forward", "in_two", "joined",
+    "rows_of_tile", "tile", "unit", "wide_dtype",
 ]  # fmt: skip
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
 @triton.jit
-def row_offsets(rows, inner, stride_outer, stride_inner):
-    return (rows // inner).to(tl.int64) * stride_outer + (rows % inner).to(tl.int64) * stride_inner
+def rows_of_tile(tile, inner, ROWS: tl.constexpr):
+    """Return the batch entry of a tile, its rows in this entry, and its rows among all rows."""
+    across = tl.cdiv(inner, ROWS)
+    entry = (tile // across).to(tl.int64)
+    places = (tile % across).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    return entry, places, entry * inner + places
+
+
+if INTERPRETED:
+
+    def exponential(x):
+        """Return `exp(x)`."""
+        return tl.exp(x)
+
+else:
+
+    @triton.jit
+    def exponential(x):
+        """Return `exp(x)`. Subnormal results are flushed to zero, which takes half as many instructions."""
+        if x.dtype == tl.float64:
+            return tl.exp(x)
+        else:
+            return tl.inline_asm_elementwise(
+                "{ .reg .f32 t; mul.f32 t, $1, 0f3fb8aa3b; ex2.approx.ftz.f32 $0, t; }",
+                "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -57,49 +86,71 @@ def _load(x_ptr, offsets, mask, inside, other: tl.constexpr, VECTOR: tl.constexp
 @kernel
 def forward_kernel(
     x_ptr, target_ptr, weight_ptr, loss_ptr, lse_ptr, partial_ptr,
-    n_rows, classes, inner, stride_outer, stride_inner, stride_class,
-    ignore_index, smoothing_high, smoothing_low, programs,
+    classes, inner, stride_outer, stride_inner, stride_class, ignore_index, smoothing_high, smoothing_low, programs,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, KEEP_ROWS: tl.constexpr, SAVE_LSE: tl.constexpr,
-    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
+    ACC: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    BY_ROW: tl.constexpr, UNIT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Compute the losses of a tile of rows (or their sum), the sum of weights, and the number of invalid targets."""
     pid = tl.program_id(0)
-    rows = pid.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    exists = rows < n_rows
+    stride_outer = multiple(stride_outer, UNIT)
+    if BY_ROW:
+        inner = multiple(inner, UNIT)
+        stride_class = multiple(stride_class, UNIT)
+    else:
+        classes = multiple(classes, UNIT)
+        stride_inner = multiple(stride_inner, UNIT)
+    entry, places, rows = rows_of_tile(pid, inner, ROWS)
+    exists = places < inner
     target = tl.load(target_ptr + rows, mask=exists, other=0).to(tl.int64)
     counts = exists & (target != ignore_index)
     inside = counts & (target >= 0) & (target < classes)
-    base = row_offsets(rows, inner, stride_outer, stride_inner)
+    base = entry * stride_outer + places * stride_inner
+    picked = tl.load(x_ptr + base + target * stride_class, mask=inside, other=0.0).to(ACC)
     peak = tl.full((ROWS,), float("-inf"), ACC)
     total = tl.zeros((ROWS,), ACC)
     spread = tl.zeros((ROWS,), ACC)
     weights = tl.zeros((ROWS,), ACC)
     stop = tl.max(inside.to(tl.int32), 0) * classes  # the kernel does not read ignored rows
+    read = inside
+    if BY_ROW:  # except between others: a mask that changes from row to row would prevent vectorized loads
+        read = exists
     aligned, before = base, 0
     if VECTOR > 1:
         aligned, before = _whole_vectors(base, VECTOR)
         before = tl.max(before, 0)
-    for start in range(0, stop + before, BLOCK):
-        cols = start - before + tl.arange(0, BLOCK)
-        real = (cols >= 0) & (cols < classes)
-        there = inside[:, None] & real[None, :]
-        offsets = aligned[:, None] + (start + tl.arange(0, BLOCK)).to(tl.int64)[None, :] * stride_class
-        whole = (start > 0) & (start + BLOCK <= stop + before)
-        x = _load(x_ptr, offsets, there, whole, float("-inf"), VECTOR).to(ACC)
-        higher = tl.maximum(peak, tl.max(x, 1))
-        shift = tl.where(higher == float("-inf"), 0.0, higher)
-        total = total * tl.exp(peak - shift) + tl.sum(tl.exp(x - shift[:, None]), 1)
-        peak = higher
-        if SMOOTH:
-            if HAS_WEIGHT:
-                w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
-                spread += tl.sum(tl.where(there, x * w[None, :], 0.0), 1)
-                weights += tl.sum(tl.where(there, w[None, :], 0.0), 1)
+    for start in range(0, stop + before, PARTS * BLOCK):
+        parts = ()
+        highest = peak
+        for i in tl.static_range(PARTS):
+            at = start + i * BLOCK + tl.arange(0, BLOCK)
+            real = (at >= before) & (at < classes + before)
+            there = read[:, None] & real[None, :]
+            offsets = aligned[:, None] + at.to(tl.int64)[None, :] * stride_class
+            whole = (start > 0) & (start + PARTS * BLOCK <= stop + before)
+            x = _load(x_ptr, offsets, there, whole, float("-inf"), VECTOR).to(ACC)
+            parts += (x,)
+            if i == 0:
+                highest = x
             else:
-                spread += tl.sum(tl.where(there, x, 0.0), 1)
-                weights += tl.sum(tl.where(there, 1.0, 0.0), 1)
-    lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(inside, total, 1.0))  # 0 for ignored rows
-    picked = tl.load(x_ptr + base + target * stride_class, mask=inside, other=0.0).to(ACC)
+                highest = tl.maximum(highest, x)
+            if SMOOTH:
+                if HAS_WEIGHT:
+                    w = tl.load(weight_ptr + at - before, mask=real, other=0.0).to(ACC)
+                    spread += tl.sum(tl.where(there, x * w[None, :], 0.0), 1)
+                    weights += tl.sum(tl.where(there, w[None, :], 0.0), 1)
+                else:
+                    spread += tl.sum(tl.where(there, x, 0.0), 1)
+                    weights += tl.sum(tl.where(there, 1.0, 0.0), 1)
+        higher = tl.maximum(peak, tl.max(highest, 1))
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
+        powers = exponential(parts[0] - shift[:, None])
+        for i in tl.static_range(1, PARTS):
+            powers += exponential(parts[i] - shift[:, None])
+        total = total * exponential(peak - shift) + tl.sum(powers, 1)
+        peak = higher
+    lse = tl.where(peak == float("-inf"), 0.0, peak) + tl.log(tl.where(inside, total, 1.0))
+    lse = tl.where(inside, lse, 0.0)
     of_row = tl.where(inside, 1.0, 0.0).to(ACC)
     if HAS_WEIGHT:
         of_row = tl.load(weight_ptr + target, mask=inside, other=0.0).to(ACC)
@@ -145,22 +196,29 @@ def finish_kernel(
 @kernel
 def backward_kernel(
     x_ptr, g_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, weights_ptr, out_ptr,
-    n_rows, classes, inner, stride_outer, stride_inner, stride_class, out_classes, out_outer, out_inner, out_class,
+    classes, inner, stride_outer, stride_inner, stride_class, out_classes, out_outer, out_inner, out_class,
     ignore_index, smoothing_high, smoothing_low, chunks,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, G_BY_ROW: tl.constexpr, MEAN: tl.constexpr,
-    ACC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, SAME_LAYOUT: tl.constexpr,
+    ACC: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    BY_ROW: tl.constexpr, UNIT: tl.constexpr, VECTOR: tl.constexpr, SAME_LAYOUT: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of a tile of rows and classes. It is zero for classes that the logits do not have."""
     pid = tl.program_id(0)
-    rows = (pid // chunks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    start = (pid % chunks) * BLOCK
-    base = row_offsets(rows, inner, stride_outer, stride_inner)
+    stride_outer, out_outer = multiple(stride_outer, UNIT), multiple(out_outer, UNIT)
+    if BY_ROW:
+        inner = multiple(inner, UNIT)
+        stride_class, out_class = multiple(stride_class, UNIT), multiple(out_class, UNIT)
+    else:
+        classes, out_classes = multiple(classes, UNIT), multiple(out_classes, UNIT)
+        stride_inner, out_inner = multiple(stride_inner, UNIT), multiple(out_inner, UNIT)
+    entry, places, rows = rows_of_tile(pid // chunks, inner, ROWS)
+    start = (pid % chunks) * (PARTS * BLOCK)
+    base = entry * stride_outer + places * stride_inner
     before = 0
     if VECTOR > 1:
         base, before = _whole_vectors(base, VECTOR)
         before = tl.max(before, 0)
-    cols = start - before + tl.arange(0, BLOCK)
-    exists = rows < n_rows
+    exists = places < inner
     target = tl.load(target_ptr + rows, mask=exists, other=0).to(tl.int64)
     inside = exists & (target != ignore_index) & (target >= 0) & (target < classes)
     if g_ptr is None:
@@ -184,30 +242,36 @@ def backward_kernel(
             of_softmax = on_class + on_all * tl.load(weights_ptr).to(ACC)
         else:
             of_softmax = on_class + on_all * classes
-    real = (cols >= 0) & (cols < classes)
-    there = inside[:, None] & real[None, :]
-    wide = (start + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
-    whole = (start > 0) & (start + BLOCK <= classes + before) & (tl.min(inside.to(tl.int32), 0) > 0)
-    x = _load(x_ptr, base[:, None] + wide * stride_class, there, whole, 0.0, VECTOR).to(ACC)
     lse = tl.load(lse_ptr + rows, mask=inside, other=0.0).to(ACC)
-    out = tl.exp(x - lse[:, None]) * of_softmax[:, None]
-    out -= tl.where(cols[None, :] == target[:, None], on_class[:, None], 0.0)
-    if SMOOTH:
-        if HAS_WEIGHT:
-            w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
-            out -= on_all[:, None] * w[None, :]
+    read = inside
+    if BY_ROW:
+        read = exists
+    out_base = entry * out_outer + places * out_inner
+    chosen = tl.where(inside, target, -1).to(tl.int32)
+    for i in tl.static_range(PARTS):
+        begin = start + i * BLOCK
+        cols = begin - before + tl.arange(0, BLOCK)
+        real = (cols >= 0) & (cols < classes)
+        wide = (begin + tl.arange(0, BLOCK)).to(tl.int64)[None, :]
+        whole = (begin > 0) & (begin + BLOCK <= classes + before) & (tl.min(inside.to(tl.int32), 0) > 0)
+        x = _load(x_ptr, base[:, None] + wide * stride_class, read[:, None] & real[None, :], whole, 0.0, VECTOR).to(ACC)
+        out = exponential(x - lse[:, None]) * of_softmax[:, None]
+        out -= tl.where(cols[None, :] == chosen[:, None], on_class[:, None], 0.0)
+        if SMOOTH:
+            if HAS_WEIGHT:
+                w = tl.load(weight_ptr + cols, mask=real, other=0.0).to(ACC)
+                out -= on_all[:, None] * w[None, :]
+            else:
+                out -= on_all[:, None]
+        out = tl.where(inside[:, None] & real[None, :], out, 0.0)
+        written = exists[:, None] & ((cols >= 0) & (cols < out_classes))[None, :]
+        if VECTOR > 1 and SAME_LAYOUT:
+            if whole:
+                tl.store(out_ptr + base[:, None] + wide, out)
+            else:
+                tl.store(out_ptr + base[:, None] + wide, out, mask=written)
         else:
-            out -= on_all[:, None]
-    out = tl.where(there, out, 0.0)
-    written = exists[:, None] & ((cols >= 0) & (cols < out_classes))[None, :]
-    if VECTOR > 1 and SAME_LAYOUT:
-        if whole:
-            tl.store(out_ptr + base[:, None] + wide, out)
-        else:
-            tl.store(out_ptr + base[:, None] + wide, out, mask=written)
-    else:
-        base = row_offsets(rows, inner, out_outer, out_inner)
-        tl.store(out_ptr + base[:, None] + cols.to(tl.int64)[None, :] * out_class, out, mask=written)
+            tl.store(out_ptr + out_base[:, None] + cols.to(tl.int64)[None, :] * out_class, out, mask=written)
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------
@@ -228,8 +292,10 @@ class Rows(NamedTuple):
         if x.ndim == 1:
             return Rows(x, 1, x.shape[0], 1, 0, 0, x.stride(0))
         if x.ndim == 2:
-            return Rows(x, x.shape[0], x.shape[1], 1, x.stride(0), 0, x.stride(1))
+            return Rows(x, x.shape[0], x.shape[1], x.shape[0], 0, *x.stride())
         places = x[0, 0].numel()
+        if places == 1:
+            return Rows.of(x.view(*x.shape[:2]))
         try:
             flat = x.view(*x.shape[:2], places)
         except RuntimeError:  # the inner dimensions are not evenly spaced
@@ -246,32 +312,84 @@ class Rows(NamedTuple):
         """The dtype of accumulations: float64 for float64, otherwise float32."""
         return tl.float64 if self.tensor.dtype is torch.float64 else tl.float32
 
-    def tile(self, elements: int) -> tuple[int, int]:
-        """Return the rows and classes of a tile. The tile is longer in the dimension that is contiguous in memory."""
-        if self.stride_class == 1 or self.inner == 1:
-            block = min(power_of_two(self.classes), elements)
-            rows = max(1, min(elements // block, power_of_two(self.number)))
-        else:
-            rows = min(power_of_two(self.inner), 128)
-            block = max(1, min(power_of_two(self.classes), elements // rows))
-        return rows, block
+    @property
+    def vector(self) -> int:
+        """The elements of a 16-byte vector."""
+        return 16 // self.tensor.element_size()
 
-    def vector(self, rows: int, block: int) -> int:
-        """Return the elements of a 16-byte vector if rows begin or end inside of vectors, otherwise 1."""
-        size = 16 // self.tensor.element_size()
-        uneven = self.stride_outer % size != 0 or self.classes % size != 0
-        one_by_one = self.inner == 1 and self.stride_class == 1 and rows == 1 and block >= 1024
+    @property
+    def by_row(self) -> bool:
+        """Whether adjacent rows are closer in memory than adjacent classes."""
+        return 0 < self.stride_inner < self.stride_class
+
+    def tiles(self, rows: int) -> int:
+        """Return the number of tiles of `rows` rows."""
+        return self.number // self.inner * blocks(self.inner, rows)
+
+    def uneven(self, parts: int, rows: int, block: int) -> int:
+        """Return the elements of a 16-byte vector if a long row begins or ends inside of vectors, otherwise 1."""
+        size = self.vector
+        uneven = any(n % size != 0 for n in (self.stride_outer, self.stride_inner, self.classes))
+        one_by_one = self.stride_class == 1 and parts == rows == 1 and block >= 1024
         return size if uneven and one_by_one and self.tensor.data_ptr() % 16 == 0 else 1
+
+
+def joined(*tensors: Rows) -> list[Rows]:
+    """Return rows as those of a single batch entry, if their distances allow it in all tensors."""
+    if all(x.stride_outer == x.inner * x.stride_inner for x in tensors):
+        return [x._replace(inner=x.number, stride_outer=0) for x in tensors]
+    return list(tensors)
+
+
+def unit(*tensors: Rows) -> int:
+    """Return the elements of the largest vector which no row of the tensors, or line of adjacent rows, divides."""
+    x = tensors[0]
+    numbers = []
+    for t in tensors:
+        if t.by_row != x.by_row or (t.stride_inner if t.by_row else t.stride_class) != 1:
+            return 1
+        numbers += [t.stride_outer, *((t.inner, t.stride_class) if t.by_row else (t.classes, t.stride_inner))]
+    return longest(x.tensor.dtype, *numbers)
+
+
+class Limits(NamedTuple):
+    """What a tile of logits contains at most, for kernels with four warps."""
+
+    bytes: int  # of all rows
+    long: int  # bytes of one long row
+    line: int  # 16-byte vectors of adjacent rows
+    lanes: int = 16  # threads that load the classes of a part
+
+
+# Tuned on an H200. In forward, a thread has all classes of adjacent rows, so that it computes their sums alone.
+WARPS = 4
+FORWARD, BACKWARD = Limits(16384, 16384, 32 * WARPS), Limits(16384, 4096, 32)
+_SHORT_LINE = 128  # adjacent rows, if there are few rows
+_FEWEST_ROWS = 2 * WARPS  # of a tile whose rows are within warps
+_PROGRAMS = 1024  # tiles have fewer rows if there are fewer programs than this
+
+
+def tile(x: Rows, limits: Limits, size: int) -> tuple[int, int, int]:
+    """Return the parts, the rows and the classes of a part of a tile, which is long where `x` is contiguous in memory.
+
+    `size` is the number of elements that a thread loads at once.
+    """
+    classes, adjacent, itemsize = power_of_two(x.classes), power_of_two(x.inner), x.tensor.element_size()
+    elements, most = limits.bytes // itemsize, power_of_two(x.number // _PROGRAMS)
+    if x.by_row:
+        rows = min(adjacent, max(_SHORT_LINE, min(limits.line * x.vector, most)))
+        return 1, rows, max(1, min(classes, elements // rows))
+    if elements // classes >= _FEWEST_ROWS:
+        block = min(classes, limits.lanes * size)
+        return blocks(x.classes, block), min(adjacent, elements // classes, max(_FEWEST_ROWS, most)), block
+    block = min(classes, limits.long // itemsize)
+    return 1, max(1, min(adjacent, limits.long // itemsize // block)), block
 
 
 def in_two(number: float) -> tuple[float, float]:
     """Split a number into a sum of two float32 numbers, because kernel arguments have single precision."""
     high = struct.unpack("f", struct.pack("f", number))[0]
     return high, number - high
-
-
-# Bytes of logits that a program with four warps loads at a time, in forward and in backward. Tuned on an H200.
-FORWARD_BYTES, BACKWARD_BYTES, WARPS = 16384, 4096, 4
 
 
 def wide_dtype(x: Rows) -> torch.dtype:
@@ -286,18 +404,21 @@ def forward(
 
     The losses of the rows are returned in `rows_dtype`, and not at all if it is None.
     """
-    rows, block = x.tile(FORWARD_BYTES // x.tensor.element_size())
-    vector = x.vector(rows, block)
+    (x,) = joined(x)
+    size = unit(x)
+    parts, rows, block = tile(x, FORWARD, size)
+    vector = x.uneven(parts, rows, block)
     block = block // 2 if vector > 1 and block >= 2048 else block
-    programs = blocks(x.number, rows)
+    programs = x.tiles(rows)
     wide, device = wide_dtype(x), x.tensor.device
     loss = torch.empty(x.number, dtype=rows_dtype, device=device) if rows_dtype is not None else None
     lse = torch.empty(x.number, dtype=wide, device=device) if save_lse else None
     partial = torch.empty(3 * programs, dtype=wide, device=device)
     tensors = (x.tensor, target, weight, loss, lse, partial)
     numbers = (
-        x.number, x.classes, x.inner, *x.strides, ignore_index, *in_two(smoothing), programs,
-        weight is not None, smoothing != 0, loss is not None, save_lse, x.accumulator, rows, block, vector,
+        x.classes, x.inner, *x.strides, ignore_index, *in_two(smoothing), programs,
+        weight is not None, smoothing != 0, loss is not None, save_lse, x.accumulator, parts, rows, block,
+        x.by_row, size, vector,
     )  # fmt: skip
     forward_kernel(programs, tensors, numbers, WARPS)
     return loss, lse, partial
@@ -339,14 +460,17 @@ def backward(
 
     `out` may have more classes than the logits. Their gradient is zero.
     """
-    rows, block = x.tile(BACKWARD_BYTES // x.tensor.element_size())
+    x, out = joined(x, out)
+    size = unit(x, out)
+    parts, rows, block = tile(x, BACKWARD, size)
     same = x.strides == out.strides and out.tensor.data_ptr() % 16 == 0
-    vector = x.vector(rows, block) if same or out.classes > x.classes else 1
-    chunks = blocks(out.classes + vector - 1, block)
+    vector = x.uneven(parts, rows, block) if same or out.classes > x.classes else 1
+    chunks = blocks(out.classes + vector - 1, parts * block)
     weights = weight.sum(dtype=lse.dtype) if weight is not None and smoothing else None
     tensors = (x.tensor, g, target, weight, lse, total, weights, out.tensor)
     numbers = (
-        x.number, x.classes, x.inner, *x.strides, out.classes, *out.strides, ignore_index, *in_two(smoothing), chunks,
-        weight is not None, smoothing != 0, by_row, mean, x.accumulator, rows, block, vector, same,
+        x.classes, x.inner, *x.strides, out.classes, *out.strides, ignore_index, *in_two(smoothing), chunks,
+        weight is not None, smoothing != 0, by_row, mean, x.accumulator, parts, rows, block,
+        x.by_row, size, vector, same,
     )  # fmt: skip
-    backward_kernel(blocks(x.number, rows) * chunks, tensors, numbers, WARPS)
+    backward_kernel(x.tiles(rows) * chunks, tensors, numbers, WARPS)

@@ -10,13 +10,13 @@ import torch
 from thunder.core import prims
 from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
-from thunder.core.strides import Strides, order_of
+from thunder.core.strides import Strides, order_of, ordered_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace
 from thunder.executors import meta_tensors
 from thunder.runtime.autograd.leaf_gradients import new_gradient
 
-__all__ = ["eager_strides", "has_fixed_strides", "order_of", "reads_strides"]
+__all__ = ["eager_strides", "has_fixed_strides", "order_of", "ordered_strides", "reads_strides"]
 
 # Views of elements by their indices. Other views (`as_strided`, `bitcast`) depend on memory.
 _VIEWS = frozenset({

@@ -21,11 +21,12 @@ from thunder.extend import (
     Trace,
     bytes_of,
     construct,
+    dense_strides,
     dtypes,
     to_torch_device,
 )
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
-from thunder.toolkit.layouts import eager_strides
+from thunder.toolkit.layouts import eager_strides, ordered_strides
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.errors import Unfit
@@ -53,6 +54,7 @@ _SHAPES = {
     prims.flip,
     prims.cat,
     prims.pad,
+    prims.stride_order,
 }
 _CONSTANTS = {prims.full, prims.iota}
 _FROM_FLOAT8 = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
@@ -75,8 +77,11 @@ class TritonFusion(FusionExecutor):
         measurements = autotune.measurements()
         of_device = by_device(self)
 
-        def key(bsym: BoundSymbol) -> Any:
+        def fusible(bsym: BoundSymbol) -> Any:
             return None if with_numbers(bsym) is not bsym else of_device(bsym)
+
+        def key(bsym: BoundSymbol) -> Any:
+            return None if not kept_in_place.isdisjoint(bsym.out_names) else fusible(bsym)
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
@@ -96,7 +101,8 @@ class TritonFusion(FusionExecutor):
             except Unfit:
                 return in_halves(region)
             count += 1
-            fn.prepare(strides())
+            if not interpreting():
+                fn.prepare(strides())
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )
@@ -114,7 +120,7 @@ class TritonFusion(FusionExecutor):
         def strides() -> Mapping[str, tuple[int, ...]]:
             """Return the strides that values will probably have. This takes time, which other programs do not need."""
             values = [p for op in own.bound_symbols for p in op.tensors()]
-            return {} if interpreting() else eager_strides(own, values, claimed=True)
+            return eager_strides(own, values, claimed=True)
 
         @functools.cache
         def views() -> set[str]:
@@ -144,7 +150,10 @@ class TritonFusion(FusionExecutor):
             return found
 
         grouped = with_groups(trace, _unfit, update) if self.get_fuel() else trace
-        own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)
+        own = _with_own_expansions(grouped, lambda bsym: fusible(bsym) is not None)
+        ordering = [op for op in own.bound_symbols if fusible(op) is not None and _orders(op)]
+        copied = _copies(ordering, strides()) if ordering else set()
+        kept_in_place = {name for op in ordering for name in op.out_names if name not in copied}
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
         out = replace_regions(own, parts, run, "Fusion by triton")
@@ -266,16 +275,17 @@ def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
 
 
 def _computes(bsym: BoundSymbol) -> bool:
-    """Check whether an operation does more than create a view, create a constant or gather rows."""
+    """Check whether an operation does more than create a view or a constant, gather rows or copy."""
     return OpTags.VIEW_OP not in bsym.sym.tags and any(
-        op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
+        op.sym not in _CONSTANTS and op.sym not in GATHERS and op.sym is not prims.stride_order
+        for op in _primitives(bsym)
     )
 
 
 def _concatenates(region: Region, views: set[str]) -> bool:
     """Check whether a region is one concatenation of tensors as they are, which torch's kernel copies faster."""
     parts = [part for op in region.operations for part in _primitives(op)]
-    if [part.sym for part in parts if part.sym is not prims.reshape] != [prims.cat]:
+    if [part.sym for part in parts if part.sym not in (prims.reshape, prims.stride_order)] != [prims.cat]:
         return False
     return views.isdisjoint(p.name for p in region.inputs)
 
@@ -307,6 +317,25 @@ def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -
                 op = op.substitute({name: new})
             out.record(op)
     return out
+
+
+def _orders(bsym: BoundSymbol) -> bool:
+    """Check whether an operation returns its operand if this has the right order in memory, otherwise a copy."""
+    return any(part.sym is prims.stride_order for part in _primitives(bsym))
+
+
+def _copies(ordering: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]]) -> set[str]:
+    """Return the results of operations on the order in memory that are known to be copies."""
+    found: set[str] = set()
+    for op in ordering:
+        first, *others = _primitives(op)
+        a = first.args[0]
+        if others or a.name not in strides or any(type(n) is not int for n in a.shape):
+            continue
+        ordered = ordered_strides(a.shape, first.args[1])
+        if dense_strides(a.shape, strides[a.name]) != dense_strides(a.shape, ordered):
+            found.update(op.out_names)
+    return found
 
 
 def _expands(bsym: BoundSymbol) -> bool:

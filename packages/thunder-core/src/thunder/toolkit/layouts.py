@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -16,7 +16,9 @@ from thunder.core.trace import Trace
 from thunder.executors import meta_tensors
 from thunder.runtime.autograd.leaf_gradients import new_gradient
 
-__all__ = ["eager_strides", "has_fixed_strides", "order_of", "ordered_strides", "reads_strides"]
+__all__ = [
+    "changed_strides", "eager_strides", "has_fixed_strides", "order_of", "ordered_strides", "reads_strides",
+]  # fmt: skip
 
 # Views of elements by their indices. Other views (`as_strided`, `bitcast`) depend on memory.
 _VIEWS = frozenset({
@@ -40,6 +42,29 @@ def has_fixed_strides(op: BoundSymbol) -> bool:
     return meta_tensors.is_dense(op.sym, op.kwargs) or op.sym.fn is new_gradient
 
 
+def changed_strides(
+    trace: Trace, origins: Callable[[BoundSymbol], Iterable[TensorProxy] | None]
+) -> dict[str, TensorProxy] | None:
+    """Return the values whose strides change if some operations of a program write other strides.
+
+    `origins` returns the results of such an operation whose strides change, and None for operations that write the
+    strides that follow from those of their arguments. Return None if a value would depend on the new strides.
+    """
+    changed: dict[str, TensorProxy] = {}
+    for op in trace.bound_symbols:
+        if op.sym.is_structural:
+            continue
+        found = origins(op)
+        if found is None:
+            if changed.keys().isdisjoint(op.arg_names):
+                continue
+            if reads_strides(op):
+                return None
+            found = [] if has_fixed_strides(op) else op.flat_outs
+        changed.update((p.name, p) for p in found if isinstance(p, TensorProxy) and p.ndim > 1)
+    return changed
+
+
 def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool = False) -> Mapping[str, Strides]:
     """Return the strides that values of a program have in eager mode.
 
@@ -59,7 +84,8 @@ def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool 
     for op in reversed(trace.bound_symbols):
         if not op.sym.is_structural and not needed.isdisjoint(op.out_names):
             operations.append(op)
-            needed.update(op.arg_names)
+            if not meta_tensors.is_dense(op.sym, op.kwargs):
+                needed.update(op.arg_names)
     guessed: set[str] = set()
     for op in reversed(operations):
         outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]

@@ -13,7 +13,7 @@ from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, order_of, ordered_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace
-from thunder.executors import meta_tensors
+from thunder.executors import TORCH, meta_tensors
 from thunder.runtime.autograd.leaf_gradients import new_gradient
 
 __all__ = [
@@ -65,13 +65,15 @@ def changed_strides(
     return changed
 
 
-def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool = False) -> Mapping[str, Strides]:
+def eager_strides(
+    trace: Trace, values: Iterable[TensorProxy], *, claimed: bool = False, certain: bool = False
+) -> Mapping[str, Strides]:
     """Return the strides that values of a program have in eager mode.
 
     Values with symbolic sizes are left out, as are those that depend on inputs of which the prologue does not check the
     strides, and on operations whose results' strides torch cannot compute without running them. Set `claimed` for a
     program that executors have claimed. Operators of executors then have the strides of their decompositions, which may
-    not be those that their kernels write.
+    not be those that their kernels write; if the strides must be `certain`, they are left out.
     """
     of_inputs: Mapping[str, Strides] = trace.info.get("strides", {})
     known: dict[str, torch.Tensor] = {}
@@ -90,6 +92,8 @@ def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool 
     for op in reversed(operations):
         outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
         if not all(map(_is_static, outs)):
+            continue
+        if claimed and certain and op.sym.executor not in (None, TORCH):
             continue
         if meta_tensors.is_dense(op.sym, op.kwargs):
             known.update((p.name, meta_tensors.contiguous(p)) for p in outs)

@@ -21,14 +21,14 @@ from thunder.extend import (
     Trace,
     bytes_of,
     construct,
-    dense_strides,
     dtypes,
     to_torch_device,
 )
 from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
-from thunder.toolkit.layouts import eager_strides, ordered_strides
+from thunder.toolkit.layouts import eager_strides
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
+from thunder_ex_triton.fusion.copies import maybe_uncopied
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, after_columns, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
@@ -81,7 +81,7 @@ class TritonFusion(FusionExecutor):
             return None if with_numbers(bsym) is not bsym else of_device(bsym)
 
         def key(bsym: BoundSymbol) -> Any:
-            return None if not kept_in_place.isdisjoint(bsym.out_names) else fusible(bsym)
+            return None if not unsure.isdisjoint(bsym.out_names) else fusible(bsym)
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
@@ -120,7 +120,7 @@ class TritonFusion(FusionExecutor):
         def strides() -> Mapping[str, tuple[int, ...]]:
             """Return the strides that values will probably have. This takes time, which other programs do not need."""
             values = [p for op in own.bound_symbols for p in op.tensors()]
-            return eager_strides(own, values, claimed=True)
+            return eager_strides(own, values, claimed=True, certain=False)
 
         @functools.cache
         def views() -> set[str]:
@@ -151,9 +151,7 @@ class TritonFusion(FusionExecutor):
 
         grouped = with_groups(trace, _unfit, update) if self.get_fuel() else trace
         own = _with_own_expansions(grouped, lambda bsym: fusible(bsym) is not None)
-        ordering = [op for op in own.bound_symbols if fusible(op) is not None and _orders(op)]
-        copied = _copies(ordering, strides()) if ordering else set()
-        kept_in_place = {name for op in ordering for name in op.out_names if name not in copied}
+        unsure = maybe_uncopied(own, lambda bsym: _primitives(bsym) if fusible(bsym) is not None else [])
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
         out = replace_regions(own, parts, run, "Fusion by triton")
@@ -317,25 +315,6 @@ def _with_own_expansions(trace: Trace, fusible: Callable[[BoundSymbol], bool]) -
                 op = op.substitute({name: new})
             out.record(op)
     return out
-
-
-def _orders(bsym: BoundSymbol) -> bool:
-    """Check whether an operation returns its operand if this has the right order in memory, otherwise a copy."""
-    return any(part.sym is prims.stride_order for part in _primitives(bsym))
-
-
-def _copies(ordering: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]]) -> set[str]:
-    """Return the results of operations on the order in memory that are known to be copies."""
-    found: set[str] = set()
-    for op in ordering:
-        first, *others = _primitives(op)
-        a = first.args[0]
-        if others or a.name not in strides or any(type(n) is not int for n in a.shape):
-            continue
-        ordered = ordered_strides(a.shape, first.args[1])
-        if dense_strides(a.shape, strides[a.name]) != dense_strides(a.shape, ordered):
-            found.update(op.out_names)
-    return found
 
 
 def _expands(bsym: BoundSymbol) -> bool:

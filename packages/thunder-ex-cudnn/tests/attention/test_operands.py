@@ -50,7 +50,10 @@ def layouts(cudnn: Any) -> Callable[[], list[Any]]:
     """The strides in the graphs of attention so far. Results are torch's."""
     cudnn.refuses = True
     return lambda: [
-        tuple(x.said["stride"] for x in args) for graph in cudnn.graphs for name, args, _ in graph.calls if name == "sdpa"
+        tuple(x.said["stride"] for x in args)
+        for graph in cudnn.graphs
+        for name, args, _ in graph.calls
+        if name == "sdpa"
     ]
 
 

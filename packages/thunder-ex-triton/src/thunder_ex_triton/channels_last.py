@@ -19,6 +19,7 @@ import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import (
     BoundSymbol,
+    Proxy,
     Saved,
     TensorProxy,
     Trace,
@@ -114,7 +115,7 @@ def _is_profitable(op: BoundSymbol) -> bool:
 def _changed(trace: Trace) -> dict[str, TensorProxy] | None:
     """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
 
-    def origins(op: BoundSymbol) -> list[TensorProxy] | None:
+    def origins(op: BoundSymbol) -> Sequence[Proxy] | None:
         convolution = _convolution(op) if _operands(op) else None
         if convolution is None:
             return None

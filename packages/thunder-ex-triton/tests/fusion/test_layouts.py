@@ -151,7 +151,7 @@ def test_norm_shift_and_windows_are_one_kernel() -> None:
 
 @pytest.mark.parametrize("padding", [(0, 0), (0, 0, 0, 0, 1, 0)])
 def test_copies_are_parts_of_fusions(padding: tuple[int, ...]) -> None:
-    """The kernel that computes a tensor stores it in the other order, and the kernel that reads a copy reads the tensor.
+    """The kernel that computes a tensor stores it in the other order; the kernel that reads a copy reads the tensor.
 
     Padding by nothing is a copy, too, and moves no elements between rows.
     """

@@ -9,7 +9,7 @@ import torch
 
 from thunder.core import prims
 from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.strides import Strides, order_of, ordered_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace
@@ -43,7 +43,7 @@ def has_fixed_strides(op: BoundSymbol) -> bool:
 
 
 def changed_strides(
-    trace: Trace, origins: Callable[[BoundSymbol], Iterable[TensorProxy] | None]
+    trace: Trace, origins: Callable[[BoundSymbol], Iterable[Proxy] | None]
 ) -> dict[str, TensorProxy] | None:
     """Return the values whose strides change if some operations of a program write other strides.
 
@@ -54,14 +54,14 @@ def changed_strides(
     for op in trace.bound_symbols:
         if op.sym.is_structural:
             continue
-        found = origins(op)
-        if found is None:
+        results = origins(op)
+        if results is None:
             if changed.keys().isdisjoint(op.arg_names):
                 continue
             if reads_strides(op):
                 return None
-            found = [] if has_fixed_strides(op) else op.flat_outs
-        changed.update((p.name, p) for p in found if isinstance(p, TensorProxy) and p.ndim > 1)
+            results = [] if has_fixed_strides(op) else op.flat_outs
+        changed.update((p.name, p) for p in results if isinstance(p, TensorProxy) and p.ndim > 1)
     return changed
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pass that removes copies of the operands of attention, or makes them once for all layers.
 
-cuDNN reads queries, keys and values of any strides if the last dimension is dense. `contiguous()` before attention, which
-other kernels profit from, only copies them. The result has the order in memory of the queries, so that heads which were
-views of a projection are returned as the next projection reads them.
+cuDNN reads queries, keys and values of any strides if the last dimension is dense, so `contiguous()` before attention
+only costs time. The result has the order in memory of the queries: if these are views of a projection, the next
+projection reads the result without a copy.
 
 Biases must have dense rows. A bias whose rows are not dense (e.g. relative positions, of which a table stores the
 numbers of all heads together) would be copied at each call. The pass copies it where it is computed.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import thunder.torch as ltorch
-from thunder.extend import BoundSymbol, TensorProxy, Trace, proxies_in, rewrite
+from thunder.extend import BoundSymbol, Proxy, TensorProxy, Trace, proxies_in, rewrite
 from thunder.toolkit.layouts import changed_strides, eager_strides, has_fixed_strides
 from thunder_ex_cudnn.attention.graphs import fits
 from thunder_ex_cudnn.attention.implementation import takes
@@ -65,7 +65,7 @@ class _Operands:
         """Keep copies of queries from which the program's results have their strides."""
         moved = [op for op in self.calls if op.args[0].name in self.sources]
 
-        def origins(op: BoundSymbol) -> Sequence[TensorProxy] | None:
+        def origins(op: BoundSymbol) -> Sequence[Proxy] | None:
             return op.flat_outs if any(op is other for other in moved) else None
 
         changed = changed_strides(trace, origins)

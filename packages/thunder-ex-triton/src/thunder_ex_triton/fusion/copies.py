@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations that copy a tensor to memory of another order, or return it if it has this order: e.g. `contiguous()`.
 
-A fusion may contain a copy: the kernel that computes the tensor stores it in another order, or the kernel that reads the
-copy reads the tensor. If there is nothing to copy, torch returns the tensor in no time, which a kernel would store again.
+A fusion may contain a copy: the kernel that computes the tensor stores it in another order, or the kernel that reads
+the copy reads the tensor. If there is nothing to copy, torch returns the tensor; a kernel would store it again.
 """
 
 from __future__ import annotations

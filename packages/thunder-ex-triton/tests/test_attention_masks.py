@@ -66,7 +66,8 @@ LEFT_ALONE: dict[str, Callable[[Any, Any], Any]] = {
 
 def tensors(kind: str = "") -> list[torch.Tensor]:
     """Queries, keys and values, and a table of biases (or a mask)."""
-    return [torch.randn(B, H, T, D, device=DEVICE), torch.randn((S, T) if kind == "an input" else (T, H), device=DEVICE)]
+    shape = (S, T) if kind == "an input" else (T, H)
+    return [torch.randn(B, H, T, D, device=DEVICE), torch.randn(shape, device=DEVICE)]
 
 
 def lengths(traces: Any) -> list[int]:

@@ -54,7 +54,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (cross-entropy, attention, images, products, sums of rows, random numbers, routing), and autotuning."""
+    """Register autotuning and the passes: cross-entropy, masks, images, products, sums of rows, random, routing."""
     from thunder_ex_triton import attention_masks, cached_attention, channels_last, contiguous_norms, indexed_rows
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.depthwise import operators as depthwise

@@ -101,8 +101,7 @@ class TritonFusion(FusionExecutor):
             except Unfit:
                 return in_halves(region)
             count += 1
-            if not interpreting():
-                fn.prepare(strides())
+            fn.prepare(strides())
             whole = self.register_temporary_operation(
                 fn.name, fn, inputs=inner.inputs, outputs=inner.outputs, bsyms=inner.operations
             )
@@ -120,7 +119,7 @@ class TritonFusion(FusionExecutor):
         def strides() -> Mapping[str, tuple[int, ...]]:
             """Return the strides that values will probably have. This takes time, which other programs do not need."""
             values = [p for op in own.bound_symbols for p in op.tensors()]
-            return eager_strides(own, values, claimed=True, certain=False)
+            return {} if interpreting() else eager_strides(own, values, claimed=True)
 
         @functools.cache
         def views() -> set[str]:

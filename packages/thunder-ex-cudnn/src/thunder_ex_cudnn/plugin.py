@@ -46,10 +46,11 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the pass that matches attention in separate operations, and the pass that removes unused gradients."""
-    from thunder_ex_cudnn.attention.patterns import register
+    """Register the passes: attention in separate operations, unused gradients, and copies of operands."""
+    from thunder_ex_cudnn.attention import operands, patterns
 
-    register(registry, EXECUTOR)
+    patterns.register(registry, EXECUTOR)
+    operands.register(registry, EXECUTOR)
 
 
 @hookimpl

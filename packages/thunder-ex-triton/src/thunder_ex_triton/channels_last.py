@@ -19,6 +19,7 @@ import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import (
     BoundSymbol,
+    Proxy,
     Saved,
     TensorProxy,
     Trace,
@@ -29,7 +30,7 @@ from thunder.extend import (
     proxies_in,
     rewrite,
 )
-from thunder.toolkit.layouts import eager_strides, has_fixed_strides, order_of, reads_strides
+from thunder.toolkit.layouts import changed_strides, eager_strides, order_of
 from thunder_ex_triton.fusion.iteration_space import has_work
 from thunder_ex_triton.norm_layouts import ChannelsLast
 from thunder_ex_triton.norms import HALF, compute, images_of, is_of_batch, record_cast
@@ -132,23 +133,23 @@ def _is_profitable(op: BoundSymbol) -> bool:
 
 def _changed(trace: Trace, sources: Mapping[str, TensorProxy]) -> dict[str, TensorProxy] | None:
     """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
-    changed: dict[str, TensorProxy] = {}
-    for op in trace.bound_symbols:
-        if op.sym.is_structural:
-            continue
+
+    def origins(op: BoundSymbol) -> Sequence[Proxy] | None:
         convolution = _convolution(op) if _operands(op) else None
+<<<<<<< HEAD
         if any(name in sources for name in op.out_names):
             changed[op.output.name] = op.output
             continue
         if convolution is None and all(p.name not in changed for p in op.tensors()):
             continue
         if convolution is None and reads_strides(op):
+=======
+        if convolution is None:
+>>>>>>> copies
             return None
-        if not has_fixed_strides(op):
-            ordered = convolution is not None and convolution.sym is prims.convolution_weight_grad
-            outs = [p for p in op.flat_outs if isinstance(p, TensorProxy) and p.ndim > 1]
-            changed.update((p.name, p) for p in outs if not ordered)
-    return changed
+        return [] if convolution.sym is prims.convolution_weight_grad else op.flat_outs
+
+    return changed_strides(trace, origins)
 
 
 def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapping[str, Sequence[int]] | None:

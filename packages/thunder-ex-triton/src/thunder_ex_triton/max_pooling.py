@@ -15,7 +15,7 @@ import torch
 import triton.language as tl
 
 from thunder import prims
-from thunder_ex_triton.images import new_like, tile_of, tiles
+from thunder_ex_triton.images import Limits, new_like, tile_of, tiles
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.pooling import TAKEN, first_window, number_of_windows, takes_windows
 
@@ -101,7 +101,7 @@ def max_pool(
     indices = torch.empty_like(out, dtype=torch.int64)
     if out.numel() == 0:
         return out, indices
-    programs, tile, warps = tiles(*a.shape[:2], 1, *ends, channels_last)
+    programs, tile, warps, _ = tiles(*a.shape[:2], 1, *ends, channels_last, Limits())
     numbers = (
         a.shape[1], *ends, *a.shape[2:], *a.stride(), *out.stride(),
         *kernel_size, *stride, *padding, *dilation, *tile, channels_last,
@@ -118,7 +118,7 @@ def max_pool_backward(
     out, channels_last = new_like(a, a.shape[2:])
     if out.numel() == 0:
         return out
-    programs, tile, warps = tiles(*a.shape[:2], 1, *a.shape[2:], channels_last)
+    programs, tile, warps, _ = tiles(*a.shape[:2], 1, *a.shape[2:], channels_last, Limits())
     reach = _reach(kernel_size, dilation)
     numbers = (
         a.shape[1], *a.shape[2:], *g.shape[2:], *g.stride(), *indices.stride(), *out.stride(),

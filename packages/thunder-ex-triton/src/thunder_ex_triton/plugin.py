@@ -55,8 +55,8 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
-    """Register the passes (cross-entropy, images, products, sums of rows, random numbers, routing), and autotuning."""
-    from thunder_ex_triton import cached_attention, channels_last, contiguous_norms, indexed_rows
+    """Register autotuning and the passes: cross-entropy, masks, images, products, sums of rows, random, routing."""
+    from thunder_ex_triton import attention_masks, cached_attention, channels_last, contiguous_norms, indexed_rows
     from thunder_ex_triton.convolutions import operators as convolutions
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
@@ -65,6 +65,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
 
     linear_passes.register(registry, CROSS_ENTROPY)
     casts.register(registry, CROSS_ENTROPY)
+    attention_masks.register(registry, FUSION)
     cached_attention.register(registry, FUSION)
     channels_last.register(registry, FUSION)
     contiguous_norms.register(registry, FUSION)

@@ -49,6 +49,7 @@ class Program:
     def __init__(self, seed: int):
         chance = random.Random(seed)
         torch.manual_seed(seed)
+        self.copies = seed >= 40
         self.shape = chance.choice([(3, 70, 66), (70, 2, 130), (2, 35, 3, 66), (4, 14, 21, 8), (65, 67), (2, 3, 4, 33)])
         count = len(self.shape)
         kept = chance.randrange(count)
@@ -66,6 +67,8 @@ class Program:
             lambda v: v[a].expand(self.shape).roll(shift, dim), lambda v: v[a].expand(self.shape).roll(3, -1),
             lambda v: v[a] + v[a].expand(self.shape).roll((shift, 1), (dim, 0)), lambda v: v[a] - v[a].amax(-1, True),
         ]  # fmt: skip
+        if self.copies:
+            steps += 4 * [lambda v: v[a].expand(self.shape).transpose(0, dim).contiguous().transpose(0, dim)]
         return chance.choice(steps)
 
     def end(self, chance: random.Random) -> Callable[[Any], Any]:
@@ -77,6 +80,8 @@ class Program:
             lambda x: x.permute(order).reshape(-1, self.shape[order[-1]]), lambda x: x.transpose(0, -1).flatten() + 1,
             lambda x: (x.sum(dims), x * 2), lambda x: (x.permute(order).flatten(0, 1), x.flatten().sum()),
         ]  # fmt: skip
+        if self.copies:
+            choices += 2 * [lambda x: x.permute(order).contiguous(), lambda x: (x.contiguous(), x.mT.contiguous())]
         return chance.choice(choices)
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -91,7 +96,7 @@ class Program:
         return [*out, values[-2] * 1]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_random_layouts(seed: int) -> None:
     """Results and gradients of whole numbers are those of eager."""
     program = Program(seed)
@@ -142,6 +147,57 @@ def test_norm_shift_and_windows_are_one_kernel() -> None:
     assert found.stride() == expected.stride()
     [fn] = regions(jitted)
     assert fn.template == "rows" and fn.source.count("tl.load(x_ptr") == 1
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (0, 0, 0, 0, 1, 0)])
+def test_copies_are_parts_of_fusions(padding: tuple[int, ...]) -> None:
+    """The kernel that computes a tensor stores it in the other order; the kernel that reads a copy reads the tensor.
+
+    Padding by nothing is a copy, too, and moves no elements between rows.
+    """
+
+    def windows(x: Any, w: Any, r: Any) -> Any:
+        y = F.pad(F.layer_norm(x, w.shape, w), padding).view(2, -1, 7, 2, 7, 8).transpose(2, 3).contiguous()
+        z = (y.view(-1, 49, 8) @ r).view(2, -1, 2, 7, 7, 8).transpose(2, 3).contiguous()
+        return z.view(2, -1, 14, 8) * 2
+
+    x, w, r = torch.randn(2, 14 - (len(padding) > 2), 14, 8), torch.randn(8), torch.randn(8, 8)
+    x, w, r = x.to(DEVICE), w.to(DEVICE), r.to(DEVICE)
+    jitted = thunder.jit(windows, executors=["triton"])
+    found, expected = jitted(x, w, r), windows(x, w, r)
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()
+    names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    assert "contiguous" not in names
+    assert len(regions(jitted)) == 2 + (len(padding) > 2)
+
+
+def test_tensors_in_the_right_order_are_not_copied() -> None:
+    """A fusion would store them again. Whether a result of unknown strides is copied, is left to torch."""
+
+    def program(x: Any, y: Any) -> Any:
+        a = x.exp()
+        b = a.contiguous()
+        return a, b * 2, (y.sort(0)[0].contiguous() + 1).mT.contiguous()
+
+    jitted = thunder.jit(program, executors=["triton"])
+    x, y = torch.randn(6, 5, device=DEVICE), torch.randn(6, 10, device=DEVICE)[:, ::2]
+    for ours, eager in zip(jitted(x, y), program(x, y), strict=True):
+        torch.testing.assert_close(ours, eager)
+        assert ours.stride() == eager.stride()
+    assert [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols].count("contiguous") == 2
+
+
+def test_a_copy_of_a_result_is_another_tensor() -> None:
+    """Also if a fusion makes it."""
+
+    def program(x: Any) -> Any:
+        a = x.exp()
+        return a, a.mT.contiguous(), a.contiguous()
+
+    a, copied, same = thunder.jit(program, executors=["triton"])(torch.randn(6, 5, device=DEVICE))
+    a.zero_()
+    assert copied.abs().sum() > 0 and same.data_ptr() == a.data_ptr()
 
 
 def test_sums_over_first_and_last_dimensions_are_partial_sums_of_tiles() -> None:

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from thunder.core import prims
 from thunder.core.dtypes import to_torch_dtype
-from thunder.core.proxies import TensorProxy
-from thunder.core.strides import Strides, order_of
+from thunder.core.proxies import Proxy, TensorProxy
+from thunder.core.strides import Strides, order_of, ordered_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.trace import Trace
-from thunder.executors import meta_tensors
+from thunder.executors import TORCH, meta_tensors
 from thunder.runtime.autograd.leaf_gradients import new_gradient
 
-__all__ = ["eager_strides", "has_fixed_strides", "order_of", "reads_strides"]
+__all__ = [
+    "changed_strides", "eager_strides", "has_fixed_strides", "order_of", "ordered_strides", "reads_strides",
+]  # fmt: skip
 
 # Views of elements by their indices. Other views (`as_strided`, `bitcast`) depend on memory.
 _VIEWS = frozenset({
@@ -40,13 +42,38 @@ def has_fixed_strides(op: BoundSymbol) -> bool:
     return meta_tensors.is_dense(op.sym, op.kwargs) or op.sym.fn is new_gradient
 
 
-def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool = False) -> Mapping[str, Strides]:
+def changed_strides(
+    trace: Trace, origins: Callable[[BoundSymbol], Iterable[Proxy] | None]
+) -> dict[str, TensorProxy] | None:
+    """Return the values whose strides change if some operations of a program write other strides.
+
+    `origins` returns the results of such an operation whose strides change, and None for operations that write the
+    strides that follow from those of their arguments. Return None if a value would depend on the new strides.
+    """
+    changed: dict[str, TensorProxy] = {}
+    for op in trace.bound_symbols:
+        if op.sym.is_structural:
+            continue
+        results = origins(op)
+        if results is None:
+            if changed.keys().isdisjoint(op.arg_names):
+                continue
+            if reads_strides(op):
+                return None
+            results = [] if has_fixed_strides(op) else op.flat_outs
+        changed.update((p.name, p) for p in results if isinstance(p, TensorProxy) and p.ndim > 1)
+    return changed
+
+
+def eager_strides(
+    trace: Trace, values: Iterable[TensorProxy], *, claimed: bool = False, certain: bool = False
+) -> Mapping[str, Strides]:
     """Return the strides that values of a program have in eager mode.
 
     Values with symbolic sizes are left out, as are those that depend on inputs of which the prologue does not check the
     strides, and on operations whose results' strides torch cannot compute without running them. Set `claimed` for a
     program that executors have claimed. Operators of executors then have the strides of their decompositions, which may
-    not be those that their kernels write.
+    not be those that their kernels write; if the strides must be `certain`, they are left out.
     """
     of_inputs: Mapping[str, Strides] = trace.info.get("strides", {})
     known: dict[str, torch.Tensor] = {}
@@ -59,11 +86,14 @@ def eager_strides(trace: Trace, values: Iterable[TensorProxy], *, claimed: bool 
     for op in reversed(trace.bound_symbols):
         if not op.sym.is_structural and not needed.isdisjoint(op.out_names):
             operations.append(op)
-            needed.update(op.arg_names)
+            if not meta_tensors.is_dense(op.sym, op.kwargs):
+                needed.update(op.arg_names)
     guessed: set[str] = set()
     for op in reversed(operations):
         outs = [p for p in op.flat_outs if isinstance(p, TensorProxy)]
         if not all(map(_is_static, outs)):
+            continue
+        if claimed and certain and op.sym.executor not in (None, TORCH):
             continue
         if meta_tensors.is_dense(op.sym, op.kwargs):
             known.update((p.name, meta_tensors.contiguous(p)) for p in outs)

@@ -72,7 +72,10 @@ def _constant(a: TensorProxy, pad: Sequence[Any], value: Any) -> TensorProxy:
             ),
         )
         config[d] = (before, after, 0)
-    return prims.pad(a, _value(value, a.dtype), tuple(config))
+    filler = _value(value, a.dtype)
+    if all(type(n) is int and n == 0 for widths in config for n in widths):
+        return prims.clone(a)  # as torch does. Executors fuse copies with more operations than padding
+    return prims.pad(a, filler, tuple(config))
 
 
 # -- what is in the margin, in the other modes ------------------------------------------------------------------------

@@ -175,7 +175,7 @@ class Writer:
         sym, args = op.sym, op.args
         if sym is prims.broadcast_in_dim:
             return self.value(args[0], index.of_broadcast(args[0].shape, args[2]), guard)
-        if sym in (prims.reshape, prims.view, prims.squeeze):
+        if sym in (prims.reshape, prims.view, prims.squeeze, prims.stride_order):
             return self.value(args[0], index.reshaped(args[0].shape), guard)
         if sym is prims.transpose:
             return self.value(args[0], index.transposed(args[1]), guard)

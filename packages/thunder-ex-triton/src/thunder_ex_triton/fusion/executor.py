@@ -28,6 +28,7 @@ from thunder.toolkit.fusion import Region, by_device, partition, reject_values, 
 from thunder.toolkit.layouts import eager_strides
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
+from thunder_ex_triton.fusion.copies import maybe_uncopied
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, after_columns, is_reduction, reduces, space_of
 from thunder_ex_triton.fusion.layout import packed
@@ -53,6 +54,7 @@ _SHAPES = {
     prims.flip,
     prims.cat,
     prims.pad,
+    prims.stride_order,
 }
 _CONSTANTS = {prims.full, prims.iota}
 _FROM_FLOAT8 = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
@@ -75,8 +77,11 @@ class TritonFusion(FusionExecutor):
         measurements = autotune.measurements()
         of_device = by_device(self)
 
-        def key(bsym: BoundSymbol) -> Any:
+        def fusible(bsym: BoundSymbol) -> Any:
             return None if with_numbers(bsym) is not bsym else of_device(bsym)
+
+        def key(bsym: BoundSymbol) -> Any:
+            return None if not unsure.isdisjoint(bsym.out_names) else fusible(bsym)
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
@@ -144,7 +149,8 @@ class TritonFusion(FusionExecutor):
             return found
 
         grouped = with_groups(trace, _unfit, update) if self.get_fuel() else trace
-        own = _with_own_expansions(grouped, lambda bsym: key(bsym) is not None)
+        own = _with_own_expansions(grouped, lambda bsym: fusible(bsym) is not None)
+        unsure = maybe_uncopied(own, lambda bsym: _primitives(bsym) if fusible(bsym) is not None else [])
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
         out = replace_regions(own, parts, run, "Fusion by triton")
@@ -266,16 +272,17 @@ def _primitives(bsym: BoundSymbol) -> list[BoundSymbol]:
 
 
 def _computes(bsym: BoundSymbol) -> bool:
-    """Check whether an operation does more than create a view, create a constant or gather rows."""
+    """Check whether an operation does more than create a view or a constant, gather rows or copy."""
     return OpTags.VIEW_OP not in bsym.sym.tags and any(
-        op.sym not in _CONSTANTS and op.sym not in GATHERS for op in _primitives(bsym)
+        op.sym not in _CONSTANTS and op.sym not in GATHERS and op.sym is not prims.stride_order
+        for op in _primitives(bsym)
     )
 
 
 def _concatenates(region: Region, views: set[str]) -> bool:
     """Check whether a region is one concatenation of tensors as they are, which torch's kernel copies faster."""
     parts = [part for op in region.operations for part in _primitives(op)]
-    if [part.sym for part in parts if part.sym is not prims.reshape] != [prims.cat]:
+    if [part.sym for part in parts if part.sym not in (prims.reshape, prims.stride_order)] != [prims.cat]:
         return False
     return views.isdisjoint(p.name for p in region.inputs)
 

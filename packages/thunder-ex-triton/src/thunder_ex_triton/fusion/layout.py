@@ -13,6 +13,7 @@ from typing import Any
 
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
+from thunder.toolkit.layouts import ordered_strides
 from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.scans import ASSOCIATIVE
 from thunder_ex_triton.fusion.sizes import hint_of
@@ -83,6 +84,8 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     if sym is prims.slice:
         steps = op.args[3] if len(op.args) > 3 and op.args[3] is not None else [1] * p.ndim
         return tuple([s * step for s, step in zip(strides, steps)])
+    if sym is prims.stride_order:
+        return ordered_strides(p.shape, op.args[1])
     if sym.facts.keeps_order:
         return _as_view(a.shape, strides, p.shape) or contiguous(p.shape)
     return contiguous(p.shape)

@@ -60,7 +60,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((3, 2)), devices.cpu)
 
 
-@prim(tags=(OpTags.SHAPE_OP,))
+@prim(tags=(OpTags.SHAPE_OP,), keeps_order=True)
 def stride_order(a: TensorProxy, order: Sequence[int], /) -> TensorProxy:
     """Return `a` in the memory layout in which dimension i has the `order[i]`-th smallest stride.
 

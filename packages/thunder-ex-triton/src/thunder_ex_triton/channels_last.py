@@ -135,17 +135,10 @@ def _changed(trace: Trace, sources: Mapping[str, TensorProxy]) -> dict[str, Tens
     """Return the values whose strides the pass may change. Return None if it must leave the program alone."""
 
     def origins(op: BoundSymbol) -> Sequence[Proxy] | None:
-        convolution = _convolution(op) if _operands(op) else None
-<<<<<<< HEAD
         if any(name in sources for name in op.out_names):
-            changed[op.output.name] = op.output
-            continue
-        if convolution is None and all(p.name not in changed for p in op.tensors()):
-            continue
-        if convolution is None and reads_strides(op):
-=======
+            return op.flat_outs
+        convolution = _convolution(op) if _operands(op) else None
         if convolution is None:
->>>>>>> copies
             return None
         return [] if convolution.sym is prims.convolution_weight_grad else op.flat_outs
 

@@ -6,8 +6,9 @@ their own, for each convolution. The pass orders the operands of all convolution
 layout of their operands as in eager mode, so that images are transposed once, at the beginning. The program's results
 get the strides that they have in eager mode.
 
-Only the layout changes. No operation computes other values because of it, except those that read strides: a program
-with `as_strided` or an operation of unknown implementation that such a layout reaches is left alone.
+Convolutions of patches become products (`patches.py`). Of all others only the layout changes. No operation computes
+other values because of it, except those that read strides: a program with `as_strided` or an operation of unknown
+implementation that such a layout reaches is left alone.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from thunder.extend import (
     rewrite,
 )
 from thunder.toolkit.layouts import changed_strides, eager_strides, order_of
+from thunder_ex_triton import patches
 from thunder_ex_triton.fusion.iteration_space import has_work
 from thunder_ex_triton.norm_layouts import ChannelsLast
 from thunder_ex_triton.norms import HALF, compute, images_of, is_of_batch, record_cast
+from thunder_ex_triton.patches import is_of_patches
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["CHANNELS_LAST", "OPTION", "orders_convolutions", "primitives_of", "register"]
@@ -128,7 +131,7 @@ def _is_profitable(op: BoundSymbol) -> bool:
     convolution = _convolution(op)
     assert convolution is not None
     weight = convolution.args[1] if convolution.sym is prims.convolution else convolution.args[2]
-    return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW)
+    return bool(convolution.args[-1] == 1 and min(weight.shape[:2]) >= _FEW) or is_of_patches(convolution)
 
 
 def _changed(trace: Trace, sources: Mapping[str, TensorProxy]) -> dict[str, TensorProxy] | None:
@@ -168,26 +171,34 @@ def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapp
     return found
 
 
-def _without_bias(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
+def _in_parts(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:
     """Compute a convolution and then add its bias, or the gradient of the weight and then that of the bias.
 
-    torch does the same, in kernels that do not fuse with what comes before and after. Return None if the operation has
-    no bias.
+    torch does the same, in kernels that do not fuse with what comes before and after. A convolution of patches becomes
+    a product. Return None for an operation that stays as it is.
     """
     first, *others = primitives_of(op)
     given = {p.name for p in op.tensors()}
     if any(isinstance(p, TensorProxy) and p.name not in given for p in first.args):
         return None
-    if first.sym is prims.convolution and not others and first.args[2] is not None:
+    if first.sym is prims.convolution and not others:
         a, weight, bias, *how = first.args
+        if is_of_patches(first):
+            return patches.convolve(a, weight, bias)
+        if bias is None:
+            return None
         out = prims.convolution(ordered[a.name], ordered[weight.name], None, *how)
         return ltorch.add(out, ltorch.reshape(bias, (1, -1, 1, 1)))
-    if first.sym is prims.convolution_weight_grad and [part.sym for part in others] == [prims.sum]:
-        g = first.args[0]
-        if others[0].args[0].name != g.name:
+    if first.sym is prims.convolution_weight_grad:
+        g, a, weight, *how = first.args
+        with_bias = [part.sym for part in others] == [prims.sum] and others[0].args[0].name == g.name
+        if not with_bias and (others or not is_of_patches(first)):
             return None
-        args = [ordered[p.name] if isinstance(p, TensorProxy) else p for p in first.args]
-        return prims.convolution_weight_grad(*args), ltorch.sum(ltorch.permute(g, (0, 2, 3, 1)), (0, 1, 2))
+        if is_of_patches(first):
+            found = patches.weight_gradient(ordered[g.name], a, weight)
+        else:
+            found = prims.convolution_weight_grad(*(ordered[p.name] for p in (g, a, weight)), *how)
+        return (found, ltorch.sum(ltorch.permute(g, (0, 2, 3, 1)), (0, 1, 2))) if with_bias else found
     return None
 
 
@@ -224,7 +235,7 @@ class _Ordering:
             if p.name not in self.ordered:
                 self.ordered[p.name] = prims.stride_order(p, CHANNELS_LAST)
         if convolution is not None:
-            found = _without_bias(op, self.ordered)
+            found = _in_parts(op, self.ordered)
         op = op.substitute({p.name: self.ordered[p.name] for p in operands})
         if found is None:
             trace: Any = current_trace()

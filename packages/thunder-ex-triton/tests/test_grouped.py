@@ -136,6 +136,7 @@ def test_parts(positions: int, groups: int, channels: int, taps: int, tile: Tile
     assert (parts - 1) * per_part < number <= parts * per_part
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")  # the interpreter
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite(value: float) -> None:
     """They do not spread beyond the group and the windows that they are a part of."""

@@ -65,7 +65,7 @@ def convolve(
         inside = (at_h >= 0) & (at_h < size_h) & (at_w >= 0) & (at_w < size_w)
         inside = inside & (m < positions)[:, None] & exists[None, :]
         offset = (i.to(tl.int64) * a_h + j.to(tl.int64) * a_w) * STEP + c
-        a = tl.load(windows[:, None] + offset[None, :], mask=inside, other=0.0, cache_modifier=".ca")
+        a = tl.load(windows[:, None] + offset[None, :], mask=inside, other=0.0)
         row = i * w_h + j * w_w + c * FILTERS
         w = tl.load(weights[None, :] + row[:, None], mask=exists[:, None] & (o < FILTERS)[None, :], other=0.0)
         total = tl.dot(a, w, total, input_precision="ieee")

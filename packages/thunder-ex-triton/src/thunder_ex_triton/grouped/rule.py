@@ -25,21 +25,28 @@ def _named(*tiles: Tile) -> dict[str, Tile]:
 
 #: The tiles of convolutions and of gradients of inputs, by name.
 TILES = _named(
-    Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 3, 4), Tile(128, 64, 64, 4, 4), Tile(128, 64, 128, 3, 8),
-    Tile(256, 64, 64, 3, 8), Tile(128, 64, 32, 4, 4),
+    Tile(128, 64, 64, 3, 4), Tile(64, 64, 64, 4, 4), Tile(256, 64, 64, 3, 8), Tile(128, 64, 32, 4, 4),
+    Tile(64, 64, 32, 3, 2),
 )  # fmt: skip
 #: The tiles of gradients of weights.
-WEIGHT_TILES = _named(
-    Tile(64, 64, 128, 3, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 3, 4), Tile(64, 64, 256, 3, 8),
-)  # fmt: skip
+WEIGHT_TILES = _named(Tile(64, 64, 128, 3, 4), Tile(64, 64, 64, 4, 4), Tile(64, 64, 256, 3, 8), Tile(32, 64, 128, 4, 4))
 
-_MANY, _CHANNELS = range(64, 257), range(16, 129, 8)
-_FEWEST = 1 << 17
-# cuDNN has no kernels on tensor cores for these.
+# cuDNN's kernels for groups of 8, 16 and 32 channels are as fast or faster, but for gradients of inputs with strides.
+_ODD, _WIDE = range(48, 57, 8), range(48, 65, 8)
+_LONG, _LONGEST = range(19, 129), range(128, 129)
 DEFAULTS = (
-    Row("forward", False, 1, _MANY, (1,), _FEWEST, "128x64x64x3", _CHANNELS),
-    Row("input", False, 1, _MANY, (1,), _FEWEST, "128x64x64x3", _CHANNELS),
-    Row("weight", False, 1, _MANY, (1,), _FEWEST, "64x64x128x3", _CHANNELS),
+    Row("forward", False, 1, _LONG, (1,), 1 << 20, "128x64x64x3", _WIDE),
+    Row("input", False, 1, _LONG, (1,), 1 << 20, "128x64x64x3", _WIDE),
+    Row("weight", False, 1, _LONG, (1,), 1 << 20, "64x64x128x3", _ODD),
+    Row("forward", False, 1, _LONGEST, (1,), 1 << 16, "64x64x64x4", _ODD),
+    Row("input", False, 1, _LONGEST, (1,), 1 << 16, "64x64x64x4", _ODD),
+    Row("weight", False, 1, _LONGEST, (1,), 1 << 18, "64x64x128x3", _ODD),
+    # Operands of the gradients are contiguous, and the copies take longer than what the kernels save.
+    Row("forward", False, 1, range(7, 19), (1,), 1 << 22, "128x64x64x3", _WIDE),
+    Row("forward", True, 2, range(9, 10), (1,), 1 << 22, "128x64x32x4", _ODD),
+    Row("input", True, 2, range(9, 10), (1,), 1 << 22, "128x64x32x4", _ODD),
+    Row("weight", True, 2, range(9, 10), (1,), 1 << 22, "64x64x64x4", _ODD),
+    Row("input", True, 2, range(9, 10), (2,), 1 << 23, "128x64x32x4", range(16, 33, 16)),
 )
 
 

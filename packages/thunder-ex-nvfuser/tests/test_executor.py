@@ -147,6 +147,25 @@ def test_types(device: str) -> None:
         check(lambda x, reduce=reduce: reduce(x.exp(), 1, keepdim=True) + 1, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("number", [0.1, -0.3, 1e-12, 2049.0, 7, True])
+def test_comparisons_with_numbers(device: str, dtype: torch.dtype, number: float) -> None:
+    """A number is rounded to half precision before it is compared, as in torch."""
+    n = torch.tensor(number, dtype=dtype).item()
+    x = torch.tensor([n, 0.0, -n, 2 * n], dtype=dtype, device=device)
+    for compare in (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge):
+        check(lambda x, compare=compare: torch.where(compare(x, number), x + 1, -x), x)
+
+
+def test_comparisons_with_numbers_of_a_call(device: str) -> None:
+    """nvFuser cannot round such a number to half precision: torch compares."""
+    f = thunder.jit(lambda x, n: (x > n).float() * 2, executors=["nvfuser"], cache="symbolic values")
+    for number in (0.1, 0.3):
+        x = torch.tensor([number, 0.0, 1.0], device=device)
+        for values in (x, x.half(), x.bfloat16()):
+            assert f(values, number).equal((values > number).float() * 2)
+
+
 def test_expanded_dimensions(device: str) -> None:
     """Reductions over what is expanded, by an operation or by a stride of 0, count every element."""
     x, b = made(4, 1, device=device), made(3, 1, 5, device=device)

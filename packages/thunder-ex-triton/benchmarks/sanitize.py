@@ -99,7 +99,7 @@ class Images(torch.nn.Module):
         """Return an image of odd sizes."""
         y = F.relu(self.batch(self.first(x)))
         y = F.silu(self.group(self.second(y))) * self.scale + y
-        small = F.avg_pool2d(y, 2, ceil_mode=True, padding=1)
+        small = F.avg_pool2d(y, 2, ceil_mode=True, padding=1) + F.max_pool2d(y, 2, ceil_mode=True, padding=1)
         y = y + F.interpolate(small, size=y.shape[2:], mode="bilinear") + F.interpolate(small, size=y.shape[2:])
         return F.layer_norm(y.permute(0, 2, 3, 1), (24,))
 

@@ -29,6 +29,7 @@ class Measured:
     """A function whose first calls were made, and which is measured when somebody asks."""
 
     RECORDED = 3  # calls whose kernels are recorded
+    WARMING = 0.5  # seconds of calls, after which the GPU runs at its full clock rate
 
     def __init__(self, function: Callable[[], Any], cuda: bool) -> None:
         self.function, self.cuda, self.warm = function, cuda, False
@@ -49,8 +50,11 @@ class Measured:
     def round(self, calls: int) -> dict[str, float]:
         """Return the time of a call and the host's part of it, in milliseconds."""
         if not self.warm:  # now, because no other candidate runs
-            for _ in range(12):
-                self.function()
+            start = time.perf_counter()
+            while time.perf_counter() - start < self.WARMING:
+                for _ in range(12):
+                    self.function()
+                self.wait()
             self.warm = True
         self.wait()
         start = time.perf_counter()

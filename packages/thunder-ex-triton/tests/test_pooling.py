@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mean pooling and its gradient, compared with torch in float64."""
+"""Mean and maximum pooling and their gradients, compared with torch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder_ex_triton import images
+from thunder_ex_triton.max_pooling import max_pool, max_pool_backward
 from thunder_ex_triton.pooling import avg_pool, avg_pool_backward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -62,6 +63,33 @@ def test_values_and_layout(call: tuple[tuple[int, ...], tuple[Any, ...], bool]) 
     torch.testing.assert_close(of_x.double(), wanted, rtol=1e-6, atol=1e-6)
 
 
+@settings(max_examples=16, deadline=None)
+@given(calls(), st.tuples(st.integers(1, 2), st.integers(1, 3)), st.sampled_from([0.0, 0.2, 1.0]))
+def test_maxima(call: tuple[tuple[int, ...], tuple[Any, ...], bool], dilation: tuple[int, int], odd: float) -> None:
+    """Values and indices are torch's to the bit, with equal elements, NaN and -inf; so are layouts."""
+    (*outer, height, width), (kernel, stride, padding, ceil_mode, *_), channels_last = call
+    sizes = [n + (k - 1) * (d - 1) for n, k, d in zip((height, width), kernel, dilation)]
+    how = kernel, stride, padding, dilation, ceil_mode
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-4, 4, (*outer, *sizes), generator=generator).float()
+    which = torch.randint(0, 2, x.shape, generator=generator).bool()
+    special = torch.where(which, float("-inf"), float("nan") if odd < 1 else float("-inf"))
+    x = torch.where(torch.rand(x.shape, generator=generator) < odd, special, x).to(DEVICE)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    leaf = x.clone().requires_grad_()
+    values, indices = F.max_pool2d_with_indices(leaf, *how)
+    found = max_pool(x, *how)
+    for ours, right in zip(found, (values, indices)):
+        torch.testing.assert_close(ours, right.detach(), rtol=0, atol=0, equal_nan=True)
+        assert ours.stride() == right.stride()
+    g = torch.randn(values.shape, generator=torch.Generator().manual_seed(1)).to(x)
+    (wanted,) = torch.autograd.grad(values, leaf, g)
+    of_x = max_pool_backward(g, x, indices, *how)
+    assert of_x.stride() == wanted.stride() or 1 in x.shape
+    torch.testing.assert_close(of_x, wanted, rtol=1e-6, atol=1e-6)
+
+
 def test_half_precision_is_rounded_once() -> None:
     """Means of half-precision values are computed in float32, as in torch."""
     x = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0)).to(DEVICE, torch.float16)
@@ -73,7 +101,11 @@ def test_half_precision_is_rounded_once() -> None:
 def test_no_elements() -> None:
     """An empty batch stays empty."""
     how = ((2, 2), (2, 2), (0, 0), False, True, None)
-    assert avg_pool(torch.ones(0, 3, 4, 4, device=DEVICE), *how).shape == (0, 3, 2, 2)
+    x = torch.ones(0, 3, 4, 4, device=DEVICE)
+    assert avg_pool(x, *how).shape == (0, 3, 2, 2)
+    values, indices = max_pool(x, *how[:3], (1, 1), False)
+    assert values.shape == indices.shape == (0, 3, 2, 2)
+    assert max_pool_backward(values, x, indices, *how[:3], (1, 1), False).shape == x.shape
 
 
 def test_programs_use_the_kernels() -> None:
@@ -86,7 +118,14 @@ def test_programs_use_the_kernels() -> None:
     torch.testing.assert_close(found, torch.full_like(x, 0.5))
     assert "triton_avg_pool(" in str(thunder.last_traces(jf)[-1])
     assert "triton_avg_pool_backward(" in str(thunder.last_backward_traces(jf)[-1])
-    jf(torch.ones(1, 1, 9, 9, device=DEVICE))
+    jm = thunder.jit(lambda x: F.max_pool2d(x, 2) * 2, cuda_graphs="never")
+    out = jm(x)
+    torch.testing.assert_close(out, F.max_pool2d(x, 2) * 2)
+    (found,) = torch.autograd.grad(out.sum(), x)
+    (right,) = torch.autograd.grad((F.max_pool2d(x, 2) * 2).sum(), x)
+    torch.testing.assert_close(found, right)
+    assert "triton_max_pool(" in str(thunder.last_traces(jm)[-1])
+    assert "triton_max_pool_backward(" in str(thunder.last_backward_traces(jm)[-1])
     large = thunder.jit(lambda x: F.avg_pool2d(x, 9), cuda_graphs="never")
     large(torch.ones(1, 1, 9, 9, device=DEVICE))
     assert "triton_avg_pool" not in str(thunder.last_traces(large)[-1])

@@ -97,6 +97,11 @@ def test_several_executors(host) -> None:
         (lambda r: r.operator("nn"), ValueError, "has not registered an operator 'nn'; it has: mm"),
         (lambda r: r.register_option("no-name"), ValueError, "must be a Python identifier"),
         (lambda r: r.register_transform("t", abs, phase="never"), ValueError, "the phases are before_grad"),
+        (
+            lambda r: r.register_transform("t", abs, phase="before_grad", executor="other"),
+            ValueError,
+            "has not registered an executor 'other'",
+        ),
     ],
 )
 def test_misuse(call, error: type[Exception], message: str) -> None:

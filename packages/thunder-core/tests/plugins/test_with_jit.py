@@ -47,6 +47,40 @@ def calls(plugin, monkeypatch: pytest.MonkeyPatch) -> Any:
     manager.reset()
 
 
+def test_a_pass_of_an_executor(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass runs only in programs that use the executor."""
+    source = """
+    from thunder.extend import OperatorExecutor
+
+    ran = []
+
+    @hookimpl
+    def thunder_register_executors(registry):
+        registry.register_executor(OperatorExecutor("acme", version="1"))
+
+    @hookimpl
+    def thunder_register_transforms(registry):
+        registry.register_transform("acme_fold", note, phase="before_grad", executor="acme")
+
+    def note(trace, context):
+        ran.append([ex.name for ex in context.executors])
+        return trace
+    """
+    record = plugin("acme", source)
+    manager = plugins.PluginManager(scan=lambda: [record])
+    monkeypatch.setattr(plugins, "_manager", manager)
+    manager.load_all()
+    assert record.ready, record.reason
+    ran = sys.modules[record.entry_point.value].ran
+    try:
+        thunder.jit(torch.sin)(torch.ones(3))
+        assert ran == []
+        thunder.jit(torch.sin, executors=["acme"])(torch.ones(3))
+        assert ran == [["acme", "torch", "python"]]
+    finally:
+        manager.reset()
+
+
 def test_phases(calls: list[Any]) -> None:
     """Each phase sees the program at its stage, with the user's options and the executors in order."""
     f = thunder.jit(lambda a: torch.sin(a) * a, acme_level=2)

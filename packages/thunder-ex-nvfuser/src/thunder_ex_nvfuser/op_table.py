@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from thunder import prims
 from thunder.extend import NumberProxy, SymbolicNumber, TensorProxy, dtypes
 
@@ -110,12 +112,23 @@ def rounded(text: str, dtype: Any) -> str:
 
 
 def _comparison(name: str) -> Entry:
-    """Return the entry of a comparison of rounded values. The gradient of amax compares elements with its output."""
+    """Return the entry of a comparison of rounded values: the gradient of amax compares elements with its output.
+
+    Numbers are rounded to half precision, too, as torch does: 0.1 in bfloat16 is not above the number 0.1.
+    """
 
     def entry(bsym: Any, write: Write) -> str | None:
-        texts = [_operand(bsym, a, write) for a in bsym.args]
-        both = [rounded(text, a.dtype) if isinstance(a, TensorProxy) else text for text, a in zip(texts, bsym.args)]
-        return f"fd.ops.{name}({', '.join(both)})"
+        dtype = _first(bsym).dtype
+        half = dtype in _HALF
+        if half and any(is_told_at_the_call(a) for a in bsym.args):
+            return None
+        texts = []
+        for a in bsym.args:
+            if half and not isinstance(a, TensorProxy):
+                a = torch.tensor(a, dtype=dtypes.to_torch_dtype(dtype)).item()
+            text = _operand(bsym, a, write)
+            texts.append(rounded(text, dtype) if isinstance(a, TensorProxy) else text)
+        return f"fd.ops.{name}({', '.join(texts)})"
 
     return entry
 

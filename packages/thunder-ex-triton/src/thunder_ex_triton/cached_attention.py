@@ -164,7 +164,7 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def replace(trace: Trace, context: Any) -> Trace:
-        if not context.options.get(OPTION, True) or all(ex.name != executor for ex in context.executors):
+        if not context.options.get(OPTION, True):
             return trace
         calls = [op for op in trace.bound_symbols if op.sym.id == _ATTENTION]
         if not calls:
@@ -190,7 +190,7 @@ def register(registry: Any, executor: str) -> None:
 
         return rewrite(trace, "Attention to static caches", replacement, drops_dead_code=True) if matches else trace
 
-    registry.register_transform(OPTION, replace, phase="before_execution")
+    registry.register_transform(OPTION, replace, phase="before_execution", executor=executor)
 
 
 class _Values:

@@ -53,7 +53,7 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def order(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors) or not orders_convolutions(trace, context.options):
+        if not orders_convolutions(trace, context.options):
             return trace
         changed = _changed(trace)
         found = None if changed is None else _orders_of_results(trace, changed)
@@ -63,7 +63,7 @@ def register(registry: Any, executor: str) -> None:
         ordering = _Ordering(found, changed, read)
         return rewrite(trace, "Channels-last convolutions", ordering, drops_dead_code=True)
 
-    registry.register_transform("triton_channels_last", order, phase="before_execution")
+    registry.register_transform("triton_channels_last", order, phase="before_execution", executor=executor)
 
 
 def orders_convolutions(trace: Trace, options: Mapping[str, Any]) -> bool:

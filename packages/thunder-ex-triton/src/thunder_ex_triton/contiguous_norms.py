@@ -32,8 +32,6 @@ def register(registry: Any, executor: str) -> None:
     """Register the pass."""
 
     def fuse(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         norms = [(op, layout) for op in trace.bound_symbols if (layout := _layout_of(op)) is not None]
         if not norms:
             return trace
@@ -46,7 +44,9 @@ def register(registry: Any, executor: str) -> None:
             return trace
         return rewrite(trace, "Norms of contiguous images", _in_layouts(layouts), drops_dead_code=True)
 
-    registry.register_transform("triton_contiguous_norms", fuse, phase="before_execution", after="triton_channels_last")
+    registry.register_transform(
+        "triton_contiguous_norms", fuse, phase="before_execution", after="triton_channels_last", executor=executor
+    )
 
 
 def _in_layouts(layouts: Mapping[tuple[str, ...], Layout]) -> Callable[[BoundSymbol], Any]:

@@ -51,8 +51,6 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def add(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         made_by = {name: op.sym.id for op in trace.bound_symbols for name in op.out_names}
 
         def replace(op: BoundSymbol) -> Any:
@@ -65,7 +63,7 @@ def register(registry: Any, executor: str) -> None:
 
         return rewrite(trace, "Sums of indexed rows", replace, drops_dead_code=True)
 
-    registry.register_transform("triton_add_rows", add, phase="before_execution")
+    registry.register_transform("triton_add_rows", add, phase="before_execution", executor=executor)
 
 
 def _takes(zeros: Any, index: Any, values: Any) -> bool:

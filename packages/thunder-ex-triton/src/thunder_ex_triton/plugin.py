@@ -41,13 +41,14 @@ def thunder_register_executors(registry: PluginRegistry) -> None:
 @hookimpl
 def thunder_register_implementations(registry: PluginRegistry) -> None:
     """Register cross-entropy, attention of few queries, argmax, gradients of embeddings, pooling, and resampling."""
-    from thunder_ex_triton import argmax, decode_attention, embedding, pooling, resize
+    from thunder_ex_triton import argmax, decode_attention, embedding, max_pooling, pooling, resize
     from thunder_ex_triton.cross_entropy import implementation
 
     implementation.register(registry, CROSS_ENTROPY)
     argmax.register(registry, FUSION)
     decode_attention.register(registry, FUSION)
     embedding.register(registry, FUSION)
+    max_pooling.register(registry, FUSION)
     pooling.register(registry, FUSION)
     resize.register(registry, FUSION)
 

@@ -20,7 +20,10 @@ from thunder_ex_triton.images import new_like, tile_of, tiles
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["TAKEN", "avg_pool", "avg_pool_backward", "like", "like_backward", "register"]
+__all__ = [
+    "TAKEN", "avg_pool", "avg_pool_backward", "first_window", "like", "like_backward", "number_of_windows", "register",
+    "takes_windows",
+]  # fmt: skip
 
 TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 _LARGEST = 8  # windows are unrolled
@@ -69,7 +72,7 @@ def pool(
 
 
 @triton.jit
-def _first(index, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr):
+def first_window(index, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr):
     """Return the first window that contains the input position `index`."""
     return tl.maximum(index + PAD - KERNEL + STRIDE, 0) // STRIDE
 
@@ -88,12 +91,12 @@ def gather(
     image = g_ptr + n * g_n + c * g_c
     total = tl.zeros(inside.shape, tl.float32)
     for i in tl.static_range(COUNT_H):
-        at_h = _first(y, KERNEL_H, STRIDE_H, PAD_H) + i
+        at_h = first_window(y, KERNEL_H, STRIDE_H, PAD_H) + i
         if (at_h < end_h) & (at_h * STRIDE_H <= y + PAD_H):  # the window exists, and begins here or before
             row = image + at_h.to(tl.int64) * g_h
             rows = _extent(at_h, height, KERNEL_H, STRIDE_H, PAD_H, WITH_PAD)
             for j in tl.static_range(COUNT_W):
-                at_w = _first(x, KERNEL_W, STRIDE_W, PAD_W) + j
+                at_w = first_window(x, KERNEL_W, STRIDE_W, PAD_W) + j
                 there = inside & (at_w < end_w) & (at_w * STRIDE_W <= x + PAD_W)
                 value = tl.load(row + at_w.to(tl.int64) * g_w, mask=there, other=0.0).to(tl.float32)
                 if DIVISOR == 0:
@@ -106,7 +109,7 @@ def gather(
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
-def _out_size(size: int, kernel_size: int, stride: int, padding: int, ceil_mode: bool) -> int:
+def number_of_windows(size: int, kernel_size: int, stride: int, padding: int, ceil_mode: bool) -> int:
     """Return the number of windows. The last one begins inside of the image or of its left padding."""
     count = (size + 2 * padding - kernel_size + (stride - 1 if ceil_mode else 0)) // stride + 1
     return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
@@ -118,7 +121,7 @@ def avg_pool(
 ) -> torch.Tensor:  # fmt: skip
     """Return the means of the windows of `a`."""
     windows = zip(kernel_size, stride, padding)
-    ends = [_out_size(n, *window, ceil_mode) for n, window in zip(a.shape[2:], windows)]
+    ends = [number_of_windows(n, *window, ceil_mode) for n, window in zip(a.shape[2:], windows)]
     out, channels_last = new_like(a, ends)
     if out.numel() == 0:
         return out
@@ -150,21 +153,25 @@ def avg_pool_backward(
 
 
 # -- registration ------------------------------------------------------------------------------------------------------
-def _takes(
-    a: Any, kernel_size: Sequence[Any], stride: Sequence[Any], padding: Sequence[Any], ceil_mode: bool,
-    count_include_pad: bool, divisor_override: int | None,
-) -> bool | str:  # fmt: skip
-    """Return True, or the reason why the kernels do not support the call."""
+def takes_windows(a: Any, kernel_size: Sequence[Any], *numbers: Sequence[Any]) -> bool | str:
+    """Return True, or the reason why kernels do not support windows with these numbers (strides, padding, …)."""
     reason = unusable_device(a.device)
     if reason is not None:
         return reason
     if a.ndim != 4 or len(kernel_size) != 2 or a.dtype not in TAKEN:
         return f"the kernels do not support windows of {len(kernel_size)} of {a.ndim} dimensions in {a.dtype}"
-    if not all(type(n) is int for n in (*a.shape, *kernel_size, *stride, *padding)):
+    if not all(type(n) is int for n in (*a.shape, *kernel_size, *(n for given in numbers for n in given))):
         return "the kernels do not support symbolic sizes"
     if max(kernel_size) > _LARGEST:
         return f"torch's kernels are used for windows of more than {_LARGEST} elements"
     return True
+
+
+def _takes(
+    a: Any, kernel_size: Sequence[Any], stride: Sequence[Any], padding: Sequence[Any], ceil_mode: bool,
+    count_include_pad: bool, divisor_override: int | None,
+) -> bool | str:  # fmt: skip
+    return takes_windows(a, kernel_size, stride, padding)
 
 
 def _takes_backward(g: Any, a: Any, *how: Any) -> bool | str:

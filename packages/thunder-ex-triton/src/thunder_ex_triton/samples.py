@@ -6,6 +6,7 @@ The reference of an operator is its decomposition, run by torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -14,7 +15,16 @@ import torch
 
 from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
-from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
+from thunder_ex_triton import (
+    argmax,
+    cached_attention,
+    decode_attention,
+    embedding,
+    indexed_rows,
+    max_pooling,
+    pooling,
+    resize,
+)
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.depthwise import operators as depthwise
 from thunder_ex_triton.depthwise import rule
@@ -197,6 +207,26 @@ def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make(size), make(shape), *how
 
 
+# (shape, kernel, stride, padding, dilation, ceil mode)
+LARGEST: tuple[tuple[Any, ...], ...] = (
+    ((2, 3, 6, 5), (2, 2), (2, 2), (0, 0), (1, 1), False), ((1, 5, 7, 6), (3, 3), (2, 2), (1, 1), (1, 1), False),
+    ((1, 3, 5, 7), (3, 2), (1, 2), (1, 0), (1, 2), True),
+)  # fmt: skip
+
+
+def _largest(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for shape, *how in LARGEST:
+        # All elements differ: of equal ones, only one has a gradient.
+        values = torch.randperm(math.prod(shape), generator=torch.Generator().manual_seed(0)).view(shape) / 16
+        yield make(shape).detach().copy_(values).requires_grad_(make(()).requires_grad), *how
+
+
+def _largest_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for a, *how in _largest(make):
+        out, indices = torch.nn.functional.max_pool2d_with_indices(a.detach().float(), *how)
+        yield make(out.shape), a, indices, *how
+
+
 # (shape, kernel, stride, padding)
 DEPTHWISE: tuple[tuple[Any, ...], ...] = (
     ((2, 3, 5, 6), (3, 3), (1, 1), (1, 1)), ((1, 5, 6, 5), (5, 3), (2, 2), (2, 0)), ((2, 3, 9), (4,), (1,), (3,)),
@@ -321,6 +351,8 @@ def fusion_opinfos() -> list[Any]:
     images = {
         "triton_avg_pool": OperatorSamples(_pooled, pooling.like, pooling.TAKEN),
         "triton_avg_pool_backward": OperatorSamples(_pooled_backward, pooling.like_backward, pooling.TAKEN),
+        "triton_max_pool": OperatorSamples(_largest, max_pooling.like, max_pooling.TAKEN),
+        "triton_max_pool_backward": OperatorSamples(_largest_backward, max_pooling.like_backward, max_pooling.TAKEN),
         "triton_depthwise_convolution": OperatorSamples(_depthwise, depthwise.like, depthwise.TAKEN),
         "triton_depthwise_input_grad": OperatorSamples(_depthwise_input, depthwise.like_input, depthwise.TAKEN),
         "triton_depthwise_weight_grad": OperatorSamples(_depthwise_weight, depthwise.like_weight, depthwise.TAKEN),

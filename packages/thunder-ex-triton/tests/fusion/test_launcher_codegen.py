@@ -123,6 +123,14 @@ def test_tiles(template: str, columns: int) -> None:
                 assert programs[1] * wide >= columns
 
 
+@pytest.mark.parametrize(("columns", "tall"), [(64, 16), (60, 8), (128, 8), (33, 8)])
+def test_short_rows_are_summed_within_a_warp(columns: int, tall: int) -> None:
+    """Rows that fill their tile need half of the programs."""
+    source = KernelSource("k", "", (), (), "rows", {}, read=2, loaded=2, tensors=2, operations=9)
+    _, numbers, warps = tilings(source, Space(4096, columns, True), 132, 0)[0]
+    assert numbers == (tall, 64 if columns <= 64 else 128) and warps == 1
+
+
 @pytest.mark.parametrize("moved", [(1, 1), (2, 2), (2, 4), (4, 4), (8, 4)])
 @pytest.mark.parametrize("columns", [4097, 9001, 20001, 32001, 50257, 129281])
 def test_rows_that_begin_anywhere(columns: int, moved: tuple[int, int]) -> None:

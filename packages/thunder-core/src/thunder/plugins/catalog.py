@@ -49,7 +49,10 @@ class OptionSpec:
 
 @dataclass(frozen=True)
 class TransformSpec:
-    """A pass over traces that runs in `phase`, `before` and `after` the named passes of that phase, if present."""
+    """A pass over traces that runs in `phase`, `before` and `after` the named passes of that phase, if present.
+
+    A pass of an `executor` runs only in programs that use this executor.
+    """
 
     name: str
     transform: Callable[[Any, PassContext], Any]
@@ -57,6 +60,7 @@ class TransformSpec:
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     owner: str = "thunder"
+    executor: str | None = None
 
     def __post_init__(self) -> None:
         if self.phase not in PHASES:
@@ -68,6 +72,8 @@ class TransformSpec:
 
     def apply(self, trace: Any, context: PassContext) -> Any:
         """Run the pass on `trace`. If it raises, the error names the plugin, not the user's program or thunder."""
+        if self.executor is not None and all(ex.name != self.executor for ex in context.executors):
+            return trace
         try:
             result = self.transform(trace, context)
         except ThunderError as error:  # the error already has a message for the user

@@ -150,14 +150,17 @@ class PluginRegistry:
         phase: str,
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),
+        executor: Executor | str | None = None,
     ) -> TransformSpec:
         """Register a pass. `transform(trace, context)` returns a new trace, or the same trace if nothing changes.
 
         phase: one of `thunder.plugins.PHASES`.
         before, after: names of other passes of that phase. Names of absent passes are ignored.
+        executor: an executor of this plugin. The pass then runs only in programs that use the executor.
         """
         self._check_open()
-        spec = TransformSpec(name, transform, phase, _names(before), _names(after), owner=self.owner)
+        user = None if executor is None else self.executor(executor).name
+        spec = TransformSpec(name, transform, phase, _names(before), _names(after), owner=self.owner, executor=user)
         self._transforms.append(spec)
         return spec
 

@@ -21,13 +21,12 @@ def register(registry: Any, executor: str) -> None:
     loss = registry.operator("triton_crossentropy")
 
     def remove_casts(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         return rewrite(trace, "Cross-entropy of logits before a cast", _Matcher(trace, loss))
 
     registry.register_transform(
-        "triton_crossentropy_casts", remove_casts, phase="before_grad", after="triton_linear_crossentropy"
-    )
+        "triton_crossentropy_casts", remove_casts, phase="before_grad", after="triton_linear_crossentropy",
+        executor=executor,
+    )  # fmt: skip
 
 
 class _Matcher:

@@ -71,7 +71,7 @@ def register(registry: Any, executor: str) -> None:
 
     def fuse(trace: Trace, context: Any) -> Trace:
         asked = context.options.get(OPTION)
-        if asked is False or all(ex.name != executor for ex in context.executors):
+        if asked is False:
             return trace
         return rewrite(trace, "Linear cross-entropy", _Matcher(trace, loss, always=asked is True))
 
@@ -94,7 +94,7 @@ def register(registry: Any, executor: str) -> None:
 
         return rewrite(trace, "Unused gradients", without_unused)
 
-    registry.register_transform("triton_linear_crossentropy", fuse, phase="before_grad")
+    registry.register_transform("triton_linear_crossentropy", fuse, phase="before_grad", executor=executor)
     registry.register_transform("triton_linear_crossentropy_unused", prune, phase="before_execution")
 
 

@@ -117,7 +117,7 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
     elif source.template == "scan":
         found = _of_scans(rows, wide, source.along)
     elif source.template == "rows":
-        found = _of_products(source, rows, wide) if source.products else _of_rows(source, rows, wide)
+        found = _of_products(source, rows, wide) if source.products else _of_rows(source, rows, columns)
     elif source.template == "long":  # few rows at a time, so that a row is still in the cache when it is read again
         chunks = _chunk(columns, source.passes, source.read + source.written), (4096, 8), (8192, 16), (16384, 32)
         found = [Tiling((rows, 1), (1, chunk), warps) for chunk, warps in chunks if chunk <= max(wide, 4096)]
@@ -173,14 +173,15 @@ def _segment(size: int) -> int:
     return min((64, 32), key=lambda n: blocks(size, n) * n) if size > 32 else power_of_two(size)
 
 
-def _of_rows(source: Kernel, rows: int, wide: int) -> list[Tiling]:
+def _of_rows(source: Kernel, rows: int, columns: int) -> list[Tiling]:
+    wide = power_of_two(columns)
     tall = max(1, min(2048 // wide, power_of_two(rows)))
     warps = _warps(tall * wide)
     if source.across:  # a tile has segments of memory along both dimensions, if it fits into registers
         tall = max(tall, min(32, 16384 // wide, power_of_two(rows)))
         warps = _warps(tall * wide)
     elif 32 < wide <= 128:  # sums within a warp need no shared memory and no synchronization between warps
-        most = 8 if wide == 64 or source.read <= 4 else 4
+        most = 16 if columns == 64 else 8 if wide == 64 or source.read <= 4 else 4
         tall, warps = min(most, power_of_two(rows)), 1
     others = (tall, warps), (tall, warps * 2), (tall, max(warps // 2, 2)), (min(tall * 2, power_of_two(rows)), warps)
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]

@@ -96,7 +96,7 @@ def register(registry: Any, executor: str) -> None:
     matvec = registry.register_operator("triton_matvec", executor=executor, like=like, fn=run)
 
     def replace(trace: Trace, context: Any) -> Trace:
-        if not context.options.get(OPTION, True) or all(ex.name != executor for ex in context.executors):
+        if not context.options.get(OPTION, True):
             return trace
         others = [ex for ex in context.executors if not ex.is_fallback]
         named = are_named(context.executors)
@@ -115,7 +115,7 @@ def register(registry: Any, executor: str) -> None:
             return trace
         return rewrite(trace, "Products of single rows", replacement, drops_dead_code=True)
 
-    registry.register_transform(OPTION, replace, phase="before_execution")
+    registry.register_transform(OPTION, replace, phase="before_execution", executor=executor)
 
 
 def product_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> tuple[Any, Any, Any] | None:

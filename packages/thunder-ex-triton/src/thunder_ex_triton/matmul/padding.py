@@ -122,12 +122,10 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def pad(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         padder = _Padder(trace, context.executors, matmul)
         return rewrite(trace, "Pad matrix multiplications", padder) if padder.products else trace
 
-    registry.register_transform("triton_padded_matmul", pad, phase="before_execution")
+    registry.register_transform("triton_padded_matmul", pad, phase="before_execution", executor=executor)
 
 
 def chooses_padding(product: _Product, sizes: tuple[int, int, int], *, rule: bool) -> bool:

@@ -139,12 +139,14 @@ def register(registry: Any, executor: str) -> None:
     )
 
     def replace(trace: Trace, context: Any) -> Trace:
-        if not context.options.get(OPTION, True) or all(ex.name != executor for ex in context.executors):
+        if not context.options.get(OPTION, True):
             return trace
         found = _Replacements(trace, context.executors, skinny)
         return rewrite(trace, "Products of few rows", found, drops_dead_code=True) if found.products else trace
 
-    registry.register_transform(OPTION, replace, phase="before_execution", before="triton_padded_matmul")
+    registry.register_transform(
+        OPTION, replace, phase="before_execution", before="triton_padded_matmul", executor=executor
+    )
 
 
 class _Replacements:

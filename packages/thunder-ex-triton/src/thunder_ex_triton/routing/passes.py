@@ -255,10 +255,10 @@ def register(registry: Any, executor: str) -> None:
     route = counting_sort.register(registry, executor)
 
     def replace(trace: Trace, context: Any) -> Trace:
-        if not context.options.get(OPTION, True) or all(ex.name != executor for ex in context.executors):
+        if not context.options.get(OPTION, True):
             return trace
         if not {"torch.topk"} & {op.sym.id for op in trace.bound_symbols}:
             return trace
         return rewrite(trace, "Routing", _Router(route), drops_dead_code=True)
 
-    registry.register_transform(OPTION, replace, phase="before_grad")
+    registry.register_transform(OPTION, replace, phase="before_grad", executor=executor)

@@ -114,7 +114,10 @@ def _(g: Any, out: Any, a: Any, *how: Any) -> Any:
 
 @prim()
 def max_pool_backward(g: TensorProxy, a: TensorProxy, indices: TensorProxy, /, *how: Any) -> TensorProxy:
-    """Return the gradient of `max_pool`: elements of `g` are added at `indices`. The values of `a` are not read."""
+    """Return the gradient of `max_pool`: elements of `g` are added at `indices`, which are those of `max_pool`.
+
+    Kernels may look for an element in its window only. The values of `a` are not read.
+    """
     return TensorProxy(like=a)
 
 
@@ -169,7 +172,8 @@ max_pool_backward.batch(_over_batch(max_pool_backward, tensors=3))
 @max_pool_backward.samples
 def _(make: MakeTensor) -> Any:
     a = _all_different(make, (2, 3, 4, 4))
-    indices = make((2, 3, 2, 2), low=0, high=16, dtype=dtypes.int64)
+    down, along = (make((2, 3, 2, 2), low=0, high=2, dtype=dtypes.int64) for _ in range(2))
+    indices = down.new_tensor([[0, 2], [8, 10]]) + 4 * down + along  # in the window of 2 x 2 that begins there
     yield SampleInput(make((2, 3, 2, 2)), a, indices, (2, 2), (2, 2), (0, 0), (1, 1), False)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import thunder
 import thunder.torch as ltorch
 from thunder.core.trace import Trace
-from thunder.toolkit.layouts import eager_strides, has_fixed_strides, reads_strides
+from thunder.toolkit.layouts import changed_strides, eager_strides, has_fixed_strides, reads_strides
 from thunder.transforms import PassContext, Transform
 
 
@@ -46,6 +46,38 @@ def test_operators_of_executors_are_not_run() -> None:
     trace = thunder.last_traces(jitted)[-1]
     (found,) = eager_strides(trace, [trace.output], claimed=True).values()
     assert found == (1, 4)
+    assert not eager_strides(trace, [trace.output], claimed=True, certain=True)
+
+
+def test_certain_strides() -> None:
+    """What only depends on operations with fixed strides does not depend on the kernels before."""
+    executor = thunder.extend.OperatorExecutor("laid_out")
+    turned = executor.register_operator("turned", like=lambda x: ltorch.mul(x.mT, 2), fn=lambda x: x.mT * 2)
+    jitted = thunder.jit(lambda x, w: (turned(x).exp(), F.linear(turned(x), w).mT.exp()), executors=[executor])
+    outs = jitted(torch.randn(3, 4), torch.randn(5, 3))
+    trace = thunder.last_traces(jitted)[-1]
+    unsure, sure = trace.output
+    assert eager_strides(trace, [unsure, sure], claimed=True, certain=True) == {sure.name: outs[1].stride()}
+
+
+def test_values_whose_strides_change() -> None:
+    """All that is computed from them, up to operations with fixed strides. Some values depend on strides."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.exp()
+        z = F.linear(y.mT, w)
+        return y + 1, y.mT, z, z.relu(), y.sum(), x * 2, w + y.sum()
+
+    def changed_by_exp(f: Any) -> tuple[Trace, Any]:
+        jitted = thunder.jit(f)
+        jitted(torch.randn(3, 4), torch.randn(5, 3))
+        trace = thunder.last_traces(jitted)[0]
+        return trace, changed_strides(trace, lambda op: op.flat_outs if op.sym.name == "exp" else None)
+
+    trace, changed = changed_by_exp(program)
+    assert [p.name in changed for p in trace.output] == [True, True, False, False, False, False, False]
+    assert changed_by_exp(lambda x, w: x.exp().as_strided((2,), (1,)))[1] is None
+    assert changed_by_exp(lambda x, w: x.as_strided((2,), (1,)))[1] == {}
 
 
 class AsksForStrides(Transform):

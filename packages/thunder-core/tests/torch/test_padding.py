@@ -69,3 +69,16 @@ def test_the_value_takes_the_tensors_type() -> None:
         trace = running.to_primitives(running.trace_sample(PAD, sample))
         actual = running.run_trace(running.execution_trace(trace, ()), sample)
         assert torch.equal(actual, torch.nn.functional.pad(a, (1, 1), "constant", value))
+
+
+@pytest.mark.parametrize("margins", [(), (0, 0), (0, 0, 0, 0)])
+def test_padding_by_nothing_is_a_copy(margins: tuple[int, ...]) -> None:
+    """In the memory order of the tensor, as torch's, and of its own memory."""
+    a = torch.randn(3, 4).mT
+    sample = SampleInput(a, margins, "constant", 2.0)
+    trace = running.to_primitives(running.trace_sample(PAD, sample))
+    assert [op.sym.name for op in trace.bound_symbols if op.out_names and not op.sym.is_structural] == ["clone"]
+    actual = running.run_trace(running.execution_trace(trace, ()), sample)
+    expected = torch.nn.functional.pad(a, margins, "constant", 2.0)
+    assert torch.equal(actual, expected) and actual.stride() == expected.stride()
+    assert actual.data_ptr() != a.data_ptr()

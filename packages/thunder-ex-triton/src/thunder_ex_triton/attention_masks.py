@@ -45,12 +45,10 @@ def register(registry: Any, executor: str) -> None:
     """Register the pass."""
 
     def align(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         masks = _masks(trace, context.executors)
         return rewrite(trace, "Rows of masks", _Aligned(masks)) if masks else trace
 
-    registry.register_transform("triton_attention_masks", align, phase="before_execution")
+    registry.register_transform("triton_attention_masks", align, phase="before_execution", executor=executor)
 
 
 def _masks(trace: Trace, executors: Sequence[Executor]) -> set[str]:

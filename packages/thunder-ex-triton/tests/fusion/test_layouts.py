@@ -200,6 +200,34 @@ def test_a_copy_of_a_result_is_another_tensor() -> None:
     assert copied.abs().sum() > 0 and same.data_ptr() == a.data_ptr()
 
 
+SLICES = [
+    (slice(1, None, 2), slice(0, None, 3)),
+    (slice(2, 8, 3), slice(None, None, 2)),
+    (slice(None), slice(1, None, 2), slice(0, None, 2)),
+    (slice(-1, None), slice(0, 7, 5), slice(1, 2)),
+]
+
+
+@pytest.mark.parametrize("which", range(len(SLICES)))
+def test_gradients_of_strided_slices_are_parts_of_fusions(which: int) -> None:
+    """Their elements have zeros between them, which the kernel that adds them up does not read."""
+
+    def program(x: Any, c: Any) -> Any:
+        parts = SLICES[which], tuple(slice(part.start, part.stop, 1) for part in SLICES[which])
+        return [(x[key] * c).exp() for key in parts], (x * 2)[SLICES[which]]
+
+    x, c = torch.randn(9, 10, 6, device=DEVICE, requires_grad=True), torch.randn((), device=DEVICE)
+    jitted = thunder.jit(program, executors=["triton"])
+    found, expected = ([*a, b] for a, b in (jitted(x, c), program(x, c)))
+    torch.testing.assert_close(found, expected)
+    factors = [torch.randn_like(y) for y in expected]
+    (mine,), (right,) = (torch.autograd.grad(out, x, factors) for out in (found, expected))
+    torch.testing.assert_close(mine, right)
+    assert mine.stride() == right.stride()
+    [fn] = [op.sym.fn for op in thunder.last_backward_traces(jitted)[-1].bound_symbols if op.out_names][1:]
+    assert isinstance(fn, FusedRegion)
+
+
 def test_sums_over_first_and_last_dimensions_are_partial_sums_of_tiles() -> None:
     """The kernel of elements computes them; only large ones, because a second kernel adds up the partial sums."""
 

@@ -86,7 +86,7 @@ def eager_strides(
     for op in reversed(trace.bound_symbols):
         if not op.sym.is_structural and not needed.isdisjoint(op.out_names):
             operations.append(op)
-            if not meta_tensors.is_dense(op.sym, op.kwargs):
+            if not _is_dense(op):
                 needed.update(op.arg_names)
     guessed: set[str] = set()
     for op in reversed(operations):
@@ -95,11 +95,18 @@ def eager_strides(
             continue
         if claimed and certain and op.sym.executor not in (None, TORCH):
             continue
-        if meta_tensors.is_dense(op.sym, op.kwargs):
+        if _is_dense(op):
             known.update((p.name, meta_tensors.contiguous(p)) for p in outs)
         elif all(p.name in known and p.name not in guessed for p in op.tensors()):
             meta_tensors.run(op, known, guessed, claimed=claimed)
     return {name: known[name].stride() for name in wanted if name in known and name not in guessed}
+
+
+def _is_dense(op: BoundSymbol) -> bool:
+    """Check whether the results are contiguous for all strides of the arguments."""
+    if op.sym.executor is TORCH and len(op.subsymbols) == 1:  # the operation that torch runs
+        op = op.subsymbols[0]
+    return meta_tensors.is_dense(op.sym, op.kwargs)
 
 
 def _is_static(p: TensorProxy) -> bool:

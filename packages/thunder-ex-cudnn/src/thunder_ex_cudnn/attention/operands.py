@@ -102,9 +102,7 @@ def register(registry: Any, executor: str) -> None:
     attention = registry.operator("cudnn_attention")
 
     def replace(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         operands = _Operands(trace, attention)
         return rewrite(trace, "Operands of attention", operands) if operands.calls else trace
 
-    registry.register_transform("cudnn_attention_operands", replace, phase="before_grad")
+    registry.register_transform("cudnn_attention_operands", replace, phase="before_grad", executor=executor)

@@ -240,14 +240,16 @@ class Writer:
         """Return an element of the padded tensor. Outside of the original tensor it is the padding value."""
         conditions = []
         for d, (low, high, between), size in zip(index.dims(), config, a.shape):
-            if between:
-                raise Unfit("has interior padding")
+            if isinstance(between, Size):
+                raise Unfit("has interior padding of symbolic sizes")
             where = _block(d.expression)
             if isinstance(low, Size) or low > 0:
                 conditions.append(f"({where} >= {low})")
             if isinstance(high, Size) or high > 0:
-                conditions.append(f"({where} < {low + size})")
-        inner = index.mapped(lambda i, e: _moved(e, -config[i][0], 1), a.shape)
+                conditions.append(f"({where} < {low + size + between * (size - 1)})")
+            if between:
+                conditions.append(f"(({where} - {low}) % {between + 1} == 0)")
+        inner = index.mapped(lambda i, e: _divided(_moved(e, -config[i][0], 1), config[i][2] + 1), a.shape)
         if not conditions:
             return self.value(a, inner, guard)
         condition = self.named(" & ".join(conditions))
@@ -502,6 +504,10 @@ def mentions(text: str, name: str) -> bool:
 def _moved(expression: str, start: int, step: int) -> str:
     text = expression if step == 1 else f"{expression} * {step}"
     return text if start == 0 else f"({text} + {start})"
+
+
+def _divided(expression: str, step: int) -> str:
+    return expression if step == 1 else f"({expression} // {step})"
 
 
 def in_blocks(body: Sequence[Line], space: Space, integer: str) -> Loop:

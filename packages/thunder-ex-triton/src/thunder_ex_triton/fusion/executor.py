@@ -213,13 +213,17 @@ def _found_unfit(bsym: BoundSymbol) -> str | None:
         return None if POINTWISE[sym.id](bsym, *names) is not None else f"has no code for {bsym.output.dtype}"
     if is_reduction(bsym):
         return _unfit_reduction(bsym)
-    if sym is prims.pad and (any(between != 0 for _, _, between in bsym.args[2]) or isinstance(bsym.args[1], Proxy)):
-        return "has interior padding, or a tensor for the padding value"
+    if sym is prims.pad and (isinstance(bsym.args[1], Proxy) or (_has_interior(bsym) and is_symbolic(bsym))):
+        return "has interior padding of symbolic sizes, or a tensor for the padding value"
     if sym is prims.take and (not bsym.args[0].ndim or bsym.args[1] % bsym.args[0].ndim):
         return "gathers along a dimension other than the first"
     if sym in _CONSTANTS or sym in _SHAPES or sym in GATHERS:
         return None
     return "has no code in Triton's language"
+
+
+def _has_interior(pad: BoundSymbol) -> bool:
+    return any(between != 0 for _, _, between in pad.args[2])
 
 
 def _unfit_float8(bsym: BoundSymbol) -> str | None:

@@ -68,7 +68,8 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
     if not isinstance(a, TensorProxy):
         return contiguous(p.shape)
     strides = found[a.name]
-    if sym is prims.pad and _is_channels_last(a.shape, strides):
+    spaced = sym is prims.pad and any(between for _, _, between in op.args[2])  # torch's executor fills new memory
+    if sym is prims.pad and not spaced and _is_channels_last(a.shape, strides):
         return _channels_last(p.shape)
     if sym is prims.flip:
         return _together(p.shape, [strides])

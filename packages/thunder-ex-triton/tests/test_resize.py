@@ -193,6 +193,30 @@ def test_layouts(shape: tuple[int, ...]) -> None:
             torch.testing.assert_close(found, right)
 
 
+@pytest.mark.parametrize("channels", [6, 8])
+def test_vectors_of_channels(channels: int) -> None:
+    """Even numbers of channels, of which a program reads vectors, also in a part of a larger image."""
+    memory = image(2, channels + 4, 5, 3, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
+    for a in (memory[:, :channels], memory[:, 1 : 1 + channels]):
+        check(a, (13, 7), "bilinear")
+        check(a, (2, 5), "nearest")
+    whole = memory[:, :channels].contiguous(memory_format=torch.channels_last)
+    check(whole, (13, 7), "bilinear")
+    units = [module._unit(*how) for how in ((whole, whole, True), (memory[:, :channels], whole, True))]
+    assert units == {6: [2, 2], 8: [8, 4]}[channels] and module._unit(whole, whole, False) == 1
+
+
+def test_rows_of_a_program() -> None:
+    """A program has as many rows as leave enough programs, and at most those of the image."""
+    images.tiles.cache_clear()
+    for height, programs, rows in ((64, 1, 4), (64, 32, 2), (3, 1, 3)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(images, "_PROGRAMS", programs)
+            images.tiles.cache_clear()
+            found = images.tiles(1, 1, 1, height, 8, False, images.Limits(elements=64, steps=4))
+            assert (found[0], found[3]) == (-(-height // rows), rows)
+
+
 def test_strides_of_volumes() -> None:
     """Results for volumes may be channels-last, results for sequences are not."""
     a = image(2, 3, 4, 2, 3)

@@ -34,7 +34,8 @@ _LENGTHS = (128, 64, 32)  # the lengths of tiles along the contiguous dimension
 
 @triton.jit
 def tile_of(
-    channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr = 1
+    channels, depth, height, width,
+    CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr = 1,
 ):  # fmt: skip
     """Return this program's batch, channels, depth, first row (of STEPS rows), and positions along the width.
 

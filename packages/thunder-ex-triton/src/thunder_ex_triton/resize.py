@@ -155,7 +155,7 @@ def _gather(
     COUNT_D: tl.constexpr, COUNT_H: tl.constexpr, COUNT_W: tl.constexpr, UNROLLED: tl.constexpr, UNIT: tl.constexpr,
     CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of several rows of the input's gradient. `end_*` are the sizes of the output, whose gradient is `g`."""
+    """Compute a tile of several rows of the input's gradient. `end_*` are the sizes of the output, `g` its gradient."""
     if BY_CHANNEL:
         channels = multiple(channels, UNIT)
         g_n, g_d, g_h, g_w = multiple(g_n, UNIT), multiple(g_d, UNIT), multiple(g_h, UNIT), multiple(g_w, UNIT)
@@ -269,7 +269,8 @@ def resize(
     taps = [1 if d is _ABSENT else 2 for d in dimensions[:2]]
     numbers = (
         a.shape[1], *ends, *three(sizes, 1), *[d.scale for d in dimensions], *strides(a), *strides(out),
-        *_shifts(mode, align_corners), mode in _LINEAR, *taps, _unit(a, out, channels_last), *tile, channels_last, steps,
+        *_shifts(mode, align_corners), mode in _LINEAR, *taps, _unit(a, out, channels_last),
+        *tile, channels_last, steps,
     )  # fmt: skip
     sample(programs, (a, out), numbers, warps)
     return out

@@ -28,11 +28,11 @@ ROUNDING = {torch.float32: 1e-6, torch.float16: 2**-10.9, torch.bfloat16: 2**-7.
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use tiles that small images do not fit into, with several rows."""
-    for name in ("SAMPLE", "GATHER"):
-        monkeypatch.setattr(module, name, images.Limits(elements=64, steps=3))
+    limits = images.Limits(elements=64, steps=3, lengths=(16, 8))
+    monkeypatch.setattr(module, "SAMPLE", (limits, limits))
+    monkeypatch.setattr(module, "GATHER", limits)
     monkeypatch.setattr(images, "_PROGRAMS", 1)
     monkeypatch.setattr(images, "_SMALLEST_TILE", 64)
-    monkeypatch.setattr(images, "_LENGTHS", (16, 8))
     images.tiles.cache_clear()
     yield
     images.tiles.cache_clear()
@@ -213,7 +213,7 @@ def test_rows_of_a_program() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "_PROGRAMS", programs)
             images.tiles.cache_clear()
-            found = images.tiles(1, 1, 1, height, 8, False, images.Limits(elements=64, steps=4))
+            found = images.tiles(1, 1, 1, height, 8, False, images.Limits(elements=64, steps=4, lengths=(16, 8)))
             assert (found[0], found[3]) == (-(-height // rows), rows)
 
 

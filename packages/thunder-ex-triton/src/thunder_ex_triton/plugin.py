@@ -55,7 +55,7 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Register the passes (cross-entropy, images, products, sums of rows, random numbers, routing), and autotuning."""
-    from thunder_ex_triton import cached_attention, channels_last, contiguous_norms, indexed_rows
+    from thunder_ex_triton import cached_attention, channels_last, contiguous_norms, indexed_rows, resized_images
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.depthwise import operators as depthwise
     from thunder_ex_triton.fusion import autotune, random
@@ -73,6 +73,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     batched.register(registry, FUSION)
     padding.register(registry, FUSION)
     indexed_rows.register(registry, FUSION)
+    resized_images.register(registry, FUSION)
     random.register(registry, FUSION)
     routing.register(registry, FUSION)
     autotune.register(registry)

@@ -14,7 +14,16 @@ import torch
 
 from thunder.extend import dtypes
 from thunder.toolkit.conformance import OperatorSamples, TensorMaker, operator_opinfos, philox_words, seeded_opinfos
-from thunder_ex_triton import argmax, cached_attention, decode_attention, embedding, indexed_rows, pooling, resize
+from thunder_ex_triton import (
+    argmax,
+    cached_attention,
+    decode_attention,
+    embedding,
+    indexed_rows,
+    pooling,
+    resize,
+    resized_images,
+)
 from thunder_ex_triton.cross_entropy import linear, operators
 from thunder_ex_triton.depthwise import operators as depthwise
 from thunder_ex_triton.depthwise import rule
@@ -173,6 +182,11 @@ def _resized(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
         yield make(shape), size, *how, False
 
 
+def _resized_cat(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for mode, align in (("bilinear", False), ("bilinear", True), ("nearest", False)):
+        yield [make((2, 3, 2, 3)), make((2, 4, 4, 6)), make((2, 2, 3, 2))], (4, 6), mode, align, [(None, None)] * 3
+
+
 def _resized_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for shape, size, *how in RESIZED:
         yield make((*shape[:2], *size)), shape, *how, False
@@ -325,6 +339,7 @@ def fusion_opinfos() -> list[Any]:
         "triton_depthwise_input_grad": OperatorSamples(_depthwise_input, depthwise.like_input, depthwise.TAKEN),
         "triton_depthwise_weight_grad": OperatorSamples(_depthwise_weight, depthwise.like_weight, depthwise.TAKEN),
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
+        "triton_resized_cat": OperatorSamples(_resized_cat, resized_images.like, resized_images.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }
     rows = {

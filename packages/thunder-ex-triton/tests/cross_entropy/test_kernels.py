@@ -145,17 +145,17 @@ def test_tiles() -> None:
     rows = kernels.Rows.of(images)
     (joined,) = kernels.joined(rows)
     assert rows.by_row and joined.inner == rows.inner and kernels.unit(joined) == 8
-    assert kernels.tile(joined, kernels.Limits(16384, 4096, 16), 8) == (1, 128, 64)
+    assert kernels.tile(joined, kernels.Limits(16384, 4096, 16, lanes=16), 8) == (1, 128, 64)
     last = kernels.Rows.of(images.contiguous(memory_format=torch.channels_last))
     (joined,) = kernels.joined(last)
     assert not last.by_row and joined.inner == last.number and kernels.unit(joined) == 2
-    parts, count, block = kernels.tile(joined, kernels.Limits(16384, 4096, 16), 2)
+    parts, count, block = kernels.tile(joined, kernels.Limits(16384, 4096, 16, lanes=16), 2)
     assert (parts, count, block) == (5, 32, 32)
     assert kernels.unit(last, rows) == 1 and kernels.joined(last, rows) == [last, rows]
     few = kernels.Rows.of(torch.empty(20, 150, dtype=torch.bfloat16, device="meta"))
-    assert kernels.tile(few, kernels.Limits(16384, 4096, 16), 2)[1] == 8  # not all rows in one program
+    assert kernels.tile(few, kernels.Limits(16384, 4096, 16, lanes=16), 2)[1] == 8  # not all rows in one program
     long = kernels.Rows.of(torch.empty(8, 50257, dtype=torch.bfloat16, device="meta"))
-    assert kernels.tile(long, kernels.Limits(16384, 4096, 16), 1) == (1, 1, 2048)
+    assert kernels.tile(long, kernels.Limits(16384, 4096, 16, lanes=16), 1) == (1, 1, 2048)
 
 
 @pytest.mark.parametrize("classes", [5, 37, 1030, 4099])

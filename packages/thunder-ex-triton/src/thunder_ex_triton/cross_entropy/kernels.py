@@ -358,12 +358,12 @@ class Limits(NamedTuple):
     bytes: int  # of all rows
     long: int  # bytes of one long row
     line: int  # 16-byte vectors of adjacent rows
-    lanes: int = 16  # threads that load the classes of a part
+    lanes: int  # threads that load the classes of a part
 
 
 # Tuned on an H200. In forward, a thread has all classes of adjacent rows, so that it computes their sums alone.
 WARPS = 4
-FORWARD, BACKWARD = Limits(16384, 16384, 32 * WARPS), Limits(16384, 4096, 32)
+FORWARD, BACKWARD = Limits(16384, 16384, 32 * WARPS, lanes=8), Limits(8192, 4096, 64, lanes=16)
 _SHORT_LINE = 128  # adjacent rows, if there are few rows
 _FEWEST_ROWS = 2 * WARPS  # of a tile whose rows are within warps
 _PROGRAMS = 1024  # tiles have fewer rows if there are fewer programs than this

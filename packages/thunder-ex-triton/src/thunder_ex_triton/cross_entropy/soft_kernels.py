@@ -29,7 +29,7 @@ from thunder_ex_triton.vectors import multiple
 
 __all__ = ["backward", "forward"]
 
-_FORWARD = Limits(8192, 8192, 16 * WARPS)  # half as many logits as if there were no probabilities
+_FORWARD = Limits(8192, 8192, 16 * WARPS, lanes=8)  # half as many logits as if there were no probabilities
 
 
 @kernel

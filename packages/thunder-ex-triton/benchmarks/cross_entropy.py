@@ -20,7 +20,15 @@ from torch.nn import functional as F
 import thunder
 from thunder.toolkit.benchmarking import copy_bandwidth, in_turns, parser, report
 
-LOSS_ROWS = ((2048, 50257, torch.float32), (8192, 128256, torch.bfloat16), (16384, 32000, torch.bfloat16))
+LOSS_ROWS = (
+    ((2048, 50257), torch.float32, torch.contiguous_format),
+    ((8192, 128256), torch.bfloat16, torch.contiguous_format),
+    ((16384, 32000), torch.bfloat16, torch.contiguous_format),
+    ((1 << 20, 150), torch.bfloat16, torch.contiguous_format),
+    ((1 << 20, 10), torch.bfloat16, torch.contiguous_format),
+    ((4, 150, 512, 512), torch.bfloat16, torch.contiguous_format),  # SegFormer
+    ((4, 150, 512, 512), torch.bfloat16, torch.channels_last),
+)
 LINEAR_ROWS = ((8192, 2048, 128256, torch.bfloat16),)
 
 
@@ -57,18 +65,22 @@ def liger_loss() -> Callable[..., Any] | None:
     return lambda x, t: liger_cross_entropy(x.clone(), t)
 
 
-def loss_row(tokens: int, classes: int, dtype: torch.dtype, bandwidth: float, repetitions: int) -> list[str]:
+def loss_row(
+    shape: tuple[int, ...], dtype: torch.dtype, layout: torch.memory_format, bandwidth: float, repetitions: int
+) -> list[str]:
     """Measure cross-entropy alone."""
-    x = torch.randn(tokens, classes, device="cuda", dtype=dtype, requires_grad=True)
-    t = torch.randint(0, classes, (tokens,), device="cuda")
+    x = torch.randn(shape, device="cuda", dtype=dtype).contiguous(memory_format=layout).requires_grad_()
+    t = torch.randint(0, shape[1], (*shape[:1], *shape[2:]), device="cuda")
     losses: dict[str, Callable[..., Any] | None] = {
         "thunder": thunder.jit(F.cross_entropy), "eager": F.cross_entropy, "torch.compile": compiled(F.cross_entropy),
-        "Liger": liger_loss(),
+        "Liger": liger_loss() if len(shape) == 2 else None,
     }  # fmt: skip
     contenders = {name: step(f, (x, t), (x,)) for name, f in losses.items() if f is not None}
     times = in_turns(contenders, repetitions)
     floor = 3 * x.numel() * x.element_size() / bandwidth * 1e3
-    name = f"cross-entropy {tokens}x{classes} {str(dtype).rpartition('.')[2]}"
+    name = f"cross-entropy {'x'.join(map(str, shape))} {str(dtype).rpartition('.')[2]}"
+    if layout is torch.channels_last:
+        name += ", channels-last"
     return [name, f"{floor:.3f}", *(_cell(times, contenders, c, floor, (x,)) for c in losses)]
 
 

@@ -24,9 +24,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def small() -> Iterator[None]:
     """Use tiles that small images do not fit into."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images.Limits.__new__, "__defaults__", (64, 4, 1))
+        patch.setattr(images.Limits.__new__, "__defaults__", (64, 4, 1, (16, 8)))
         patch.setattr(images, "_SMALLEST_TILE", 64)
-        patch.setattr(images, "_LENGTHS", (16, 8))
         images.tiles.cache_clear()
         yield
         images.tiles.cache_clear()

@@ -28,11 +28,11 @@ ROUNDING = {torch.float32: 1e-6, torch.float16: 2**-10.9, torch.bfloat16: 2**-7.
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Use tiles that small images do not fit into, with several rows."""
-    for name in ("SAMPLE", "GATHER"):
-        monkeypatch.setattr(module, name, images.Limits(elements=64, steps=3))
+    limits = images.Limits(elements=64, steps=3, lengths=(16, 8))
+    monkeypatch.setattr(module, "SAMPLE", (limits, limits))
+    monkeypatch.setattr(module, "GATHER", limits)
     monkeypatch.setattr(images, "_PROGRAMS", 1)
     monkeypatch.setattr(images, "_SMALLEST_TILE", 64)
-    monkeypatch.setattr(images, "_LENGTHS", (16, 8))
     images.tiles.cache_clear()
     yield
     images.tiles.cache_clear()
@@ -191,6 +191,30 @@ def test_layouts(shape: tuple[int, ...]) -> None:
             right = prims.resize_backward(g, (*shape[:2], 2, 3), *how)
             assert found.stride() == right.stride()
             torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("channels", [6, 8])
+def test_vectors_of_channels(channels: int) -> None:
+    """Even numbers of channels, of which a program reads vectors, also in a part of a larger image."""
+    memory = image(2, channels + 4, 5, 3, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
+    for a in (memory[:, :channels], memory[:, 1 : 1 + channels]):
+        check(a, (13, 7), "bilinear")
+        check(a, (2, 5), "nearest")
+    whole = memory[:, :channels].contiguous(memory_format=torch.channels_last)
+    check(whole, (13, 7), "bilinear")
+    units = [module._unit(*how) for how in ((whole, whole, True), (memory[:, :channels], whole, True))]
+    assert units == {6: [2, 2], 8: [8, 4]}[channels] and module._unit(whole, whole, False) == 1
+
+
+def test_rows_of_a_program() -> None:
+    """A program has as many rows as leave enough programs, and at most those of the image."""
+    images.tiles.cache_clear()
+    for height, programs, rows in ((64, 1, 4), (64, 32, 2), (3, 1, 3)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(images, "_PROGRAMS", programs)
+            images.tiles.cache_clear()
+            found = images.tiles(1, 1, 1, height, 8, False, images.Limits(elements=64, steps=4, lengths=(16, 8)))
+            assert (found[0], found[3]) == (-(-height // rows), rows)
 
 
 def test_strides_of_volumes() -> None:

@@ -28,16 +28,17 @@ class Limits(NamedTuple):
     elements: int = 512  # of a tile
     warps: int = 4
     steps: int = 1  # rows of a program's tile
+    lengths: tuple[int, ...] = (128, 64, 32)  # of tiles along the contiguous dimension
 
 
 _SMALLEST_TILE = 64
 _PROGRAMS = 1024  # tiles are smaller if there are fewer programs than this
-_LENGTHS = (128, 64, 32)  # the lengths of tiles along the contiguous dimension
 
 
 @triton.jit
 def tile_of(
-    channels, depth, height, width, CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr = 1
+    channels, depth, height, width,
+    CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr = 1,
 ):  # fmt: skip
     """Return this program's batch, channels, depth, first row (of STEPS rows), and positions along the width.
 
@@ -126,9 +127,9 @@ def strides(x: torch.Tensor) -> tuple[int, ...]:
     return (*strides[:2], *three(strides[2:], 0))
 
 
-def _length(size: int) -> int:
+def _length(size: int, lengths: Sequence[int]) -> int:
     """Return the length of tiles along the contiguous dimension which covers `size` with the fewest elements."""
-    return min(power_of_two(size), min(_LENGTHS, key=lambda length: blocks(size, length) * length))
+    return min(power_of_two(size), min(lengths, key=lambda length: blocks(size, length) * length))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -139,7 +140,7 @@ def tiles(
     rows = batch * depth * height
     inner, outer = (channels, width) if channels_last else (width, channels)
     room = min(limits.elements, max(_SMALLEST_TILE, power_of_two(rows * channels * width // _PROGRAMS + 1)))
-    long = min(_length(inner), room)
+    long = min(_length(inner, limits.lengths), room)
     wide = min(room // long, power_of_two(outer))
     tile = (long, wide) if channels_last else (wide, long)
     across = blocks(inner, long) * blocks(outer, wide)

@@ -56,7 +56,14 @@ def thunder_register_implementations(registry: PluginRegistry) -> None:
 @hookimpl
 def thunder_register_transforms(registry: PluginRegistry) -> None:
     """Register autotuning and the passes: cross-entropy, masks, images, products, sums of rows, random, routing."""
-    from thunder_ex_triton import attention_masks, cached_attention, channels_last, contiguous_norms, indexed_rows
+    from thunder_ex_triton import (
+        attention_masks,
+        cached_attention,
+        channels_last,
+        contiguous_norms,
+        indexed_rows,
+        resized_images,
+    )
     from thunder_ex_triton.convolutions import operators as convolutions
     from thunder_ex_triton.cross_entropy import casts, linear_passes
     from thunder_ex_triton.fusion import autotune, random
@@ -75,6 +82,7 @@ def thunder_register_transforms(registry: PluginRegistry) -> None:
     batched.register(registry, FUSION)
     padding.register(registry, FUSION)
     indexed_rows.register(registry, FUSION)
+    resized_images.register(registry, FUSION)
     random.register(registry, FUSION)
     routing.register(registry, FUSION)
     autotune.register(registry)

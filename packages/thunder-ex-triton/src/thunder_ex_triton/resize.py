@@ -28,13 +28,14 @@ from thunder_ex_triton.launch import Kernel, kernel
 from thunder_ex_triton.probe import unusable_device
 from thunder_ex_triton.vectors import longest, multiple
 
-__all__ = ["TAKEN", "like", "like_backward", "register", "resize", "resize_backward"]
+__all__ = ["TAKEN", "like", "like_backward", "register", "resize", "resize_backward", "takes", "write"]
 
 _LINEAR = frozenset({"linear", "bilinear", "trilinear"})
 _NEAREST = frozenset({"nearest", "nearest-exact"})
 TAKEN = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
-# Tuned on an H200.
-SAMPLE, GATHER = Limits(elements=1024, warps=4, steps=8), Limits(elements=512, warps=4, steps=8)
+# Tuned on an H200: tiles of images that are not channels-last, and of those that are.
+SAMPLE = (Limits(elements=2048, steps=8), Limits(elements=1024, steps=8, lengths=(128, 64)))
+GATHER = Limits(elements=512, steps=8)
 _UNROLLED = 16  # at most this many positions along the width are unrolled
 
 
@@ -155,7 +156,7 @@ def _gather(
     COUNT_D: tl.constexpr, COUNT_H: tl.constexpr, COUNT_W: tl.constexpr, UNROLLED: tl.constexpr, UNIT: tl.constexpr,
     CB: tl.constexpr, XB: tl.constexpr, BY_CHANNEL: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of several rows of the input's gradient. `end_*` are the sizes of the output, whose gradient is `g`."""
+    """Compute a tile of several rows of the input's gradient. `end_*` are the sizes of the output, `g` its gradient."""
     if BY_CHANNEL:
         channels = multiple(channels, UNIT)
         g_n, g_d, g_h, g_w = multiple(g_n, UNIT), multiple(g_d, UNIT), multiple(g_h, UNIT), multiple(g_w, UNIT)
@@ -261,18 +262,26 @@ def resize(
 ) -> torch.Tensor:  # fmt: skip
     """Resample `a` to `output_size`."""
     out, channels_last = new_like(a, output_size)
-    if out.numel() == 0:
-        return out
-    sizes, ends = a.shape[2:], three(output_size, 1)
-    dimensions = _dimensions(sizes, output_size, mode, align_corners, scales)
-    programs, tile, warps, steps = tiles(*a.shape[:2], *ends, channels_last, SAMPLE)
+    if out.numel() != 0:
+        write(a, out, channels_last, mode, align_corners, scales)
+    return out
+
+
+def write(
+    a: torch.Tensor, out: torch.Tensor, channels_last: bool, mode: str, align_corners: bool,
+    scales: Sequence[float | None],
+) -> None:  # fmt: skip
+    """Resample `a` to the sizes of `out`, which may be a part of an image, channels-last or not."""
+    sizes, ends = a.shape[2:], three(out.shape[2:], 1)
+    dimensions = _dimensions(sizes, out.shape[2:], mode, align_corners, scales)
+    programs, tile, warps, steps = tiles(*a.shape[:2], *ends, channels_last, SAMPLE[channels_last])
     taps = [1 if d is _ABSENT else 2 for d in dimensions[:2]]
     numbers = (
         a.shape[1], *ends, *three(sizes, 1), *[d.scale for d in dimensions], *strides(a), *strides(out),
-        *_shifts(mode, align_corners), mode in _LINEAR, *taps, _unit(a, out, channels_last), *tile, channels_last, steps,
+        *_shifts(mode, align_corners), mode in _LINEAR, *taps, _unit(a, out, channels_last),
+        *tile, channels_last, steps,
     )  # fmt: skip
     sample(programs, (a, out), numbers, warps)
-    return out
 
 
 def resize_backward(
@@ -299,7 +308,7 @@ def resize_backward(
 
 
 # -- registration ------------------------------------------------------------------------------------------------------
-def _takes(
+def takes(
     x: Any, sizes: Sequence[Any], ends: Sequence[Any], mode: str, scales: Sequence[Any], antialias: bool
 ) -> bool | str:
     """Return True, or the reason why the kernels do not support the call."""
@@ -324,13 +333,13 @@ def _takes(
 def _takes_forward(
     a: Any, output_size: Sequence[Any], mode: str, align_corners: bool, scales: Sequence[Any], antialias: bool
 ) -> bool | str:
-    return _takes(a, a.shape[2:], output_size, mode, scales, antialias)
+    return takes(a, a.shape[2:], output_size, mode, scales, antialias)
 
 
 def _takes_backward(
     g: Any, input_shape: Sequence[Any], mode: str, align_corners: bool, scales: Sequence[Any], antialias: bool
 ) -> bool | str:
-    return _takes(g, input_shape[2:], g.shape[2:], mode, scales, antialias)
+    return takes(g, input_shape[2:], g.shape[2:], mode, scales, antialias)
 
 
 def like(a: Any, output_size: Any, mode: str, align_corners: bool, scales: Any, antialias: bool) -> Any:

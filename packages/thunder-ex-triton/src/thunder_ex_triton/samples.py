@@ -24,6 +24,7 @@ from thunder_ex_triton import (
     max_pooling,
     pooling,
     resize,
+    resized_images,
 )
 from thunder_ex_triton.convolutions import operators as convolutions
 from thunder_ex_triton.convolutions.family import Family
@@ -183,6 +184,11 @@ RESIZED: tuple[tuple[Any, ...], ...] = (
 def _resized(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for shape, size, *how in RESIZED:
         yield make(shape), size, *how, False
+
+
+def _resized_cat(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
+    for mode, align in (("bilinear", False), ("bilinear", True), ("nearest", False)):
+        yield [make((2, 3, 2, 3)), make((2, 4, 4, 6)), make((2, 2, 3, 2))], (4, 6), mode, align, [(None, None)] * 3
 
 
 def _resized_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
@@ -380,6 +386,7 @@ def fusion_opinfos() -> list[Any]:
         "triton_max_pool": OperatorSamples(_largest, max_pooling.like, max_pooling.TAKEN),
         "triton_max_pool_backward": OperatorSamples(_largest_backward, max_pooling.like_backward, max_pooling.TAKEN),
         "triton_resize": OperatorSamples(_resized, resize.like, resize.TAKEN),
+        "triton_resized_cat": OperatorSamples(_resized_cat, resized_images.like, resized_images.TAKEN),
         "triton_resize_backward": OperatorSamples(_resized_backward, resize.like_backward, resize.TAKEN),
     }
     rows = {

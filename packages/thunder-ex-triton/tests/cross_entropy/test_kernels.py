@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.executors.triton_crossentropy import triton_ex
+from thunder_ex_triton.cross_entropy import kernels
 from thunder_ex_triton.cross_entropy.operators import LossBackward, LossForward
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -109,6 +110,52 @@ def test_layouts(name: str) -> None:
         images = random((2, 9, 4, 3), torch.float32)
         check(images, labels_of((2, 4, 3), 9), through=lambda x: x.contiguous(memory_format=torch.channels_last))
         check(images, labels_of((2, 3, 4), 9), through=lambda x: x.transpose(2, 3), reduction=reduction)
+
+
+FEW = list(itertools.product(("mean", "none"), (0.0, 0.1), (False, True)))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("classes", [24, 150, 151])
+def test_images(classes: int, channels_last: bool) -> None:
+    """Few classes in the second dimension, in either layout, with ignored pixels of any values, and vectors or not."""
+    x = random((2, classes, 6, 10), torch.float32).detach()
+    t = labels_of((2, 6, 10), classes)
+    t[:, 2] = -100
+    x[:, :, 2] = float("nan")
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    for reduction, smoothing, weighted in FEW:
+        weight = torch.linspace(0.1, 2, classes) if weighted else None
+        given = x.contiguous(memory_format=memory).requires_grad_()
+        jitted = thunder.jit(F.cross_entropy, executors=[triton_ex])
+        how: Any = {"reduction": reduction, "label_smoothing": smoothing}
+        found = jitted(given.to(DEVICE), t.to(DEVICE), None if weight is None else weight.to(DEVICE), **how).cpu()
+        wide = x.nan_to_num(0.0).double().requires_grad_()
+        right = F.cross_entropy(wide, t, exact(weight), **how)
+        torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-5)
+        g = torch.linspace(-1, 2, right.numel()).reshape(right.shape)
+        (mine,) = torch.autograd.grad(found, given, g)
+        assert mine.stride() == given.stride()
+        torch.testing.assert_close(mine.double(), torch.autograd.grad(right, wide, g.double())[0], rtol=1e-5, atol=1e-5)
+
+
+def test_tiles() -> None:
+    """Tiles of few classes are long where the logits are contiguous. Vectors are as long as strides allow."""
+    images = torch.empty(4, 150, 64, 512, dtype=torch.bfloat16, device="meta")
+    rows = kernels.Rows.of(images)
+    (joined,) = kernels.joined(rows)
+    assert rows.by_row and joined.inner == rows.inner and kernels.unit(joined) == 8
+    assert kernels.tile(joined, kernels.Limits(16384, 4096, 16, lanes=16), 8) == (1, 128, 64)
+    last = kernels.Rows.of(images.contiguous(memory_format=torch.channels_last))
+    (joined,) = kernels.joined(last)
+    assert not last.by_row and joined.inner == last.number and kernels.unit(joined) == 2
+    parts, count, block = kernels.tile(joined, kernels.Limits(16384, 4096, 16, lanes=16), 2)
+    assert (parts, count, block) == (5, 32, 32)
+    assert kernels.unit(last, rows) == 1 and kernels.joined(last, rows) == [last, rows]
+    few = kernels.Rows.of(torch.empty(20, 150, dtype=torch.bfloat16, device="meta"))
+    assert kernels.tile(few, kernels.Limits(16384, 4096, 16, lanes=16), 2)[1] == 8  # not all rows in one program
+    long = kernels.Rows.of(torch.empty(8, 50257, dtype=torch.bfloat16, device="meta"))
+    assert kernels.tile(long, kernels.Limits(16384, 4096, 16, lanes=16), 1) == (1, 1, 2048)
 
 
 @pytest.mark.parametrize("classes", [5, 37, 1030, 4099])

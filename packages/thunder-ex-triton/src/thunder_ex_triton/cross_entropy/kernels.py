@@ -28,8 +28,8 @@ from thunder_ex_triton.launch import INTERPRETED, blocks, kernel, power_of_two
 from thunder_ex_triton.vectors import longest, multiple
 
 __all__ = [
-    "BACKWARD", "FORWARD", "WARPS", "Limits", "Rows", "backward", "exponential", "finish", "forward", "in_two", "joined",
-    "rows_of_tile", "tile", "unit", "wide_dtype",
+    "BACKWARD", "FORWARD", "WARPS", "Limits", "Rows", "backward", "exponential", "finish", "forward", "in_two",
+    "joined", "rows_of_tile", "tile", "unit", "wide_dtype",
 ]  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def forward_kernel(
             offsets = aligned[:, None] + at.to(tl.int64)[None, :] * stride_class
             whole = (start > 0) & (start + PARTS * BLOCK <= stop + before)
             x = _load(x_ptr, offsets, there, whole, float("-inf"), VECTOR).to(ACC)
-            parts += (x,)
+            parts += (x,)  # type: ignore[assignment]
             if i == 0:
                 highest = x
             else:
@@ -144,7 +144,7 @@ def forward_kernel(
                     weights += tl.sum(tl.where(there, 1.0, 0.0), 1)
         higher = tl.maximum(peak, tl.max(highest, 1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)
-        powers = exponential(parts[0] - shift[:, None])
+        powers = exponential(parts[0] - shift[:, None])  # type: ignore[misc]
         for i in tl.static_range(1, PARTS):
             powers += exponential(parts[i] - shift[:, None])
         total = total * exponential(peak - shift) + tl.sum(powers, 1)
@@ -358,12 +358,12 @@ class Limits(NamedTuple):
     bytes: int  # of all rows
     long: int  # bytes of one long row
     line: int  # 16-byte vectors of adjacent rows
-    lanes: int = 16  # threads that load the classes of a part
+    lanes: int  # threads that load the classes of a part
 
 
 # Tuned on an H200. In forward, a thread has all classes of adjacent rows, so that it computes their sums alone.
 WARPS = 4
-FORWARD, BACKWARD = Limits(16384, 16384, 32 * WARPS), Limits(16384, 4096, 32)
+FORWARD, BACKWARD = Limits(16384, 16384, 32 * WARPS, lanes=8), Limits(8192, 4096, 64, lanes=16)
 _SHORT_LINE = 128  # adjacent rows, if there are few rows
 _FEWEST_ROWS = 2 * WARPS  # of a tile whose rows are within warps
 _PROGRAMS = 1024  # tiles have fewer rows if there are fewer programs than this

@@ -29,7 +29,7 @@ from thunder_ex_triton.vectors import multiple
 
 __all__ = ["backward", "forward"]
 
-_FORWARD = Limits(8192, 8192, 16 * WARPS)  # half as many logits as if there were no probabilities
+_FORWARD = Limits(8192, 8192, 16 * WARPS, lanes=8)  # half as many logits as if there were no probabilities
 
 
 @kernel
@@ -74,7 +74,7 @@ def soft_forward_kernel(
             t = tl.where(there, t, 0.0)
             mass += tl.sum(t, 1)
             product += tl.sum(t * tl.where(there, x, 0.0), 1)
-            parts += (x,)
+            parts += (x,)  # type: ignore[assignment]
             highest = tl.maximum(highest, x)
         higher = tl.maximum(peak, tl.max(highest, 1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)
@@ -109,18 +109,12 @@ def soft_backward_kernel(
     stride_outer, t_outer, out_outer = multiple(stride_outer, UNIT), multiple(t_outer, UNIT), multiple(out_outer, UNIT)
     if BY_ROW:
         inner = multiple(inner, UNIT)
-        stride_class, t_class, out_class = (
-            multiple(stride_class, UNIT),
-            multiple(t_class, UNIT),
-            multiple(out_class, UNIT),
-        )
+        stride_class, t_class = multiple(stride_class, UNIT), multiple(t_class, UNIT)
+        out_class = multiple(out_class, UNIT)
     else:
         classes = multiple(classes, UNIT)
-        stride_inner, t_inner, out_inner = (
-            multiple(stride_inner, UNIT),
-            multiple(t_inner, UNIT),
-            multiple(out_inner, UNIT),
-        )
+        stride_inner, t_inner = multiple(stride_inner, UNIT), multiple(t_inner, UNIT)
+        out_inner = multiple(out_inner, UNIT)
     entry, places, rows = rows_of_tile(pid // chunks, inner, ROWS)
     start = (pid % chunks) * (PARTS * BLOCK)
     exists = places < inner

@@ -17,8 +17,8 @@ import triton.language as tl
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = [
-    "Limits", "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three", "tile_of",
-    "tiles", "two",
+    "Limits", "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three",
+    "tile_of", "tiles", "two",
 ]  # fmt: skip
 
 

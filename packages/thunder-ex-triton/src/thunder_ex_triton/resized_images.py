@@ -56,8 +56,6 @@ def register(registry: Any, executor: str) -> None:
     operator = registry.register_operator("triton_resized_cat", executor=executor, like=like, fn=resized_cat)
 
     def join(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         resized = {op.output.name: found for op in trace.bound_symbols if (found := _resampling(op)) is not None}
         if not resized:
             return trace
@@ -70,7 +68,9 @@ def register(registry: Any, executor: str) -> None:
 
         return rewrite(trace, "Concatenated images", replace, drops_dead_code=True)
 
-    registry.register_transform("triton_resized_cat", join, phase="before_execution", after="triton_channels_last")
+    registry.register_transform(
+        "triton_resized_cat", join, phase="before_execution", after="triton_channels_last", executor=executor
+    )
 
 
 def _resampling(op: BoundSymbol) -> tuple[Any, ...] | None:

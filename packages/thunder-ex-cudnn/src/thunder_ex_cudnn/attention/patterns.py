@@ -339,8 +339,6 @@ def register(registry: Any, executor: str) -> None:
     with_bias = {sym.id: sym for sym in backward}
 
     def find(trace: Trace, context: Any) -> Trace:
-        if all(ex.name != executor for ex in context.executors):
-            return trace
         return rewrite(trace, "Attention that is written out", _Finder(trace, attention).replacement)
 
     def prune(trace: Trace, context: Any) -> Trace:
@@ -354,5 +352,5 @@ def register(registry: Any, executor: str) -> None:
 
         return rewrite(trace, "Unused gradients of biases", without_bias)
 
-    registry.register_transform("cudnn_attention", find, phase="before_grad")
+    registry.register_transform("cudnn_attention", find, phase="before_grad", executor=executor)
     registry.register_transform("cudnn_attention_unused", prune, phase="before_execution")

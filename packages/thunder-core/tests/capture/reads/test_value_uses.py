@@ -26,6 +26,15 @@ def _calls(x, o):
     return type(x) is float, x.__class__ is int, int.from_bytes(x)
 
 
+def _branches_in_arguments(x, o):
+    return getattr((o.a or o.b).get("x"), "y", o.c and float(x)), int(x if o else x.y)
+
+
+def _branches_to_values(x, o):
+    o.kind = int or o
+    return o.other and float
+
+
 def _kept(x, o):
     o.kind = int
     o.fns = [math.sin]
@@ -40,12 +49,14 @@ def _passed(x, o):
     ("fn", "kept", "passed"),
     [
         (_calls, set(), set()),
+        (_branches_in_arguments, set(), set()),
+        (_branches_to_values, {"int", "float"}, set()),
         (_kept, {"int", "float", "bool", "complex", "math.sin"}, set()),
         (_passed, set(), {"int", "float", "math.cos"}),
     ],
 )
 def test_uses(fn, kept, passed):
-    names = {"int", "float", "bool", "complex", "math.sin", "math.cos", "math.sqrt", "math.hypot"}
+    names = {"getattr", "int", "float", "bool", "complex", "math.sin", "math.cos", "math.sqrt", "math.hypot"}
     found = value_uses(fn.__code__)
     assert found.kept & names == kept
     assert found.passed & names == passed

@@ -45,6 +45,8 @@ _TAKE_THE_LAST = frozenset({"LIST_APPEND", "LIST_EXTEND", "LIST_TO_TUPLE", "SET_
                             "DICT_UPDATE", "DICT_MERGE", "STORE_FAST", "STORE_DEREF", "STORE_GLOBAL", "STORE_NAME",
                             "RETURN_VALUE"})  # fmt: skip
 _JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
+# `a or b` and `a and b` until Python 3.11: a jump leaves the value on the stack.
+_OR_POPS = frozenset({"JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"})
 
 # The names of one entry: one of a loaded global, several of a tuple, none of another value.
 _Entry = frozenset[str]
@@ -77,6 +79,7 @@ def value_uses(code: CodeType) -> ValueUses:
             stack = stack.join(arriving) if falls_through else _Stack(arriving)
         elif not falls_through:
             stack = _Stack()
+        jumping = _Stack(stack) if instruction.opname in _OR_POPS else stack
         if instruction.opname in _CALLS:
             passed |= _call(stack, instruction.arg or 0, _CALLS[instruction.opname])
         elif instruction.opname == "CALL_FUNCTION_EX":  # the arguments are in a tuple and a dict
@@ -85,8 +88,8 @@ def value_uses(code: CodeType) -> ValueUses:
         else:
             kept |= _step(instruction, stack)
         if instruction.opcode in _JUMPS and isinstance(instruction.argval, int):
-            known = joins.get(instruction.argval, stack)
-            joins[instruction.argval] = known.join(stack)
+            known = joins.get(instruction.argval, jumping)
+            joins[instruction.argval] = known.join(jumping)
         falls_through = instruction.opname not in _ENDS
     return ValueUses(frozenset(kept - {_TYPE, _NULL}), frozenset(passed - {_TYPE, _NULL}))
 
@@ -128,7 +131,7 @@ def _step(instruction: dis.Instruction, stack: _Stack) -> frozenset[str]:
         both = _OTHER.union(*stack.take(2))
         stack.append(_OTHER)
         return _OTHER if _TYPE in both else both
-    elif op == "POP_TOP" or (op.startswith("POP_JUMP") and change == -1):
+    elif op == "POP_TOP" or op in _OR_POPS or (op.startswith("POP_JUMP") and change == -1):
         stack.take(1)
     else:
         taken = 1 - change if op.startswith("BUILD_") else max(0, -change) + (op not in _TAKE_THE_LAST)

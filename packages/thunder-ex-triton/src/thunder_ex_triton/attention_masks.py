@@ -19,9 +19,9 @@ from thunder.extend import (
     Saved,
     TensorProxy,
     Trace,
-    are_named,
     current_trace,
     dtypes,
+    is_left_to_torch,
     proxies_in,
     rewrite,
 )
@@ -53,13 +53,12 @@ def register(registry: Any, executor: str) -> None:
 
 def _masks(trace: Trace, executors: Sequence[Executor]) -> set[str]:
     """Return the masks that fusions store, and that only torch's attention reads."""
-    others, named = [ex for ex in executors if not ex.is_fallback], are_named(executors)
     computed: set[str] = set()
     found: set[str] = set()
     read: set[str] = set()  # by other operations
     for op in trace.bound_symbols:
         mask = _mask_of(op)
-        if mask is not None and mask.name in computed and not any(ex.takes(op, named=named) for ex in others):
+        if mask is not None and mask.name in computed and is_left_to_torch(op, executors):
             found.add(mask.name)
             at = _MASKS[op.sym.id]
             read.update(p.name for p in proxies_in((op.args[:at], op.args[at + 1 :], op.kwargs)))

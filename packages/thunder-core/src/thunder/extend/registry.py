@@ -145,6 +145,12 @@ def are_named(executors: Sequence[Executor]) -> bool:
     return getattr(executors, "named", True)
 
 
+def is_left_to_torch(op: Any, executors: Sequence[Executor]) -> bool:
+    """Check whether none of these executors runs an operation, other than torch's."""
+    named = are_named(executors)
+    return not any(ex.takes(op, named=named) for ex in executors if not ex.is_fallback)
+
+
 def named_executors(executors: Iterable[Executor | str]) -> tuple[Executor | str, ...]:
     """Return the executors that a user named. They are validated, but not looked up."""
     if isinstance(executors, (Executor, str)) or not isinstance(executors, Iterable):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, Symbol, TensorProxy, Trace, are_named, rewrite
+from thunder.extend import BoundSymbol, Symbol, TensorProxy, Trace, is_left_to_torch, rewrite
 from thunder_ex_triton.channels_last import CHANNELS_LAST, primitives_of
 from thunder_ex_triton.convolutions.family import TORCH, Convolution, Family
 from thunder_ex_triton.depthwise.rule import DEPTHWISE
@@ -117,13 +117,11 @@ def register(registry: Any, executor: str) -> None:
         if not enabled:
             return trace
         made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
-        others = [ex for ex in context.executors if not ex.is_fallback]
-        named = are_named(context.executors)
         chosen: dict[int, tuple[_Operators, Convolution, str]] = {}
         for op in trace.bound_symbols:
             call = _convolution_of(op, made_by)
             using = next((o for o in enabled if call is not None and o.family.supports(call)), None)
-            if call is not None and using is not None and not any(ex.takes(op, named=named) for ex in others):
+            if call is not None and using is not None and is_left_to_torch(op, context.executors):
                 tile = using.family.choose(call)
                 if tile != TORCH:
                     chosen[id(op)] = using, call, tile

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 import thunder.torch as ltorch
-from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite
+from thunder.extend import BoundSymbol, TensorProxy, Trace, dtypes, is_left_to_torch, rewrite
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
 from thunder_ex_triton.matmul.batched_kernels import BATCH_DIMS, TILES, batched_product
 from thunder_ex_triton.matmul.padding import MATMULS, transposes
@@ -154,13 +154,11 @@ class _Replacements:
     def __init__(self, trace: Trace, executors: Sequence[Any], matmul: Any):
         self.matmul = matmul
         self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
-        others = [ex for ex in executors if not ex.is_fallback]
-        named = are_named(executors)
         #: By the name of the result, with the name of the tiling.
         self.products: dict[str, tuple[Product, str]] = {}
         for op in trace.bound_symbols:
             product = self.product(op) if op.sym.id in MATMULS else None
-            if product is None or any(ex.takes(op, named=named) for ex in others):
+            if product is None or not is_left_to_torch(op, executors):
                 continue
             tile = choose(product)
             if tile != TORCH:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, dtypes, rewrite, to_torch_device
+from thunder.extend import BoundSymbol, TensorProxy, Trace, dtypes, is_left_to_torch, rewrite, to_torch_device
 from thunder_ex_triton.matmul.padding import LINEAR, MATMULS, transposes
 from thunder_ex_triton.probe import unusable_device
 
@@ -98,13 +98,11 @@ def register(registry: Any, executor: str) -> None:
     def replace(trace: Trace, context: Any) -> Trace:
         if not context.options.get(OPTION, True):
             return trace
-        others = [ex for ex in context.executors if not ex.is_fallback]
-        named = are_named(context.executors)
         made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
 
         def replacement(op: BoundSymbol) -> Any:
             found = product_of(op, made_by)
-            if found is None or not is_profitable(*found[:2]) or any(ex.takes(op, named=named) for ex in others):
+            if found is None or not is_profitable(*found[:2]) or not is_left_to_torch(op, context.executors):
                 return None
             x, weight, bias = found
             numbers, scale = dequantized(weight, made_by)

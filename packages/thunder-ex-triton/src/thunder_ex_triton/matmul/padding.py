@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, Executor, OpTags, TensorProxy, Trace, are_named, rewrite, to_torch_dtype
+from thunder.extend import BoundSymbol, Executor, OpTags, TensorProxy, Trace, is_left_to_torch, rewrite, to_torch_dtype
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
 from thunder_ex_triton.launch import blocks, kernel
 from thunder_ex_triton.matmul.rule import Sizes, aligned_sizes, pays
@@ -169,8 +169,7 @@ class _Padder:
 
     def __init__(self, trace: Trace, executors: Sequence[Executor], matmul: Any):
         self.matmul = matmul
-        self.others = [ex for ex in executors if not ex.is_fallback]  # all but torch
-        self.named = are_named(executors)
+        self.executors = executors
         self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
         self.readers: dict[str, list[BoundSymbol]] = {}
         for op in trace.bound_symbols:
@@ -207,7 +206,7 @@ class _Padder:
         how: Any = {"batch": batch, "a_columns": a_columns, "b_columns": b_columns}
         unpadded = Sizes(rows, n, k)
         sizes = aligned_sizes(unpadded, to_torch_dtype(a.dtype), a.device.type, **how)
-        if sizes is None or any(ex.takes(op, named=self.named) for ex in self.others):
+        if sizes is None or not is_left_to_torch(op, self.executors):
             return None
         rows = sizes.m if a_columns else m
         product = _Product(

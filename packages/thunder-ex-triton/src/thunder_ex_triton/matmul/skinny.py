@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 import thunder.torch as ltorch
 from thunder import prims
-from thunder.extend import BoundSymbol, TensorProxy, Trace, are_named, bytes_of, dtypes, rewrite
+from thunder.extend import BoundSymbol, TensorProxy, Trace, bytes_of, dtypes, is_left_to_torch, rewrite
 from thunder.toolkit.measuring import Candidate, example_tensor, measured_choice, size_class
 from thunder_ex_triton.matmul.matvec import dequantized, product_of
 from thunder_ex_triton.matmul.skinny_kernels import ROWS, TILES, parts_of, skinny_product
@@ -155,13 +155,11 @@ class _Replacements:
     def __init__(self, trace: Trace, executors: Sequence[Any], skinny: Any):
         self.skinny = skinny
         self.made_by = {name: op for op in trace.bound_symbols for name in op.out_names}
-        others = [ex for ex in executors if not ex.is_fallback]
-        named = are_named(executors)
         #: By the name of the result.
         self.products: dict[str, tuple[SkinnyProduct, str]] = {}
         for op in trace.bound_symbols:
             product = self.product(op)
-            if product is None or not is_skinny(product) or any(ex.takes(op, named=named) for ex in others):
+            if product is None or not is_skinny(product) or not is_left_to_torch(op, executors):
                 continue
             tile = choose(product)
             if tile != _TORCH:

@@ -39,6 +39,7 @@ FOUND: dict[str, Callable[[Any, Any], Any]] = {
     "gathered": lambda x, table: attend(x, gathered(table)),
     "computed": lambda x, table: attend(x, gathered(table) + x[:, :1, :S, :T]),
     "reshaped": lambda x, table: attend(x, (gathered(table) + x[:, :1, :S, :T]).view(1, B, H, S, T).squeeze(0)),
+    "flat": lambda x, table: attend(x, (gathered(table) + 1).flatten().view(1, H, S, T)),
     "shared": shared,
 }
 

@@ -205,6 +205,46 @@ def test_made_contiguous_and_returned(channels_last: bool, with_part: bool) -> N
     assert ordered(jitted) > 0
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_one_image(channels_last: bool) -> None:
+    """A batch of one image: torch tells by the stride of its dimension whether results are channels-last."""
+    x, w = image(1, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 3, 3, mean=0.0)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.conv2d(x, w)
+        return y, F.conv2d(y, w, padding=1), y.relu().contiguous()
+
+    jitted = thunder.jit(f)
+    for ours, right in zip(jitted(x, w), f(x, w)):
+        assert ours.stride() == right.stride()
+    assert ordered(jitted) > 0
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_views_that_share_memory(batch: int) -> None:
+    x, w = image(batch, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 3, 3, mean=0.0)
+
+    def views(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.conv2d(x, w)
+        return y.flatten(2), y.mT, y[0], y[0, CHANNELS // 2 :]
+
+    def parts(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first, second = F.conv2d(x, w).chunk(2, 1)
+        first.add_(1)
+        return first, second
+
+    for f in (views, parts):
+        jitted = thunder.jit(f)
+        with torch.no_grad():
+            found, expected = jitted(x, w), f(x, w)
+        for ours, right in zip(found, expected):
+            assert (ours.stride(), ours.storage_offset()) == (right.stride(), right.storage_offset())
+            torch.testing.assert_close(ours, right, rtol=1e-2, atol=1e-2)
+        assert len({y.untyped_storage().data_ptr() for y in found}) == 1
+
+
 def test_operations_that_read_strides() -> None:
     """`as_strided` reads the elements that it reads in eager mode: nothing changes in such a program."""
     given = image(2, CHANNELS, 5, 4), image(CHANNELS, CHANNELS, 1, 1, mean=0.0)

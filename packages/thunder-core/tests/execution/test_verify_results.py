@@ -90,6 +90,15 @@ def test_promised_strides(monkeypatch: pytest.MonkeyPatch) -> None:
         jf(torch.ones(2, 3), torch.ones(3, 4))
 
 
+def test_strides_that_a_program_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = OperatorExecutor("acme")
+    op = executor.register_operator("acme_order", meta=ltorch.contiguous, fn=torch.Tensor.contiguous)
+    executor.register_implementation(ltorch.contiguous, op)
+    monkeypatch.setenv("THUNDER_VERIFY", "1")
+    jf = thunder.jit(lambda a: a.contiguous(memory_format=torch.channels_last) + 1, executors=[executor])
+    assert jf(torch.ones(2, 3, 4, 5)).stride() == (60, 1, 15, 3)
+
+
 @pytest.mark.parametrize("level", ["0", "1", "2"])
 def test_correct_results_are_unchanged(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("THUNDER_VERIFY", level)

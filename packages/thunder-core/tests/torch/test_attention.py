@@ -94,6 +94,12 @@ def test_a_mask_without_a_batch_reaches_the_kernel(as_eager: Any, randn: Any, sh
     assert "attention_forward" in operations(thunder.last_traces(jitted)[-1])
 
 
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 5, 7), (3, 1, 7)])
+def test_a_mask_without_a_batch_has_a_gradient(as_eager: Any, randn: Any, shape: tuple[int, ...]) -> None:
+    as_eager(lambda q, k, v, m: attention(q, k, v, m), *qkv(randn, 2, 3), randn(*shape))
+    as_eager(lambda q, m: attention(q, q, q, m), randn(3, 7, 8), randn(*shape[:1], 7, 7))
+
+
 def test_a_mask_with_a_gradient_and_dropout(randn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels' backward with dropout has no gradient of a mask, so attention is computed step by step."""
     monkeypatch.setattr(attention_module, "_chosen_kernel", lambda *args: attention_module._EFFICIENT)

@@ -134,6 +134,27 @@ BIASES: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
+def test_operands_by_name(executor: Any, layouts: Any) -> None:
+    def f(x: Any, q: Any, k: Any, v: Any) -> Any:
+        query, key, value = projected(x, q, k, v)
+        return F.scaled_dot_product_attention(query=query, value=value, key=key) * 2
+
+    jitted, inputs = thunder.jit(f), tensors()[:4]
+    with torch.no_grad():
+        torch.testing.assert_close(jitted(*inputs), f(*inputs), rtol=4e-2, atol=4e-2)
+    assert layouts() == [(DENSE, VIEW, VIEW)]
+
+
+@pytest.mark.parametrize("shape", [(S,), ()])
+def test_biases_without_rows(shape: tuple[int, ...], executor: Any, cudnn: Any) -> None:
+    cudnn.refuses = True
+    x, bias = torch.randn(B, H, S, D).bfloat16(), torch.randn(shape).bfloat16()
+    found = thunder.jit(lambda x, m: F.scaled_dot_product_attention(x, x, x, m))(x, bias)
+    wide = x.double()
+    expected = F.scaled_dot_product_attention(wide, wide, wide, bias.double().expand(S, S))
+    torch.testing.assert_close(found.double(), expected, rtol=4e-2, atol=4e-2)
+
+
 @pytest.mark.parametrize("kind", BIASES)
 @pytest.mark.parametrize("grad", [False, True])
 def test_biases_are_copied_once(kind: str, grad: bool, executor: Any, cudnn: Any, monkeypatch: Any) -> None:

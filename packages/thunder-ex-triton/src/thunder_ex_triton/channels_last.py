@@ -13,6 +13,7 @@ implementation that such a layout reaches is left alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
@@ -20,6 +21,7 @@ import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import (
     BoundSymbol,
+    OpTags,
     Proxy,
     Saved,
     TensorProxy,
@@ -161,14 +163,28 @@ def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapp
         return {}
     if "strides" not in trace.info:  # a backward program: gradients of inputs, which autograd orders like the inputs
         return {p.name: tuple(reversed(range(p.ndim))) for p in results}
+    results = _or_bases(trace, {p.name: p for p in results}, changed)
     strides = eager_strides(trace, results)
     found = {}
     for p in results:
-        dense = dense_strides(p.shape, strides[p.name]) if p.name in strides else None
-        if dense is None:
+        if p.name not in strides or dense_strides(p.shape, strides[p.name]) is None:
             return None
-        found[p.name] = order_of(dense)
+        found[p.name] = order_of(strides[p.name])
     return found
+
+
+def _or_bases(trace: Trace, results: Mapping[str, TensorProxy], changed: Mapping[str, Any]) -> list[TensorProxy]:
+    """Return the results. Those that share memory are replaced by the tensor whose views they are.
+
+    The views then have the strides of eager mode, and still share memory.
+    """
+    bases: dict[str, TensorProxy] = {}
+    for op in trace.bound_symbols:
+        if OpTags.VIEW_OP in op.sym.tags and op.args and isinstance(op.args[0], TensorProxy):
+            bases.update(dict.fromkeys(op.out_names, bases.get(op.args[0].name, op.args[0])))
+    found = {name: bases.get(name, p) for name, p in results.items()}
+    times = Counter(p.name for p in found.values())
+    return [base if times[base.name] > 1 and base.name in changed else results[p] for p, base in found.items()]
 
 
 def _in_parts(op: BoundSymbol, ordered: Mapping[str, Any]) -> Any:

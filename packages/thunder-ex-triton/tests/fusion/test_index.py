@@ -66,6 +66,17 @@ def test_reshaped_and_broadcast(of: Any, data: Any) -> None:
     assert found == expected.expand(shape).permute(order).reshape(-1).tolist()
 
 
+@given(permuted(), st.data())
+def test_sizes_that_change_before_a_reshape(of: Any, data: Any) -> None:
+    """A dimension of another size, as of what is padded, in a tensor whose dimensions are then joined."""
+    shape, order, _ = of
+    inner = tuple([n + data.draw(st.integers(0, 2)) for n in shape])
+    index = Index([Group("x", tuple(shape[d] for d in order))]).transposed(order)
+    found = index.mapped(lambda i, e: e, inner).reshaped((math.prod(inner),))
+    element = torch.arange(math.prod(inner)).view(inner)[tuple(map(slice, shape))].permute(order)
+    assert offsets(found, (1,), math.prod(shape)) == element.flatten().tolist()
+
+
 def test_memory_order_needs_no_division() -> None:
     """A channels-last tensor that is read in the order of its memory, and vectors along its dimensions."""
     n, c, h, w = shape = (2, 8, 4, 6)

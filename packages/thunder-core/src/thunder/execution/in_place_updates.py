@@ -31,13 +31,13 @@ program that writes no input. In detail:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from thunder.core import prims
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import tracectx
-from thunder.core.strides import Strides
+from thunder.core.strides import dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
@@ -184,8 +184,9 @@ class _Updates:
         self.values: dict[str, TensorProxy] = {p.name: p for p in trace.args if isinstance(p, TensorProxy)}
         # The names of all memory that a value may be in. An input is in memory of its own.
         self.memory: dict[str, frozenset[str]] = {name: frozenset({name}) for name in self.values}
-        known: Mapping[str, Strides] = trace.info.get("strides", {})
-        self.strides = {n: strides for n, p in self.values.items() if len(strides := known.get(n, ())) == p.ndim}
+        known: Mapping[str, Sequence[int]] = trace.info.get("strides", {})
+        given = {n: (p.shape, known.get(n, ())) for n, p in self.values.items()}
+        self.strides = {n: dense_strides(*how) for n, how in given.items() if len(how[0]) == len(how[1])}
         self.last_read: dict[str, int] = {}  # by memory
         self.kept: set[str] = set()  # memory that may be read after the program, or outside of it
         self.targets: dict[int, dict[str, tuple[TensorProxy, frozenset[str]]]] = {}  # results in other memory

@@ -148,6 +148,8 @@ def _is_promised_contiguous(bsym: BoundSymbol, p: Proxy) -> bool:
     if not isinstance(p, TensorProxy):
         return False
     source = next((op for op in (*bsym.subsymbols, bsym) if p.name in op.out_names), bsym)
+    if source.kwargs.get("memory_format") not in (None, torch.contiguous_format):
+        return False
     layout = source.sym.facts.layout
     return layout == "contiguous" or (layout == "contiguous on gpu" and p.device.type != "cpu")
 

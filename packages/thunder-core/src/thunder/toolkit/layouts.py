@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -79,7 +79,7 @@ def eager_strides(
     known: dict[str, torch.Tensor] = {}
     for p in trace.args:
         if isinstance(p, TensorProxy) and _is_static(p) and (p.ndim < 2 or p.name in of_inputs):
-            strides = _with_ones(p.shape, of_inputs.get(p.name, (1,) * p.ndim))
+            strides = of_inputs.get(p.name, (1,) * p.ndim)
             known[p.name] = torch.empty_strided(p.shape, strides, dtype=to_torch_dtype(p.dtype), device="meta")
     wanted = [p.name for p in values]
     needed, operations = set(wanted), []
@@ -111,12 +111,3 @@ def _is_dense(op: BoundSymbol) -> bool:
 
 def _is_static(p: TensorProxy) -> bool:
     return all(type(n) is int for n in p.shape)
-
-
-def _with_ones(shape: Sequence[int], strides: Strides) -> Strides:
-    """Return strides in which dimensions of one element have those of a contiguous tensor."""
-    found = [*strides]
-    for d in reversed(range(len(shape))):
-        if shape[d] == 1:
-            found[d] = found[d + 1] * shape[d + 1] if d + 1 < len(shape) else 1
-    return tuple(found)

@@ -305,8 +305,9 @@ def _safe_softmax(scores: Any) -> Any:
 
 
 def _stepwise_rule(
-    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float
-) -> _Rule:
+    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: float, is_causal: bool, scale: float,
+    learns_mask: bool,
+) -> _Rule:  # fmt: skip
     check(
         attn_mask is None or not is_causal,
         lambda: "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True",
@@ -329,7 +330,7 @@ def _stepwise_rule(
     of_left, of_right = matmul_grads(of_scores, left, right)
     of_query, of_key = of_left * math.copysign(root, scale), ltorch.transpose(of_right * root, -2, -1)
     of_mask = None
-    if _has_gradient(attn_mask):
+    if learns_mask:
         of_mask = clang.maybe_convert_to_dtype(ltorch.sum_to_size(of_scores, attn_mask.shape), attn_mask.dtype)
     return out, [_of_heads(of_query, query), _of_heads(of_key, key), _of_heads(of_value, value), of_mask]
 
@@ -347,12 +348,13 @@ def _dropout_rule(
 
 
 def _fused_rule(
-    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str
-) -> _Rule:
+    flow: _Flow, query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, scale: float, kernel: str,
+    learns_mask: bool,
+) -> _Rule:  # fmt: skip
     out, lse = attention_forward(query, key, value, attn_mask, is_causal, scale, kernel)
     result, g = flow(out)
     how = (query, key, value, attn_mask, out, lse, is_causal, scale, kernel)
-    if _has_gradient(attn_mask):
+    if learns_mask:
         return result, [*attention_backward_of_mask(g, *how)]
     return result, [*attention_backward(g, *how), None]
 
@@ -399,12 +401,13 @@ def _(
         tensors = (query, key, value, ltorch.unsqueeze(attn_mask, 0))
     number = _chosen_kernel(*tensors, dropout_p, is_causal, {"scale": scale, "enable_gqa": enable_gqa})
     factor = _scale(query, scale)
-    if number not in _NAMES or (dropout_p and _has_gradient(attn_mask)):
-        result, grads = _stepwise_rule(flow, *tensors, dropout_p, is_causal, factor)
+    learns_mask = _has_gradient(attn_mask)  # the mask in `tensors` may be a view, of which this is not known
+    if number not in _NAMES or (dropout_p and learns_mask):
+        result, grads = _stepwise_rule(flow, *tensors, dropout_p, is_causal, factor, learns_mask)
     elif dropout_p:
         result, grads = _dropout_rule(flow, *tensors, dropout_p, is_causal, factor, _NAMES[number])
     else:
-        result, grads = _fused_rule(flow, *tensors, is_causal, factor, _NAMES[number])
+        result, grads = _fused_rule(flow, *tensors, is_causal, factor, _NAMES[number], learns_mask)
     if tensors is not given:
         grads = [g if g is None else ltorch.reshape(g, x.shape) for x, g in zip(given, grads)]
     put_grads(given, grads)

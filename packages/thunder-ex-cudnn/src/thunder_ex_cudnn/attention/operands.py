@@ -37,6 +37,7 @@ class _Operands:
         calls = {id(op) for op in self.calls}
         self.read_elsewhere = {name for op in trace.bound_symbols if id(op) not in calls for name in op.arg_names}
         self.sources: dict[str, TensorProxy] = {}  # by the name of the copy
+        self.biases: set[str] = set()  # that have loose rows
         self.dense: dict[str, Any] = {}  # the copies of biases, by the name of the bias
         copies = {p.name: self.made[p.name] for op in self.calls for p in op.args[:3] if self.is_copy(p)}
         biases = [p for op in self.calls for p in op.args[3:4] if isinstance(p, TensorProxy) and p.ndim > 1]

@@ -237,8 +237,15 @@ class Index:
 
     def mapped(self, change: Callable[[int, str], str], shape: Sequence[int]) -> Index:
         """Return the index into a tensor of `shape` whose dimension `i` is `change(i, expression)`."""
-        changed = [(g, change(i, g.expression)) for i, g in enumerate(self.dims())]
-        return Index([Group(e, (n,), g.part if e == g.expression else None) for (g, e), n in zip(changed, shape)])
+
+        def group(old: Group, expression: str, size: int) -> Group:
+            # A part counts through its own sizes. That of the first dimension is no factor of any position.
+            part = old.part if expression == old.expression else None
+            if part is not None and size != old.size and any(d != 1 for d in part.dims[: part.first]):
+                part = None
+            return Group(expression, (size,), part)
+
+        return Index([group(g, change(i, g.expression), n) for i, (g, n) in enumerate(zip(self.dims(), shape))])
 
 
 def _regrouped(groups: Sequence[Group], wanted: Sequence[int]) -> list[Group]:

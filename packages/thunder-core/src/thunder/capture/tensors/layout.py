@@ -294,13 +294,14 @@ _CLONE = frozenset({prims.clone, ltorch.clone})
 def strides_of_inputs(inputs: Iterable[Lifted], known: Mapping[str, torch.Tensor]) -> dict[str, Strides]:
     """Return the strides of inputs that are dense. They are facts of the program, because the prologue checks them.
 
-    `known` are the inputs on the meta device.
+    `known` are the inputs on the meta device. The strides of dimensions of one element count: torch tells by them
+    whether an image is channels-last.
     """
     found = {}
     for lifted in inputs:
         meta = known[lifted.proxy.name]
-        strides = dense_strides(meta.shape, meta.stride())
+        dense = dense_strides(meta.shape, meta.stride()) is not None
         static = all(type(n) is int for n in lifted.proxy.shape)
-        if strides is not None and static and not meta.is_conj() and not meta.is_neg():
-            found[lifted.proxy.name] = strides
+        if dense and static and not meta.is_conj() and not meta.is_neg():
+            found[lifted.proxy.name] = tuple(meta.stride())
     return found

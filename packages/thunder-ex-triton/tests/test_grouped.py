@@ -20,7 +20,7 @@ from thunder_ex_triton.convolutions.family import Convolution, Row
 from thunder_ex_triton.convolutions.operators import FAMILIES
 from thunder_ex_triton.grouped import rule
 from thunder_ex_triton.grouped.launches import Tile, convolution, input_gradient, parts_of, weight_gradient
-from thunder_ex_triton.images import is_channels_last
+from thunder_ex_triton.images import is_channels_last, new_convolved
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = torch.float16
@@ -94,6 +94,16 @@ def test_kernels(
     found = weight_gradient(g, a, weight, *how, TILE)
     check(found, of_weight, dtype)
     assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("order", ["contiguous", "transposed weight", "transposed input", "both transposed"])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_layouts_of_sequences(order: str, groups: int) -> None:
+    """Results have the strides of torch's, which computes images of height one."""
+    a, weight = random(2, 6, 9, dtype=HALF), random(6, 6 // groups, 4, dtype=HALF)
+    a = ordered(a, "channels-last") if order in ("transposed input", "both transposed") else a
+    weight = ordered(weight, "channels-last") if order in ("transposed weight", "both transposed") else weight
+    assert new_convolved((2, 6, 6), a, weight).stride() == F.conv1d(a, weight, groups=groups).stride()
 
 
 @settings(max_examples=10)

@@ -23,7 +23,8 @@ SURFACE = {
         UnsupportedError add_always_executor add_default_executor are_named argument_key bytes_of compilation
         compiling construct current_trace dense_strides deregister_executor device_table devices dtypes
         get_all_executors get_always_executors get_default_executors get_executor get_grad implementations_epoch
-        in_bytes is_capturing_graph is_left_to_torch known_shape map_proxies named_executors proxies_in put_grad put_grads recording
+        in_bytes is_capturing_graph is_left_to_torch known_shape map_proxies named_executors proxies_in
+        put_grad put_grads recording
         register_executor remove_default_executor resolve_executors rewrite set_default_executors symbol_of_id
         to_device to_dtype to_torch_device to_torch_dtype tracectx write_once
     """,

@@ -17,7 +17,7 @@ import triton.language as tl
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = [
-    "Limits", "image", "is_by_channel", "is_channels_last", "new_image", "new_like", "ordered", "strides", "three",
+    "Limits", "image", "is_by_channel", "is_channels_last", "new_convolved", "new_like", "ordered", "strides", "three",
     "tile_of", "tiles", "two",
 ]  # fmt: skip
 
@@ -93,9 +93,15 @@ def _format(channels_last: bool) -> torch.memory_format:
     return torch.channels_last if channels_last else torch.contiguous_format
 
 
-def new_image(shape: Sequence[int], like: torch.Tensor, channels_last: bool) -> torch.Tensor:
-    """Allocate an image of a shape, in the dtype and on the device of another one."""
-    return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=_format(channels_last))
+def new_convolved(shape: Sequence[int], a: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Allocate the result of a convolution, or the gradient of its input `a`, in the layout that torch's has.
+
+    torch computes convolutions of sequences as those of contiguous images of height one.
+    """
+    channels_last = is_channels_last(a) or is_channels_last(image(weight))
+    size = (*shape[:2], 1, shape[2]) if len(shape) == 3 else tuple(shape)
+    out = torch.empty(size, dtype=a.dtype, device=a.device, memory_format=_format(channels_last))
+    return out.squeeze(2) if len(shape) == 3 else out
 
 
 def is_by_channel(x: torch.Tensor) -> bool:

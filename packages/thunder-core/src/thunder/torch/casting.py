@@ -180,14 +180,14 @@ for _name, _dtype in _CASTS.items():
 
 
 @torchsymbol(torch.Tensor.cpu)
-def cpu(input: TensorProxy, memory_format: Any = torch.preserve_format) -> TensorProxy:
+def cpu(input: TensorProxy, *, memory_format: Any = torch.preserve_format) -> TensorProxy:
     """Return `input` on the CPU."""
     return _laid_out(_moved(input, "cpu", None), memory_format)
 
 
 @cpu.samples
 def _(make: MakeTensor) -> Any:
-    yield SampleInput(make((2, 3, 4, 5)), torch.channels_last)
+    yield SampleInput(make((2, 3, 4, 5)), memory_format=torch.channels_last)
     yield SampleInput(make((3, 2)))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from thunder_ex_triton.depthwise import kernels
-from thunder_ex_triton.images import image, is_by_channel, is_channels_last, new_image, ordered, two
+from thunder_ex_triton.images import image, is_by_channel, new_convolved, ordered, two
 from thunder_ex_triton.launch import blocks
 
 __all__ = ["BOTH_LAYOUTS", "Columns", "Tile", "convolution", "input_gradient", "parts_of", "weight_gradient"]
@@ -66,7 +66,7 @@ def convolution(
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution, in the layout of torch's result."""
     size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(a.shape[2:], weight.shape[2:], stride, padding)]
-    out = new_image((*a.shape[:2], *size), a, is_channels_last(a) or is_channels_last(weight))
+    out = new_convolved((*a.shape[:2], *size), a, weight)
     _convolve(a, weight, bias, two(stride, 1), two(padding, 0), False, out, tile)
     return out
 
@@ -98,7 +98,7 @@ def input_gradient(
     tile: Columns,
 ) -> torch.Tensor:  # fmt: skip
     """Return the gradient of the input `a`, of which only the shape and the layout are read."""
-    out = new_image(a.shape, a, is_channels_last(a) or is_channels_last(weight))
+    out = new_convolved(a.shape, a, weight)
     kernel_size = image(weight).shape[2:]
     strides, paddings = two(stride, 1), two(padding, 0)
     if strides == (1, 1):

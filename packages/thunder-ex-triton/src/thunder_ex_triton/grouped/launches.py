@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from thunder_ex_triton.grouped import kernels
-from thunder_ex_triton.images import image, is_channels_last, new_image, ordered, two
+from thunder_ex_triton.images import image, new_convolved, ordered, two
 from thunder_ex_triton.launch import blocks, power_of_two
 
 __all__ = ["Tile", "convolution", "input_gradient", "parts_of", "weight_gradient"]
@@ -68,7 +68,7 @@ def convolution(
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution, in the layout of torch's result."""
     size = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(a.shape[2:], weight.shape[2:], stride, padding)]
-    out = new_image((a.shape[0], weight.shape[0], *size), a, is_channels_last(a) or is_channels_last(weight))
+    out = new_convolved((a.shape[0], weight.shape[0], *size), a, weight)
     if out.numel():
         packed = _packed(image(weight), a.shape[1] // weight.shape[1], False)
         _convolve(ordered(image(a), True), packed, bias, two(stride, 1), two(padding, 0), 1, image(out), tile)
@@ -102,7 +102,7 @@ def input_gradient(
     Every `stride`-th position of the gradient reads the same taps. It is the convolution of `g` with these, in reverse
     order.
     """
-    out = new_image(a.shape, a, is_channels_last(a) or is_channels_last(weight))
+    out = new_convolved(a.shape, a, weight)
     if out.numel() == 0:
         return out
     packed = _packed(image(weight), a.shape[1] // weight.shape[1], True)

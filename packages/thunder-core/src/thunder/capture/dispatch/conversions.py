@@ -6,11 +6,56 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
+import thunder.torch as ltorch
+from thunder.capture.dispatch.metadata import layout_of
 from thunder.capture.dispatch.registry import handles
 from thunder.capture.tensors.tracer import Tracer
+from thunder.core import devices, dtypes
 
 __all__: list[str] = []
+
+# Methods that cast or move as `to` does.
+_NAMED = {
+    torch.Tensor.cpu: "cpu", torch.Tensor.float: torch.float32, torch.Tensor.double: torch.float64,
+    torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16, torch.Tensor.int: torch.int32,
+    torch.Tensor.long: torch.int64, torch.Tensor.short: torch.int16, torch.Tensor.char: torch.int8,
+    torch.Tensor.byte: torch.uint8, torch.Tensor.bool: torch.bool, torch.Tensor.cfloat: torch.complex64,
+    torch.Tensor.cdouble: torch.complex128, torch.Tensor.chalf: torch.complex32,
+}  # fmt: skip
+
+
+@handles(torch.Tensor.to)
+def _to(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the tensor itself if nothing changes, also if a memory format is given."""
+    if kwargs.get("memory_format") in (None, torch.preserve_format):
+        return NotImplemented
+    (_, *wanted), options = ltorch.to.bind((x, *args), kwargs)
+    if options.get("copy") or any(not _has(x, each) for each in wanted):
+        return NotImplemented
+    # torch compares with the format that it would suggest for the strides, not with `is_contiguous`.
+    return x if suggest_memory_format(layout_of(tracer, x)) is kwargs["memory_format"] else NotImplemented
+
+
+def _has(x: Any, wanted: Any) -> bool:
+    """Check whether a tensor has a dtype, or is on a device."""
+    if isinstance(wanted, (torch.dtype, dtypes.dtype, type)):
+        return dtypes.to_dtype(wanted) is dtypes.to_dtype(x.dtype)
+    return devices.to_device(wanted) is devices.to_device(x.device)
+
+
+def _named(wanted: Any) -> Any:
+    def call(tracer: Tracer, x: Any, *, memory_format: Any = None) -> Any:
+        if memory_format in (None, torch.preserve_format):
+            return NotImplemented
+        return x.to(wanted, memory_format=memory_format)
+
+    return call
+
+
+for _method, _wanted in _NAMED.items():
+    handles(_method)(_named(_wanted))
 
 
 @handles(torch.Tensor.to_dense)

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 
 import thunder.torch as ltorch
 from thunder.capture.dispatch.metadata import layout_of
 from thunder.capture.dispatch.registry import handles
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import devices, dtypes
+from thunder.runtime.torch_private import suggest_memory_format
 
 __all__: list[str] = []
 

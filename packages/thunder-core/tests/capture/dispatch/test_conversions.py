@@ -49,3 +49,23 @@ def test_what_a_conversion_returns(name: str, memory: str) -> None:
     for a, b in zip((*found, ours), (*expected, theirs)):
         assert a.equal(b) and a.dtype is b.dtype and a.stride() == b.stride()
     assert (found[0].data_ptr() == ours.data_ptr()) == (expected[0].data_ptr() == theirs.data_ptr())
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_symbolic_sizes(last: bool) -> None:
+    """One program serves all sizes, and a write to the result still is one to an image that has the format."""
+
+    def f(x: Any) -> Any:
+        return x.to(memory_format=LAST) * 2
+
+    def g(x: Any) -> Any:
+        return x.to(memory_format=LAST).mul_(2)
+
+    for fn in (f, g):
+        jitted = thunder.jit(fn, cache="symbolic values")
+        for n in (3, 5, 6):
+            ours = torch.randn(n, 3, n + 1, 7).contiguous(memory_format=LAST if last else CONTIGUOUS)
+            theirs = ours.clone()
+            found, expected = jitted(ours), fn(theirs)
+            assert found.equal(expected) and found.stride() == expected.stride() and ours.equal(theirs)
+        assert fn is g or thunder.cache_misses(jitted) == 1

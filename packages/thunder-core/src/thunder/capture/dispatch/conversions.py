@@ -34,8 +34,11 @@ def _to(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
     (_, *wanted), options = ltorch.to.bind((x, *args), kwargs)
     if options.get("copy") or any(not _has(x, each) for each in wanted):
         return NotImplemented
+    wanted_format = kwargs["memory_format"]
+    if wanted_format is not torch.contiguous_format and any(type(n) is not int for n in x.shape):
+        return x.contiguous(memory_format=wanted_format)  # decides at the first write or read of strides, if ever
     # torch compares with the format that it would suggest for the strides, not with `is_contiguous`.
-    return x if suggest_memory_format(layout_of(tracer, x)) is kwargs["memory_format"] else NotImplemented
+    return x if suggest_memory_format(layout_of(tracer, x)) is wanted_format else NotImplemented
 
 
 def _has(x: Any, wanted: Any) -> bool:

@@ -125,6 +125,10 @@ def test_programs_use_the_kernels() -> None:
     torch.testing.assert_close(found, right)
     assert "triton_max_pool(" in str(thunder.last_traces(jm)[-1])
     assert "triton_max_pool_backward(" in str(thunder.last_backward_traces(jm)[-1])
+    empty = thunder.jit(lambda x: F.max_pool2d(x, 2, 1, 1, 3), cuda_graphs="never")  # windows without an element
+    wide = torch.randn(1, 1, 2, 2, device=DEVICE)
+    assert empty(wide).equal(F.max_pool2d(wide, 2, 1, 1, 3))
+    assert "triton_max_pool" not in str(thunder.last_traces(empty)[-1])
     large = thunder.jit(lambda x: F.avg_pool2d(x, 9), cuda_graphs="never")
     large(torch.ones(1, 1, 9, 9, device=DEVICE))
     assert "triton_avg_pool" not in str(thunder.last_traces(large)[-1])

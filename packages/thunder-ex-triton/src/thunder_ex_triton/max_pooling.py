@@ -137,6 +137,8 @@ def _takes(
     found = takes_windows(a, kernel_size, stride, padding, dilation)
     if found is True and a.shape[2] * a.shape[3] >= _MOST_ELEMENTS:
         return f"the kernels do not support images of {_MOST_ELEMENTS} elements"
+    if found is True and any(p > 0 and d > 1 for p, d in zip(padding, dilation)):
+        return "windows with padding and dilation may contain no element, and torch's index of those is not defined"
     return found
 
 

@@ -342,7 +342,7 @@ def joined(*tensors: Rows) -> list[Rows]:
 
 
 def unit(*tensors: Rows) -> int:
-    """Return the elements of the largest vector which no row of the tensors, or line of adjacent rows, divides."""
+    """Return the elements of the largest vector at whose multiples all rows begin, or all lines of adjacent rows."""
     x = tensors[0]
     numbers = []
     for t in tensors:

@@ -362,6 +362,8 @@ def test_threads_that_miss_together_compile_once() -> None:
 def test_fork_while_a_thread_traces() -> None:
     """The fork waits for the end of the trace. The child finds the objects without handles, and can trace."""
     net = Counting()
+    # Torch itself hangs in a child that was forked during an operation's first call.
+    (net(torch.ones(2, 3)) * 2).tolist()
     jitted = thunder.jit(net)
     status: list[int] = []
 
@@ -410,6 +412,7 @@ class Slow:  # the import of the compiler takes a while, and its lock is held
             time.sleep(0.5)
 
 sys.meta_path.insert(0, Slow())
+torch.ones(2) * 2  # torch itself hangs in a child that was forked during an operation's first call
 jitted = thunder.jit(lambda x: x * 2)
 first = threading.Thread(target=lambda: jitted(torch.ones(2)))
 first.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmark of convolutions with groups on a GPU: each tile of Triton's kernels, and cuDNN in both layouts.
+"""Benchmark of convolutions with groups or few channels on a GPU: each tile of Triton's kernels, and cuDNN.
 
     python benchmarks/convolutions.py [--markdown FILE] [--only TEXT] [--repetitions 5] [--compile]
 
@@ -27,7 +27,7 @@ from thunder_ex_triton.convolutions.operators import FAMILIES
 
 
 class Layer(NamedTuple):
-    """A convolution of a model. `width` is the number of channels in a group; filters are as many as channels."""
+    """A convolution of a model. `width` is the number of channels in a group; filters are by default as many."""
 
     model: str
     shape: tuple[int, ...]
@@ -35,6 +35,7 @@ class Layer(NamedTuple):
     stride: int
     padding: int
     width: int = 1
+    filters: int = 0
 
     @property
     def how(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -42,10 +43,15 @@ class Layer(NamedTuple):
         return (self.stride,) * len(self.size), (self.padding,) * len(self.size)
 
     @property
+    def number(self) -> int:
+        """The number of filters."""
+        return self.filters or self.shape[1]
+
+    @property
     def end(self) -> tuple[int, ...]:
         """The shape of the result."""
         sizes = zip(self.shape[2:], self.size)
-        return (*self.shape[:2], *[(n + 2 * self.padding - k) // self.stride + 1 for n, k in sizes])
+        return (self.shape[0], self.number, *[(n + 2 * self.padding - k) // self.stride + 1 for n, k in sizes])
 
 
 LAYERS = (
@@ -62,6 +68,17 @@ LAYERS = (
     Layer("ResNeXt", (64, 256, 28, 28), (3, 3), 1, 1, 8), Layer("ResNeXt", (64, 512, 28, 28), (3, 3), 2, 1, 16),
     Layer("ResNeXt", (64, 512, 14, 14), (3, 3), 1, 1, 16), Layer("ResNeXt", (64, 1024, 14, 14), (3, 3), 2, 1, 32),
     Layer("ResNeXt", (64, 1024, 7, 7), (3, 3), 1, 1, 32), Layer("RegNet", (64, 896, 14, 14), (3, 3), 1, 1, 56),
+    Layer("Whisper, first", (8, 80, 3000), (3,), 1, 1, 80, 512),
+    Layer("Wav2Vec2, first", (8, 1, 80000), (10,), 5, 0, 1, 512),
+    Layer("ResNet, first", (64, 3, 224, 224), (7, 7), 2, 3, 3, 64),
+    Layer("SegFormer, first", (4, 3, 512, 512), (7, 7), 4, 3, 3, 32),
+    Layer("SegFormer, second", (4, 32, 128, 128), (3, 3), 2, 1, 32, 64),
+    Layer("SegFormer, third", (4, 64, 64, 64), (3, 3), 2, 1, 64, 160),
+    Layer("U-Net, first", (8, 3, 128, 128), (3, 3), 1, 1, 3, 64),
+    Layer("U-Net, second", (8, 64, 128, 128), (3, 3), 1, 1, 64, 64),
+    Layer("U-Net, third", (8, 128, 64, 64), (3, 3), 1, 1, 128, 128),
+    Layer("ResNet, second", (64, 64, 56, 56), (3, 3), 1, 1, 64, 64),
+    Layer("ResNet, third", (64, 128, 28, 28), (3, 3), 1, 1, 128, 128),
 )  # fmt: skip
 CALLS = 10  # in a CUDA graph
 _WORST = 2.0  # of torch's distance to float64
@@ -84,7 +101,7 @@ def proxy(x: torch.Tensor) -> TensorProxy:
 
 def rows_of(layer: Layer, repetitions: int) -> Iterator[list[str]]:
     """Yield a row for each operation."""
-    weight = made((layer.shape[1], layer.width, *layer.size), False)
+    weight = made((layer.number, layer.width, *layer.size), False)
     for operation in ("forward", "input", "weight"):
         cells, chosen = [], []
         for channels_last in (False, True):
@@ -112,8 +129,9 @@ def rows_of(layer: Layer, repetitions: int) -> Iterator[list[str]]:
 
 def title(layer: Layer) -> str:
     kernel = "x".join(map(str, layer.size)) + (f", stride {layer.stride}" if layer.stride > 1 else "")
-    groups = f", groups of {layer.width}" if layer.width > 1 else ""
-    return f"{layer.model}, {'x'.join(map(str, layer.shape))}, {kernel}{groups}"
+    filters = f" to {layer.number}" if layer.filters else ""
+    groups = f", groups of {layer.width}" if 1 < layer.width < layer.shape[1] else ""
+    return f"{layer.model}, {'x'.join(map(str, layer.shape))}{filters}, {kernel}{groups}"
 
 
 def check(family: Family, operation: str, args: tuple[Any, ...], contenders: dict[str, Callable[[], Any]]) -> None:
@@ -133,7 +151,7 @@ def times_of(layer: Layer, repetitions: int) -> list[str]:
         "stride": layer.stride, "padding": layer.padding, "groups": channels // layer.width, "bias": False
     }  # fmt: skip
     kind = torch.nn.Conv2d if len(layer.size) == 2 else torch.nn.Conv1d
-    module = kind(channels, channels, layer.size, **how).to("cuda", torch.bfloat16)  # type: ignore[arg-type]
+    module = kind(channels, layer.number, layer.size, **how).to("cuda", torch.bfloat16)  # type: ignore[arg-type]
     last = len(layer.size) == 2
     x = made(layer.shape, last or layer.width > 1).requires_grad_()
     g = torch.randn_like(module(x))

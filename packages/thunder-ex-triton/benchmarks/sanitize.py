@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import thunder
 from thunder_ex_triton.convolutions.family import Family
 from thunder_ex_triton.depthwise.rule import DEPTHWISE
-from thunder_ex_triton.grouped.rule import GROUPED
+from thunder_ex_triton.grouped.rule import GROUPED, NARROW
 from thunder_ex_triton.matmul import batched, batched_kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the interpreter needs TRITON_INTERPRET=1, and no checker
@@ -135,15 +135,17 @@ def depthwise(dtype: torch.dtype) -> None:
 
 
 def grouped(dtype: torch.dtype) -> None:
-    """Run convolutions with several channels in a group."""
+    """Run convolutions with several channels in a group, and with few channels."""
     for shape, filters, groups, size, stride, padding, last in (
         ((2, 21, 9, 7), 15, 3, (5, 3), (1, 1), (3, 1), True),
         ((1, 34, 7, 9), 134, 2, (3, 3), (2, 1), (0, 2), False),
         ((3, 15, 65), 51, 3, (33,), (1,), (16,), False),
         ((2, 96, 35), 96, 2, (16,), (1,), (8,), True),
+        ((3, 3, 19, 17), 37, 1, (7, 7), (2, 2), (3, 3), True),
+        ((2, 1, 67), 131, 1, (10,), (5,), (0,), False),
     ):
         weight = image_of((filters, shape[1] // groups, *size), dtype)
-        convolve(GROUPED, weight, image_of(shape, dtype, last), stride, padding, last)
+        convolve(NARROW if groups == 1 else GROUPED, weight, image_of(shape, dtype, last), stride, padding, last)
 
 
 def products(dtype: torch.dtype) -> None:

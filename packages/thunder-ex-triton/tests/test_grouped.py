@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions with several channels in a group: kernels against float64, which programs contain them, the choice."""
+"""Convolutions as products, grouped and narrow: kernels against float64, which programs contain them, the choice."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ HALF = torch.float16
 ON_DEVICE = torch.float16 if DEVICE == "cpu" else torch.bfloat16  # the interpreter has no products in bfloat16
 TOLERANCES = {torch.float16: 2e-3, torch.float32: 3e-6, torch.bfloat16: 1.6e-2}
 FORWARD, INPUT, WEIGHT = [f"triton_grouped_{name}" for name in ("convolution", "input_grad", "weight_grad")]
+NARROW = [name.replace("grouped", "narrow") for name in (FORWARD, INPUT, WEIGHT)]
 TILE = Tile(16, 16, 16, 2, 1)
 
 # (shape, filters, groups, size of the kernel, stride, padding)
@@ -38,6 +39,8 @@ CASES: list[tuple[Any, ...]] = [
     ((1, 6, 7, 9), 66, 3, (5, 2), (3, 2), (0, 1)),
     ((1, 4, 5, 3), 8, 4, (2, 3), (1, 1), (3, 3)),
     ((1, 4, 2, 3), 4, 2, (2, 3), (2, 3), (0, 0)),
+    ((2, 3, 11, 9), 20, 1, (7, 7), (2, 2), (3, 3)),
+    ((2, 1, 23), 5, 1, (10,), (5,), (0,)),
 ]
 
 
@@ -108,7 +111,7 @@ def test_layouts_of_sequences(order: str, groups: int) -> None:
 
 @settings(max_examples=10)
 @given(
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)), groups=st.integers(2, 3),
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)), groups=st.integers(1, 3),
     channels=st.integers(1, 5), filters=st.integers(2, 5), size=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)), padding=st.integers(0, 2), last=st.booleans(),
 )  # fmt: skip
@@ -135,7 +138,7 @@ def test_any_size(
 
 
 @given(
-    positions=st.integers(1, 300_000), groups=st.integers(2, 64), channels=st.integers(1, 64),
+    positions=st.integers(1, 300_000), groups=st.integers(1, 64), channels=st.integers(1, 64),
     taps=st.integers(1, 128), tile=st.sampled_from([*rule.WEIGHT_TILES.values()]),
 )  # fmt: skip
 def test_parts(positions: int, groups: int, channels: int, taps: int, tile: Tile) -> None:
@@ -177,8 +180,9 @@ def test_empty() -> None:
 # -- programs ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All grouped convolutions are computed by the kernels."""
-    monkeypatch.setattr(rule.GROUPED, "default_of", lambda call: next(iter(rule.GROUPED.tiles(call.operation, False))))
+    """All grouped and narrow convolutions are computed by the kernels."""
+    for family in (rule.GROUPED, rule.NARROW):
+        monkeypatch.setattr(family, "default_of", lambda call: next(iter(rule.GROUPED.tiles(call.operation, False))))
 
 
 class Positions(nn.Module):
@@ -228,7 +232,7 @@ def operators(jitted: Any) -> list[str]:
     """Return the names of the operators in the program and its gradient."""
     traces = thunder.last_traces(jitted)[-1], *thunder.last_backward_traces(jitted)[-1:]
     names = [op.sym.name for trace in traces for op in trace.bound_symbols]
-    return [name for name in names if name in (FORWARD, INPUT, WEIGHT)]
+    return [name for name in names if name in (FORWARD, INPUT, WEIGHT, *NARROW)]
 
 
 def image(*shape: int, dtype: torch.dtype = HALF) -> torch.Tensor:
@@ -260,13 +264,45 @@ def test_inputs_without_gradients(always: None) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        nn.Conv2d(6, 6, 3), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 6, 3, groups=2, dilation=2),
+        nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 6, 3, groups=2, dilation=2),
         nn.ConvTranspose2d(6, 6, 3, groups=2), nn.Conv2d(6, 6, 1, stride=2, groups=2),
-        nn.Conv2d(6, 6, 5, stride=5, groups=2),
+        nn.Conv2d(6, 6, 5, stride=5, groups=2), nn.Conv2d(6, 6, 3, dilation=2), nn.ConvTranspose2d(6, 6, 3),
     ],
 )  # fmt: skip
 def test_other_convolutions(module: nn.Module, always: None) -> None:
     assert operators(compare(module.to(DEVICE, HALF), image(2, 6, 9, 8))) == []
+
+
+class Stem(nn.Module):
+    """The start of a model for sound or images, whose results have odd sizes."""
+
+    def __init__(self, *convolutions: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = convolutions
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.gelu(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    "module, shape",
+    [
+        (Stem(nn.Conv1d(5, 7, 3, padding=1), nn.Conv1d(7, 6, 3, stride=2, padding=1)), (2, 5, 18)),
+        (Stem(nn.Conv1d(1, 6, 10, stride=5, bias=False), nn.Conv1d(6, 4, 3, stride=2)), (2, 1, 43)),
+        (Stem(nn.Conv2d(3, 8, 7, stride=2, padding=3, bias=False), nn.Conv2d(8, 5, 3)), (2, 3, 15, 13)),
+        (Stem(nn.Conv2d(1, 1, 3), nn.Conv2d(1, 4, (3, 2), stride=(2, 1))), (1, 1, 12, 9)),
+    ],
+)  # fmt: skip
+def test_narrow_convolutions(module: nn.Module, shape: Any, always: None) -> None:
+    forward, input_grad, weight_grad = NARROW
+    module = copy.deepcopy(module).to(DEVICE, HALF)
+    expected = [forward, forward, input_grad, weight_grad, weight_grad]
+    assert sorted(operators(compare(module, random(*shape)))) == sorted(expected)
+    assert operators(compare(module, random(*shape), triton_narrow=False)) == []
+
+
+def test_wide_convolutions_stay_with_torch(always: None) -> None:
+    assert operators(compare(nn.Conv1d(129, 4, 2).to(DEVICE, HALF), image(1, 129, 5))) == []
 
 
 def test_several_filters_of_single_channels(always: None) -> None:

@@ -244,6 +244,10 @@ GROUPED: tuple[tuple[Any, ...], ...] = (
     ((2, 6, 5, 6), 4, 2, (3, 3), (1, 1), (1, 1)), ((1, 6, 6, 5), 9, 3, (5, 3), (2, 2), (2, 0)),
     ((2, 8, 9), 6, 2, (4,), (1,), (3,)),
 )  # fmt: skip
+NARROW: tuple[tuple[Any, ...], ...] = (
+    ((2, 3, 5, 6), 4, 1, (3, 3), (1, 1), (1, 1)), ((1, 1, 6, 5), 9, 1, (5, 3), (2, 2), (2, 0)),
+    ((2, 5, 17), 6, 1, (10,), (5,), (0,)),
+)  # fmt: skip
 
 
 def _convolved(family: Family, cases: Any, make: TensorMaker) -> Iterator[tuple[Any, ...]]:
@@ -277,6 +281,7 @@ def _convolutions() -> dict[str, OperatorSamples]:
         for family, cases, taken in (
             (depthwise.DEPTHWISE, DEPTHWISE, depthwise.TAKEN),
             (grouped.GROUPED, GROUPED, grouped.TAKEN),
+            (grouped.NARROW, NARROW, grouped.TAKEN),
         )
         for name, samples, reference in (
             ("convolution", _convolved, convolutions.like),

@@ -21,7 +21,6 @@ from thunder_ex_triton.probe import unusable_device
 __all__ = ["TORCH", "Convolution", "Family", "Row"]
 
 TORCH = "torch"
-_LARGEST_STRIDE = 4
 _MOST_ELEMENTS = 1 << 31  # the kernels number positions with 32 bits
 
 
@@ -77,6 +76,8 @@ class Family:
     torch computes all other convolutions.
     """
 
+    largest_stride = 4
+
     def __init__(self, name: str, defaults: Sequence[Row]):
         self.name = name
         self.defaults = defaults
@@ -104,7 +105,9 @@ class Family:
             return False
         if any(math.prod(shape) >= _MOST_ELEMENTS for shape in (call.result_shape, *[p.shape for p in tensors])):
             return False
-        return max(call.stride) <= min(_LARGEST_STRIDE, *call.weight.shape[2:]) and unusable_device(a.device) is None
+        return (
+            max(call.stride) <= min(self.largest_stride, *call.weight.shape[2:]) and unusable_device(a.device) is None
+        )
 
     def tile(self, operation: str, name: str) -> Any:
         """Return the tile of a name."""

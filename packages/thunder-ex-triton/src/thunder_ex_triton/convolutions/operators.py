@@ -3,7 +3,7 @@
 
 The pass runs before executors claim operations, after the pass that orders images channels-last: which candidate is the
 fastest depends on the layout. It replaces operations that torch would run, where the rule of a family or a measurement
-says so. The options `triton_depthwise=False` and `triton_grouped=False` turn this off.
+says so. The options `triton_depthwise=False`, `triton_grouped=False` and `triton_narrow=False` turn this off.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from thunder.extend import BoundSymbol, Symbol, TensorProxy, Trace, is_left_to_t
 from thunder_ex_triton.channels_last import CHANNELS_LAST, primitives_of
 from thunder_ex_triton.convolutions.family import TORCH, Convolution, Family
 from thunder_ex_triton.depthwise.rule import DEPTHWISE
-from thunder_ex_triton.grouped.rule import GROUPED
+from thunder_ex_triton.grouped.rule import GROUPED, NARROW
 
 __all__ = ["FAMILIES", "like", "like_input", "like_weight", "register"]
 
 #: Families by option. No convolution is supported by two of them.
-FAMILIES = {"triton_depthwise": DEPTHWISE, "triton_grouped": GROUPED}
+FAMILIES = {"triton_depthwise": DEPTHWISE, "triton_grouped": GROUPED, "triton_narrow": NARROW}
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def register(registry: Any, executor: str) -> None:
 
 
 def _convolution_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> Convolution | None:
-    """Return the convolution with groups, or its gradient, that an operation consists of."""
+    """Return the convolution, or its gradient, that an operation consists of."""
     if op.sym.is_structural:
         return None
     first, *others = primitives_of(op)
@@ -161,8 +161,8 @@ def _convolution_of(op: BoundSymbol, made_by: dict[str, BoundSymbol]) -> Convolu
             return None
     else:
         return None
-    stride, padding, dilation, transposed, _, groups = how
-    if transposed or any(n != 1 for n in dilation) or groups == 1:
+    stride, padding, dilation, transposed, *_ = how
+    if transposed or any(n != 1 for n in dilation):
         return None
     return Convolution(operation, a, g, weight, bias, stride, padding, _is_ordered(a, made_by))
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions with several channels in each group, and their gradients."""
+"""Convolutions as products: those with several channels in a group, or with few channels, and their gradients."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which convolutions with several channels in a group Triton's kernels compute, and with which tiles."""
+"""Which convolutions Triton's kernels compute as products, and with which tiles: grouped and narrow ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thunder_ex_triton.grouped.launches import Tile, convolution, input_gradient
 from thunder_ex_triton.norms import HALF
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["DEFAULTS", "GROUPED", "TAKEN", "TILES", "WEIGHT_TILES", "Grouped"]
+__all__ = ["DEFAULTS", "GROUPED", "NARROW", "NARROW_DEFAULTS", "TAKEN", "TILES", "WEIGHT_TILES", "Grouped", "Narrow"]
 
 TAKEN = HALF[:1] if interpreting() else HALF  # the interpreter has no products in bfloat16
 
@@ -26,7 +26,7 @@ def _named(*tiles: Tile) -> dict[str, Tile]:
 #: The tiles of convolutions and of gradients of inputs, by name.
 TILES = _named(
     Tile(128, 64, 64, 3, 4), Tile(64, 64, 64, 4, 4), Tile(256, 64, 64, 3, 8), Tile(128, 64, 32, 4, 4),
-    Tile(64, 64, 32, 3, 2),
+    Tile(64, 64, 32, 3, 2), Tile(128, 128, 64, 3, 8),
 )  # fmt: skip
 #: The tiles of gradients of weights.
 WEIGHT_TILES = _named(Tile(64, 64, 128, 3, 4), Tile(64, 64, 64, 4, 4), Tile(64, 64, 256, 3, 8), Tile(32, 64, 128, 4, 4))
@@ -48,6 +48,9 @@ DEFAULTS = (
     Row("weight", True, 2, range(9, 10), (1,), 1 << 22, "64x64x64x4", _ODD),
     Row("input", True, 2, range(9, 10), (2,), 1 << 23, "128x64x32x4", range(16, 33, 16)),
 )
+#: None is faster by default, because none has been measured.
+NARROW_DEFAULTS: tuple[Row, ...] = ()
+_NARROW = 128  # channels, with which cuDNN's kernels are not always at their best
 
 
 class Grouped(Family):
@@ -79,4 +82,16 @@ class Grouped(Family):
         return ordered + parts_of(g.shape, a.shape[1], weight.shape, tile)[0] * math.prod(weight.shape) * 4
 
 
+class Narrow(Grouped):
+    """Convolutions of few channels without groups, such as the first one of a model."""
+
+    largest_stride = 8
+
+    def supports(self, call: Convolution) -> bool:
+        if call.a.dtype not in TAKEN or not Family.supports(self, call):
+            return False
+        return call.weight.shape[1] == call.a.shape[1] <= _NARROW and math.prod(call.weight.shape[2:]) > 1
+
+
 GROUPED = Grouped("grouped", DEFAULTS)
+NARROW = Narrow("narrow", NARROW_DEFAULTS)

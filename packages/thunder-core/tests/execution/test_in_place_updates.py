@@ -16,6 +16,7 @@ import thunder
 from thunder.core.symbol import OpTags
 from thunder.core.trace import Trace
 from thunder.execution import in_place_updates as tested
+from thunder.executors.torchex.fused_updates import is_fused_update
 from thunder.executors.torchex.in_place import TorchMemory
 from thunder.extend import NewResults, OperatorExecutor
 from thunder.tests.running import share_memory, tensors_in
@@ -385,6 +386,31 @@ def test_optimizers_make_no_copy_of_parameters_and_state(kind: str) -> None:
     trace = thunder.last_traces(run)[-1]
     assert not [op for op in trace.bound_symbols if op.sym.name == "copy_" and op.args[0].ndim]
     assert any(line.endswith("_params_0") for line in lines(trace))
+
+
+def test_an_update_of_many_tensors_is_changed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that is repeated for each result makes compile time grow with the square of the number of parameters."""
+    changed: list[int] = []
+    original = TorchMemory.written_to
+
+    def written_to(self: TorchMemory, op: Any, targets: Any) -> Any:
+        if is_fused_update(op):
+            changed.append(len(targets))
+        return original(self, op, targets)
+
+    monkeypatch.setattr(TorchMemory, "written_to", written_to)
+    ps = [torch.nn.Parameter(torch.full((4,), i / 8)) for i in range(20)]
+    optimizer = torch.optim.AdamW(ps, fused=True)
+
+    def step() -> None:
+        sum(p.square().sum() for p in ps).backward()  # type: ignore[union-attr]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    jitted = thunder.jit(step)
+    for _ in range(3):
+        jitted()
+    assert changed == [20, 60]  # before the state exists, and afterwards
 
 
 # -- random programs --------------------------------------------------------------------------------------------------

@@ -425,6 +425,17 @@ def test_layers_expand_what_they_share_for_themselves() -> None:
     check(f, *(a.detach() for a in args), forward=2, tolerance=1e-4)
 
 
+def test_long_chains_are_several_kernels() -> None:
+    """The code of a kernel is generated recursively."""
+
+    def chain(x: Any, y: Any) -> Any:
+        for i in range(400):
+            x = x * y if i % 2 else x + y
+        return x
+
+    check(chain, make(5), torch.linspace(-0.9, 0.9, 5, device=DEVICE), forward=None, backward=None)
+
+
 def test_fuel() -> None:
     """Fusions can be counted down, to find a wrong one."""
     from thunder.extend import get_executor

@@ -57,11 +57,17 @@ def momentum(ps: Tensors, ms: Tensors, gs: Tensors) -> None:
 SHAPES = [(5,), (3, 4), (2, 3, 1), (33, 32), (16,), (2, 4100)]
 
 
-def test_one_kernel_for_all_shapes() -> None:
+def test_one_kernel_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[int] = []
+    original = MultiTensorUpdate.writing
+    monkeypatch.setattr(
+        MultiTensorUpdate, "writing", lambda self, *args: changed.append(len(args[0])) or original(self, *args)
+    )
     jitted = check(momentum, tensors(SHAPES), tensors(SHAPES, seed=1), tensors(SHAPES, seed=2))
     (update,) = updates(jitted)
     assert len(update.updates) == len(SHAPES)
     assert len(update.into) == 2 * len(SHAPES)  # nothing is copied
+    assert changed == [2 * len(SHAPES)]  # the operation is not made again for each tensor
     assert all(op.sym.name != "copy_" for op in thunder.last_traces(jitted)[-1].bound_symbols)
     assert repr(update) == f"<{update.name}>"
 

@@ -31,16 +31,19 @@ program that writes no input. In detail:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from thunder.core import prims
+from thunder.core.errors import check
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.state import tracectx
 from thunder.core.strides import dense_strides
 from thunder.core.symbol import BoundSymbol, OpTags
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.core.trace import Trace, construct
+from thunder.extend.memory import ResultMemory
 from thunder.passes.postponing import innermost, is_copy, may_fail
 
 __all__ = ["in_place_updates"]
@@ -170,6 +173,15 @@ def _is_small(p: Any) -> bool:
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
+class _Access(NamedTuple):
+    """What an operation reads and may write. It is computed once: an optimizer's step may have thousands of tensors."""
+
+    names: frozenset[str]  # of its arguments
+    viewed: frozenset[str]  # memory that is read through arguments of other names
+    dying: Mapping[Any, Sequence[str]]  # the arguments that nothing reads afterwards, by strides, dtype and device
+    may_write: Callable[[str, TensorProxy, frozenset[str]], bool]
+
+
 class _Updates:
     """The state of the pass. A position is twice an operation's index; a copy that moves behind it is at the next."""
 
@@ -190,7 +202,7 @@ class _Updates:
         self.last_read: dict[str, int] = {}  # by memory
         self.kept: set[str] = set()  # memory that may be read after the program, or outside of it
         self.targets: dict[int, dict[str, tuple[TensorProxy, frozenset[str]]]] = {}  # results in other memory
-        self.changed: dict[int, BoundSymbol] = {}  # the operations that write them
+        self.access: dict[int, _Access] = {}
         self.moved: set[str] = set()  # values that are in the memory of an input
         for i, op in enumerate(operations):
             self._add(i, op)
@@ -226,7 +238,7 @@ class _Updates:
     def run(self) -> list[BoundSymbol]:
         """Return the operations with updates in place."""
         copies = [i for i, op in enumerate(self.operations) if is_copy(op)]
-        targets = [self.operations[i].arg_names[1] for i in copies]
+        targets = Counter(self.operations[i].arg_names[1] for i in copies)
         read: dict[str, int] = {}  # the position of the last operation so far that reads memory
         written: dict[str, int] = {}
         behind: dict[int, list[BoundSymbol]] = {}  # the copies that move behind an operation
@@ -238,7 +250,7 @@ class _Updates:
                     read.update(dict.fromkeys(self.memory.get(name, ()), 2 * i))
                 continue
             x, target = op.args[0], op.args[1]
-            if targets.count(target.name) == 1 and self.memory[target.name] == {target.name}:
+            if targets[target.name] == 1 and self.memory[target.name] == {target.name}:
                 free = max(read.get(target.name, -1), 2 * self.first - 1)
                 if self._moves(x, target, free):
                     gone.add(i)
@@ -263,10 +275,19 @@ class _Updates:
         lines = []
         for i, op in enumerate(self.operations):
             if i not in gone:
-                op = self.changed.get(i, op)
+                op = self._changed(i, op)
                 lines.append(op.substitute(dropped) if dropped else op)
             lines += behind.get(i, ())
         return lines
+
+    def _changed(self, i: int, op: BoundSymbol) -> BoundSymbol:
+        """Return an operation, changed to write its results to their targets."""
+        if not self.targets.get(i):
+            return op
+        executor: Any = op.sym.executor
+        new = executor.memory.written_to(op, self.targets[i])
+        check(new is not None, lambda: f"{executor} does not write results of {op.sym.name}, but each of them alone")
+        return new
 
     def _moves(self, x: TensorProxy, target: TensorProxy, free: int) -> bool:
         """Move a value to the memory of an input whose old value is last read at position `free`, if possible.
@@ -279,11 +300,11 @@ class _Updates:
         name, i = x.name, self.made[x.name]
         needed: list[tuple[int, str, Any]] = []
         while not self._write(i, name, target, self._whole(i, target)):  # e.g. an update of a part of its operand
-            before = self._state(i)
+            before = self._target(i, name)
             operand = next((a for a in self._movable(i, target, free) if self._write_over(i, name, target, a)), None)
             if operand is None:
-                for i, _, before in needed:
-                    self._restore(i, before)
+                for i, name, before in needed:
+                    self._restore(i, name, before)
                 return False
             needed.append((i, name, before))
             name, i = operand, self.made[operand]
@@ -292,38 +313,57 @@ class _Updates:
         while found:
             found = False
             for operand in self._movable(i, target, free):
-                before, j = self._state(i), self.made[operand]
+                before, j = self._target(i, name), self.made[operand]
                 if not self._write_over(i, name, target, operand):
                     continue
                 if self._write(j, operand, target, self._whole(j, target)):
                     self.moved.add(operand)
                     name, i, found = operand, j, True
                     break
-                self._restore(i, before)
+                self._restore(i, name, before)
         return True
 
     def _movable(self, i: int, target: TensorProxy, free: int) -> list[str]:
         """Return the operands of an operation that can be in the memory of `target`, as far as others are concerned."""
-        names = dict.fromkeys(self.operations[i].arg_names)
-        return [name for name in names if self._dies_at(name, i) and self._may_move(name, target, free)]
+        dying = self._access(i).dying.get(self._layout(target.name), ())
+        return [name for name in dying if self._may_move(name, target, free)]
 
     def _write_over(self, i: int, name: str, target: TensorProxy, operand: str) -> bool:
         """Let an operation write a result to the memory of `target`, in which one of its operands is."""
         return self._write(i, name, target, self._whole(i, target) | {operand})
 
-    def _state(self, i: int) -> tuple[Any, Any]:
-        return self.targets.get(i), self.changed.get(i)
+    def _target(self, i: int, name: str) -> Any:
+        return self.targets.get(i, {}).get(name)
 
-    def _restore(self, i: int, state: tuple[Any, Any]) -> None:
-        for kept, value in zip((self.targets, self.changed), state):
-            if value is None:
-                kept.pop(i, None)  # type: ignore[attr-defined]
-            else:
-                kept[i] = value  # type: ignore[index]
+    def _restore(self, i: int, name: str, target: Any) -> None:
+        """Let a result be where it was."""
+        if target is None:
+            self.targets[i].pop(name)
+        else:
+            self.targets[i][name] = target
 
     def _whole(self, i: int, target: TensorProxy) -> frozenset[str]:
         """Return the arguments of an operation that are the target itself."""
-        return frozenset([name for name in self.operations[i].arg_names if name == target.name])
+        return self._access(i).names & {target.name}
+
+    def _access(self, i: int) -> _Access:
+        found = self.access.get(i)
+        if found is None:
+            op = self.operations[i]
+            names = dict.fromkeys(op.arg_names)
+            viewed = {m for name in names for m in self.memory.get(name, ()) if m != name}
+            dying: dict[Any, list[str]] = {}
+            for name in names:
+                if name not in viewed and self._dies_at(name, i):
+                    dying.setdefault(self._layout(name), []).append(name)
+            may_write = (op.sym.executor.memory if op.sym.executor is not None else ResultMemory()).may_write(op)
+            found = self.access[i] = _Access(frozenset(names), frozenset(viewed), dying, may_write)
+        return found
+
+    def _layout(self, name: str) -> tuple[Any, ...]:
+        """Return what values have in common that can be in the same memory, besides their shapes."""
+        p = self.values[name]
+        return self.strides.get(name), p.dtype, p.device
 
     def _may_move(self, name: str, target: TensorProxy, free: int) -> bool:
         """Check whether a value can be in the memory of `target` from its computation on."""
@@ -333,9 +373,7 @@ class _Updates:
         if self.memory[name] != {name} or not self._same_layout(name, target):
             return False
         if 2 * i == free:  # the operation itself reads the old value: only as a whole, not through views
-            return all(
-                a == target.name or target.name not in self.memory.get(a, ()) for a in self.operations[i].arg_names
-            )
+            return target.name not in self._access(i).viewed
         return True
 
     def _same_layout(self, name: str, other: TensorProxy) -> bool:
@@ -349,38 +387,33 @@ class _Updates:
         )
 
     def _dies_at(self, name: str, i: int) -> bool:
-        """Check whether an operation is the last one that reads a value, and reads it only as a whole."""
-        if self.memory.get(name) != frozenset({name}) or self.last_read[name] != i:
-            return False
-        return all(a == name or name not in self.memory.get(a, ()) for a in self.operations[i].arg_names)
+        """Check whether an operation is the last one that reads a value, which is in memory of its own."""
+        return self.memory.get(name) == {name} and self.last_read[name] == i
 
     def _write(self, i: int, name: str, target: TensorProxy, whole: frozenset[str]) -> bool:
         """Let an operation write a result to the memory of `target`, if its executor can."""
-        op = self.operations[i]
-        if op.sym.executor is None:
+        if not self._access(i).may_write(name, target, whole):
             return False
-        targets = {**self.targets.get(i, {}), name: (target, whole)}
-        new = op.sym.executor.memory.written_to(op, targets)
-        if new is None:
-            return False
-        self.targets[i], self.changed[i] = targets, new
+        self.targets.setdefault(i, {})[name] = target, whole
         return True
 
     def _reuse_operands(self) -> None:
         """Write results to the memory of operands that nothing reads afterwards."""
         for i in range(self.first, len(self.operations)):
             op = self.operations[i]
-            if i in self.targets or is_copy(op) or (self.parts_only and not _updates_part(op)):
+            if self.targets.get(i) or is_copy(op) or (self.parts_only and not _updates_part(op)):
                 continue
+            taken: set[str] = set()
             for p in op.flat_outs:
-                if p.name not in self.strides or self.memory.get(p.name) != frozenset({p.name}):
+                if p.name not in self.strides or self.memory.get(p.name) != {p.name}:
                     continue
-                for name in dict.fromkeys(op.arg_names):
-                    taken = any(t.name == name for t, _ in self.targets.get(i, {}).values())
-                    if taken or not self._is_temporary(name, i) or not self._same_layout(p.name, self.values[name]):
+                for name in self._access(i).dying.get(self._layout(p.name), ()):
+                    old = self.values[name]
+                    if name in taken or not self._is_temporary(name) or not self._same_layout(p.name, old):
                         continue
-                    if self._write(i, p.name, self.values[name], frozenset({name})):
+                    if self._write(i, p.name, old, frozenset({name})):
+                        taken.add(name)
                         break
 
-    def _is_temporary(self, name: str, i: int) -> bool:
-        return name in self.made and name not in self.kept and name not in self.moved and self._dies_at(name, i)
+    def _is_temporary(self, name: str) -> bool:
+        return name in self.made and name not in self.kept and name not in self.moved

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, contiguous_strides
@@ -38,6 +38,13 @@ class ResultMemory:
         """
         return {}
 
+    def may_write(self, op: BoundSymbol) -> Callable[[str, TensorProxy, frozenset[str]], bool]:
+        """Return a function that checks whether `written_to` accepts a result's name, target and arguments.
+
+        An executor whose operations have many results should not make an operation for each of them.
+        """
+        return lambda name, target, whole: self.written_to(op, {name: (target, whole)}) is not None
+
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
     ) -> BoundSymbol | None:
@@ -45,7 +52,8 @@ class ResultMemory:
 
         `targets` contains for each such result a tensor with the result's shape, dtype, device and strides, and the
         arguments that have the same memory, each with its elements at the places of the result's. The results must
-        be equal to those of `op` to the bit.
+        be equal to those of `op` to the bit. Each result is decided on its own: any of those that the executor can
+        write alone, it can write together.
         """
         return None
 

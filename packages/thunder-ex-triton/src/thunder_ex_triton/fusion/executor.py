@@ -44,6 +44,8 @@ from thunder_ex_triton.probe import interpreting, unusable_device
 
 __all__ = ["TritonFusion"]
 
+# The longest chain of operations in a kernel. Code is generated recursively, three Python frames for each of them.
+_DEEPEST = 100
 _SHAPES = {
     prims.broadcast_in_dim,
     prims.reshape,
@@ -91,6 +93,8 @@ class TritonFusion(FusionExecutor):
                 return None
             before, inner, after = without_views(region)
             operations = [op for part in inner.operations for op in _primitives(part)]
+            if _depth(operations) > _DEEPEST:
+                return in_halves(region)
             name = f"Triton{count}"
             try:
                 if any(map(is_symbolic, operations)):
@@ -156,6 +160,14 @@ class TritonFusion(FusionExecutor):
         out = replace_regions(own, parts, run, "Fusion by triton")
         _ASKED.clear()
         return out
+
+
+def _depth(operations: Sequence[BoundSymbol]) -> int:
+    """Return the number of operations of the longest chain."""
+    depths: dict[str, int] = {}
+    for op in operations:
+        depths.update(dict.fromkeys(op.out_names, 1 + max((depths.get(name, 0) for name in op.arg_names), default=0)))
+    return max(depths.values(), default=0)
 
 
 _ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by id; the stored operation keeps its id unique

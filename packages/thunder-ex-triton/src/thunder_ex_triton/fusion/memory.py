@@ -10,7 +10,7 @@ numbers of rows or columns, e.g. the running statistics of a norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from thunder.extend import BoundSymbol, FusionExecutor, OpTags, ResultMemory, Strides, TensorProxy, dense_strides
@@ -58,6 +58,12 @@ class FusionMemory(ResultMemory):
         found = {p.name: dense_strides(p.shape, strides) for p, strides in layouts}
         return {name: strides for name, strides in found.items() if strides is not None}
 
+    def may_write(self, op: BoundSymbol) -> Callable[[str, TensorProxy, frozenset[str]], bool]:
+        region = op.sym.fn
+        if type(region) is MultiTensorUpdate:
+            return lambda result, target, whole: region.may_write(result, whole)
+        return super().may_write(op)
+
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]
     ) -> BoundSymbol | None:
@@ -66,7 +72,7 @@ class FusionMemory(ResultMemory):
         region = op.sym.fn
         results = {name: target for name, (target, _) in targets.items()}
         if type(region) is MultiTensorUpdate:
-            if not region.may_write({name: names for name, (_, names) in targets.items()}):
+            if not all(region.may_write(name, names) for name, (_, names) in targets.items()):
                 return None
             fn: Any = region.writing(results, len(op.args))
         else:

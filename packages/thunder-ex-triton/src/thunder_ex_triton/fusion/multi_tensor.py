@@ -85,14 +85,11 @@ class MultiTensorUpdate:
                     found[p.name] = first
         return found
 
-    def may_write(self, targets: Mapping[str, frozenset[str]]) -> bool:
-        """Check whether results may be in the memory of arguments (by name): those that only their own update reads."""
-        for update in self.updates:
-            shared = frozenset().union(*[targets.get(p.name, frozenset()) for p in update.outputs])
-            own = {update.inputs[i].name for i in self.whole}
-            if not shared <= own or any(self._readers[name] > 1 for name in shared):
-                return False
-        return True
+    def may_write(self, result: str, shared: frozenset[str]) -> bool:
+        """Check whether a result may be in the memory of arguments (by name): those that only its own update reads."""
+        update = self.updates[self._places[result] // self.sizes[2]]
+        own = {update.inputs[i].name for i in self.whole}
+        return shared <= own and all(self._readers[name] == 1 for name in shared)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"

@@ -9,7 +9,7 @@ their arguments (`in_place.py`), as in eager mode; until then they write to copi
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies
 from thunder.executors.torchex.base import ex
 from thunder.runtime.kernels.fused_updates import ALL, updating
 
-__all__ = ["FUSED_UPDATES", "fused_update", "is_fused_update", "operand", "updated_in_place", "updates"]
+__all__ = [
+    "FUSED_UPDATES", "fused_update", "is_fused_update", "may_update_in_place", "operands", "updated_in_place",
+]  # fmt: skip
 
 # Kernels that fail for no values, and have no other results than the arguments that they write to.
 FUSED_UPDATES = frozenset(
@@ -56,34 +58,31 @@ def is_fused_update(op: BoundSymbol) -> bool:
     return type(id) is tuple and len(id) == 4 and isinstance(id[1], torch._ops.OpOverload) and not id[3]
 
 
-def updates(op: BoundSymbol) -> dict[str, tuple[str, int]]:
-    """Return the place among the arguments of which each result is the new tensor."""
+def operands(op: BoundSymbol) -> dict[str, TensorProxy]:
+    """Return the argument of which each result is the new tensor."""
     key: Any = op.sym.id
-    return {p.name: (name, i) for name, ps in zip(key[2], op.output) for i, p in enumerate(_listed(ps))}
-
-
-def operand(op: BoundSymbol, result: str) -> TensorProxy:
-    """Return the argument of which a result is the new tensor."""
-    name, i = updates(op)[result]
-    found: TensorProxy = _listed(op.args[0][name])[i]
-    return found
+    pairs = [(_listed(ps), _listed(op.args[0][name])) for name, ps in zip(key[2], op.output)]
+    return {p.name: x for ps, xs in pairs for p, x in zip(ps, xs)}
 
 
 def _listed(x: Any) -> Any:
     return [x] if isinstance(x, TensorProxy) else x
 
 
+def may_update_in_place(op: BoundSymbol) -> Callable[[str, TensorProxy, frozenset[str]], bool]:
+    """Return a function that checks whether a target is the argument of which a result is the new tensor."""
+    old = operands(op)
+    return lambda result, target, whole: old[result].name == target.name and whole == {target.name}
+
+
 def updated_in_place(op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]) -> BoundSymbol | None:
     """Return a fused update that writes to those of its arguments that are the targets, or None for other targets."""
+    may_write = may_update_in_place(op)
+    if not all(may_write(result, *target) for result, target in targets.items()):
+        return None
     key: Any = op.sym.id
     _, func, written, _ = key
     (given,) = op.args
-    places = updates(op)
-    reused: dict[str, Any] = {}
-    for result, (target, there) in targets.items():
-        name, i = places[result]
-        if operand(op, result).name != target.name or there != {target.name}:
-            return None
-        reused.setdefault(name, []).append(i)
-    reused = {name: ALL if len(found) == len(_listed(given[name])) else sorted(found) for name, found in reused.items()}
+    places = {name: [i for i, p in enumerate(_listed(ps)) if p.name in targets] for name, ps in zip(written, op.output)}
+    reused = {name: ALL if len(ps) == len(_listed(given[name])) else ps for name, ps in places.items() if ps}
     return op.replace(sym=fused_update(func, written, in_place=True), args=(given, reused))

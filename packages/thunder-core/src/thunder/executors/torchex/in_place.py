@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from thunder.core.strides import Strides, contiguous_strides, dense_strides, ord
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex, qualified_name
 from thunder.executors.torchex.foreach import foreach_in_place, is_foreach, strides_of_foreach, updates_foreach
-from thunder.executors.torchex.fused_updates import is_fused_update, operand, updated_in_place, updates
+from thunder.executors.torchex.fused_updates import is_fused_update, may_update_in_place, operands, updated_in_place
 from thunder.executors.torchex.part_updates import is_part_update, part_in_place, strides_of_part_update, writes_part
 from thunder.extend.memory import ResultMemory
 from thunder.passes.postponing import innermost
@@ -69,8 +69,7 @@ class TorchMemory(ResultMemory):
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         if is_fused_update(op):
-            operands = {result: operand(op, result).name for result in updates(op)}
-            return {result: known[name] for result, name in operands.items() if name in known}
+            return {result: known[old.name] for result, old in operands(op).items() if old.name in known}
         if is_foreach(op):
             return strides_of_foreach(op, known)
         out = op.output
@@ -109,6 +108,9 @@ class TorchMemory(ResultMemory):
         if strides == contiguous and all(known.get(x.name) == contiguous_strides(x.shape) for x in expanded):
             return contiguous
         return strides if keeps_layout(op) and not expanded else None
+
+    def may_write(self, op: BoundSymbol) -> Callable[[str, TensorProxy, frozenset[str]], bool]:
+        return may_update_in_place(op) if is_fused_update(op) else super().may_write(op)
 
     def written_to(
         self, op: BoundSymbol, targets: Mapping[str, tuple[TensorProxy, frozenset[str]]]

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from thunder.core import prims
 from thunder.core.dtypes import is_inexact_dtype
 from thunder.core.symbol import BoundSymbol
 
-__all__ = ["GradientPath", "depending_on", "gradient_path"]
+__all__ = ["GradientPath", "add_paths_through", "depending_on", "gradient_path"]
 
 
 class GradientPath(NamedTuple):
@@ -37,6 +38,18 @@ def gradient_path(operations: Sequence[BoundSymbol], start: Iterable[str]) -> Gr
             read.update(p.name for p in tensors)
         values.update(p.name for p in tensors if is_inexact_dtype(p.dtype))
     return GradientPath(values, results, read)
+
+
+def add_paths_through(results: AbstractSet[str], found: set[str], operations: Iterable[BoundSymbol]) -> None:
+    """Add the values whose gradient path has one of `results` to `found`, which has those of earlier operations."""
+    for op in operations:
+        if not op.sym.differentiable:
+            continue
+        tensors, computed = op.tensors(), op.out_names
+        if op.sym is prims.assign_value:
+            tensors, computed = tensors[:1], ()
+        if not results.isdisjoint(computed) or any(p.name in found and is_inexact_dtype(p.dtype) for p in tensors):
+            found.update(op.out_names)
 
 
 def depending_on(operations: Sequence[BoundSymbol], leaves: Iterable[str]) -> set[str]:

@@ -158,7 +158,7 @@ class TritonFusion(FusionExecutor):
         read = Counter(name for op in own.bound_symbols for name in set(op.arg_names))
         parts = partition(own, key, may_join=_joining(own, sizes), horizontal=True, max_size=400)
         out = replace_regions(own, parts, run, "Fusion by triton")
-        _ASKED.clear()
+        _forget_answers()
         return out
 
 
@@ -170,21 +170,48 @@ def _depth(operations: Sequence[BoundSymbol]) -> int:
     return max(depths.values(), default=0)
 
 
+# Answers for one program: passes ask about an operation repeatedly, and layers contain the same operations.
 _ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by id; the stored operation keeps its id unique
-_MOST_ASKED = 20_000
+_ANSWERS: dict[Any, str | None] = {}  # by signature
+_MOST_ASKED = 100_000
+_ATOMS = frozenset({int, float, bool, complex, str, type(None), dtypes.dtype})
 
 
 def _unfit(bsym: BoundSymbol) -> str | None:
-    """Return why an operation cannot be fused, or None. A composite cannot be fused, but its parts may be.
-
-    Partitioning checks the same operation repeatedly, so results are memoized.
-    """
+    """Return why an operation cannot be fused, or None. A composite cannot be fused, but its parts may be."""
     found = _ASKED.get(id(bsym))
     if found is None or found[0] is not bsym:
         if len(_ASKED) >= _MOST_ASKED:
-            _ASKED.clear()
-        found = _ASKED[id(bsym)] = bsym, _found_unfit(bsym)
+            _forget_answers()
+        try:
+            signature = bsym.sym, *map(_signature, (bsym.args, bsym.kwargs, bsym.output))
+        except LookupError:
+            answer = _found_unfit(bsym)
+        else:
+            if signature not in _ANSWERS:
+                _ANSWERS[signature] = _found_unfit(bsym)
+            answer = _ANSWERS[signature]
+        found = _ASKED[id(bsym)] = bsym, answer
     return found[1]
+
+
+def _signature(x: Any) -> Any:
+    """Return what is equal for values that differ in their names only. Symbolic numbers and others have none."""
+    kind = type(x)
+    if kind in _ATOMS:
+        return (kind, x)
+    if kind is TensorProxy:
+        return (x.dtype, x.device, _signature(x.shape))
+    if kind is tuple or kind is list:
+        return (kind, *map(_signature, x))
+    if kind is dict:
+        return _signature([*x.items()])
+    raise LookupError
+
+
+def _forget_answers() -> None:
+    _ASKED.clear()
+    _ANSWERS.clear()
 
 
 def _found_unfit(bsym: BoundSymbol) -> str | None:

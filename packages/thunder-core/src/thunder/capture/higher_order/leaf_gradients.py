@@ -35,7 +35,7 @@ from thunder.core.prims.autodiff import zeros_of
 from thunder.core.proxies import TensorProxy
 from thunder.core.symbol import OpTags, Symbol
 from thunder.executors.torchex.base import ex as torch_executor
-from thunder.passes.gradient_paths import GradientPath, depending_on, gradient_path
+from thunder.passes.gradient_paths import GradientPath, add_paths_through, depending_on, gradient_path
 from thunder.runtime.autograd import leaf_gradients
 from thunder.torch import private
 
@@ -246,13 +246,16 @@ def detach_freed(tracer: Tracer) -> None:
     if not tracer.freed:
         return
     given = {id(lifted.handle) for lifted in tracer.inputs} | {id(leaf) for leaf, _ in tracer.leaves.alive()}
+    through, count = set[str](), 0  # the values whose path is partly freed, of the first operations
     for x in list(tracer.handles):
         if not x._needs_grad or id(x) in given:
             continue
         with tracer.proxies(), set_langctx("torch"):
             value = aliasing.read(x)
-            path = gradient_path(tracer.trace.bound_symbols, [value.name])
-            if tracer.freed.isdisjoint(path.results):
+            operations = tracer.trace.bound_symbols
+            add_paths_through(tracer.freed, through, operations[count:])
+            count = len(operations)
+            if value.name not in through:
                 continue
             x._freed = "whole" if value.name in tracer.freed and not x._views else "part"
             set_requires_grad(x, False)

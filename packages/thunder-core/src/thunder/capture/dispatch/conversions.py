@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
+from thunder.capture.base.memory_sources import SuggestedFormat
 from thunder.capture.dispatch.metadata import layout_of
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import devices, dtypes
 from thunder.runtime.torch_private import suggest_memory_format
@@ -34,11 +36,30 @@ def _to(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
     (_, *wanted), options = ltorch.to.bind((x, *args), kwargs)
     if options.get("copy") or any(not _has(x, each) for each in wanted):
         return NotImplemented
-    wanted_format = kwargs["memory_format"]
-    if wanted_format is not torch.contiguous_format and any(type(n) is not int for n in x.shape):
-        return x.contiguous(memory_format=wanted_format)  # decides at the first write or read of strides, if ever
     # torch compares with the format that it would suggest for the strides, not with `is_contiguous`.
-    return x if suggest_memory_format(layout_of(tracer, x)) is wanted_format else NotImplemented
+    suggested = _suggested_format(tracer, x)
+    if suggested is None:
+        return x.contiguous(memory_format=kwargs["memory_format"])
+    return x if suggested is kwargs["memory_format"] else NotImplemented
+
+
+def _suggested_format(tracer: Tracer, x: Any) -> Any:
+    """Return the memory format that torch suggests for a tensor. The prologue guards that of an input.
+
+    None means that it is the format in which the tensor is contiguous, and that the program can check this in each
+    call. Otherwise symbolic sizes, on which strides of the program's own values depend, become constants.
+    """
+    handle = tracer.handle_of(x)
+    with tracer.recording():
+        aliasing.read(handle)  # finds the storage of the handle
+    if not handle._views and any(type(n) is not int for n in x.shape):
+        owner = next((lifted for lifted in tracer.inputs if lifted.handle._storage is handle._storage), None)
+        if owner is not None:
+            tracer.guarded_of(owner.tensor, SuggestedFormat)
+            return suggest_memory_format(tracer.meta_tensors[owner.proxy.name])
+        if all(type(n) is not int or n > 1 for n in x.shape):
+            return None  # a value without gaps, and symbolic sizes are greater than one
+    return suggest_memory_format(layout_of(tracer, x))
 
 
 def _has(x: Any, wanted: Any) -> bool:

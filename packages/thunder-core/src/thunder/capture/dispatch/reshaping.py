@@ -17,7 +17,7 @@ import torch
 import thunder.torch as ltorch
 from thunder import clang
 from thunder.capture.base.fallback import RunsEagerly, fall_back
-from thunder.capture.base.sources import HasOffset
+from thunder.capture.base.memory_sources import HasOffset
 from thunder.capture.dispatch.data_dependent import with_sizes
 from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles, handles_property, methods

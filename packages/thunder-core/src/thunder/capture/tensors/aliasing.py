@@ -56,7 +56,6 @@ def read(handle: Handle) -> TensorProxy:
     """Return the current value of a handle."""
     if handle._local is not None:
         return _read_dtensor(handle, handle._local)
-    _follow(handle)
     storage = handle._storage
     if handle._version_seen != storage.version:
         if handle._parent is not None:
@@ -93,19 +92,6 @@ def check_pending(handle: Handle) -> None:
         fall_back("the program uses a tensor before it waits for the collective that writes it")
 
 
-def _follow(handle: Handle) -> None:
-    """Update a view whose base has got its own memory: make the handle a view of this memory."""
-    parent = handle._parent
-    if parent is None:
-        return
-    _follow(parent)
-    if handle._storage is not parent._storage:
-        handle._storage, handle._views = parent._storage, (*parent._views, handle._views[-1])
-        handle._version_seen = 0  # the version when that memory was created
-        if handle._views[-1].certain and parent._parent is None:
-            handle._parent = None
-
-
 def _part(handle: Handle) -> None:
     """Determine whether `reshape`, `contiguous` or a similar step copied, because a write or read now depends on it.
 
@@ -115,13 +101,23 @@ def _part(handle: Handle) -> None:
     if parent is None:
         return
     _part(parent)
-    _follow(handle)
     if not handle._views[-1].certain and not is_view(handle):
         handle._storage = Storage(handle._value)
         handle._storage.needs_grad = handle._needs_grad
         handle._views = ()
         handle._parent = None
         handle._version_seen = 0
+        _move_views(handle)
+
+
+def _move_views(base: Handle) -> None:
+    """Make the views of a handle, which has got its own memory, views of this memory."""
+    for view in [x for x in base._tracer.handles if x._parent is base]:
+        view._storage, view._views = base._storage, (*base._views, view._views[-1])
+        view._version_seen = 0  # the version when that memory was created
+        _move_views(view)
+        if view._views[-1].certain and base._parent is None:
+            view._parent = None
 
 
 def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False) -> None:

@@ -226,6 +226,7 @@ class Epilogue:
         out = AnyProxy(name=self.trace.make_name("t"))
         base = self.shared.get(id(x._storage)) if is_handle(x) else None
         if base is not None and base is not x:
+            self._proxies[id(x)] = out
             self._repeat_views(x, self._tensor(base), out)
             return out
         self.tensors.append(x)

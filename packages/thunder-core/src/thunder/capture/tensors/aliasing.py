@@ -267,23 +267,23 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
 
 
 def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
-    """Return handles of the memory of which several results are differentiable views, by the ids of the storages.
+    """Return handles of the memory of which results are differentiable views, by the ids of the storages.
 
-    If the program returned such views itself, torch would forbid writes to them: they would be views among several
-    outputs of a node. The epilogue repeats these views instead.
+    If the program returned such views itself, torch would forbid writes to them: they would be views of an input, or
+    views among several outputs, of a node. The epilogue repeats these views instead.
     """
     if not torch.is_grad_enabled():
         return {}
     groups: dict[int, dict[int, Handle]] = {}
     for x in results:
-        if isinstance(x, Handle) and x._needs_grad and not x._storage.written:
+        if isinstance(x, Handle) and x._needs_grad and not (x._storage.written and x._storage.source is not None):
             groups.setdefault(id(x._storage), {})[id(x)] = x
     found: dict[int, Handle] = {}
     for key, handles in groups.items():
-        if len(handles) > 1 and all(map(_is_repeatable, handles.values())):
-            first = next(iter(handles.values()))
-            storage, tracer = first._storage, first._tracer
-            inputs = [lifted.handle for lifted in tracer.inputs if lifted.handle._storage is storage]
+        first = next(iter(handles.values()))
+        storage, tracer = first._storage, first._tracer
+        inputs = [lifted.handle for lifted in tracer.inputs if lifted.handle._storage is storage]
+        if len({**handles, **{id(x): x for x in inputs}}) > 1 and all(map(_is_repeatable, handles.values())):
             whole = next((x for x in (*inputs, *handles.values()) if not x._views), None)
             if whole is None:
                 whole = Handle.make(tracer, storage.value, requires_grad=True, storage=storage)

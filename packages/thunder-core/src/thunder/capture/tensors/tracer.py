@@ -517,7 +517,7 @@ class Tracer:
         """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""
         given = {x.handle._storage: x.handle for x in self.inputs}
         seen: dict[str, torch.Tensor] = {}
-        for t in tensors:
+        for t in {id(t): t for t in tensors}.values():
             if not isinstance(t, Handle) or (t._views and not t._is_new):
                 continue
             value = aliasing.read(t)
@@ -527,7 +527,7 @@ class Tracer:
             else:
                 same = seen.setdefault(value.name, given.get(t._storage, t)) is not t
             if same:
-                t._value = prims.reshape(value, value.shape)
+                t._value = prims.alias(value)
 
     def _sizes(self) -> list[BoundSymbol]:
         """Return the operations that read the symbolic sizes from the inputs."""

@@ -255,12 +255,12 @@ class Epilogue:
         return out
 
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
-        steps: list[Any] = [(function_of(view), view.args, view.kwargs) for view in x._views]
+        steps: list[Any] = [(function_of(view), view.args, view.kwargs, view.part) for view in x._views]
         if not steps:  # a view of the whole memory, e.g. `view` with the same shape
-            steps = [(torch.Tensor.view_as, (base,), {})]
-        for i, (function, args, kwargs) in enumerate(steps):
+            steps = [(torch.Tensor.view_as, (base,), {}, None)]
+        for i, (function, args, kwargs, part) in enumerate(steps):
             found = out if i + 1 == len(steps) else AnyProxy(name=self.trace.make_name("t"))
-            given = function, base, specialized(args), specialized(kwargs)
+            given = function, base, specialized(args), specialized(kwargs), *([] if part is None else [part])
             self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], given, {}, found))
             base = found
 

@@ -21,6 +21,7 @@ from thunder.capture.base.new_objects import collect_garbage
 from thunder.capture.tensors.handle import Handle, HandleOwner, Storage, View
 from thunder.capture.tensors.layout import (
     function_of,
+    has_known_layout,
     has_order_of,
     in_order_of,
     is_view,
@@ -276,6 +277,8 @@ def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
         return {}
     groups: dict[int, dict[int, Handle]] = {}
     for x in results:
+        if isinstance(x, Handle) and x._needs_grad and x._parent is not None and has_known_layout(x):
+            _part(x)
         if isinstance(x, Handle) and x._needs_grad and not (x._storage.written and x._storage.source is not None):
             groups.setdefault(id(x._storage), {})[id(x)] = x
     found: dict[int, Handle] = {}
@@ -319,10 +322,9 @@ def link(one: Storage, other: Storage) -> None:
 
 def _is_repeatable(handle: Handle) -> bool:
     """Check whether an epilogue can repeat the views from a storage to a handle."""
-    return all(
-        view.certain and view.part is None and not view.hides_writes and not any(proxies_in((view.args, view.kwargs)))
-        for view in handle._views
-    )
+    if handle._parent is not None and not has_known_layout(handle):  # it may be a copy
+        return False
+    return not any(view.hides_writes or any(proxies_in((view.args, view.kwargs))) for view in handle._views)
 
 
 def twin(handle: Handle) -> Handle:

@@ -30,8 +30,8 @@ from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
-    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "memory_of_write", "memory_order", "meta_of",
-    "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
+    "check_view", "function_of", "has_known_layout", "has_order_of", "in_order_of", "is_view", "memory_of_write",
+    "memory_order", "meta_of", "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
 ]  # fmt: skip
 
 
@@ -102,6 +102,15 @@ def memory_of_write(handle: Handle, *, whole: bool) -> torch.Tensor:
         raise _UnknownSizes
     origin = meta_tensor(handle._tracer, handle._storage.origin, specializing=False, numbers=False)
     return origin if whole else meta_of(handle)
+
+
+def has_known_layout(handle: Handle) -> bool:
+    """Check whether the strides of a handle depend on no symbolic number, which would become a constant."""
+    try:
+        memory_of_write(handle, whole=False)
+    except _UnknownSizes:
+        return False
+    return True
 
 
 def overlap(one: Handle, other: Handle) -> bool:

@@ -518,14 +518,13 @@ class Tracer:
         given = {x.handle._storage: x.handle for x in self.inputs}
         seen: dict[str, torch.Tensor] = {}
         for t in {id(t): t for t in tensors}.values():
-            if not isinstance(t, Handle) or (t._views and not t._is_new):
+            if not isinstance(t, Handle):
                 continue
             value = aliasing.read(t)
-            if t._views:  # torch returns the input itself from an operation such as `contiguous`
+            same = seen.setdefault(value.name, t if t._views else given.get(t._storage, t)) is not t
+            if t._views and t._is_new:  # torch returns the input itself from an operation such as `contiguous`
                 made_by = self.producer(value)
-                same = made_by is None or made_by.sym.facts.returns_input
-            else:
-                same = seen.setdefault(value.name, given.get(t._storage, t)) is not t
+                same |= made_by is None or made_by.sym.facts.returns_input
             if same:
                 t._value = prims.alias(value)
 

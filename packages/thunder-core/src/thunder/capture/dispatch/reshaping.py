@@ -173,6 +173,20 @@ def _broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
     return tuple([x if x._value.shape == shape else tracer.call_symbol(ltorch.expand, (x, shape), {}) for x in handles])
 
 
+@handles(torch.meshgrid)
+def _meshgrid(tracer: Tracer, *tensors: Any, indexing: str | None = None) -> Any:
+    """Expand each axis separately, so that a write to an axis also changes its grid."""
+    axes = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors)
+    valid = all(isinstance(x, torch.Tensor) and x.dim() < 2 for x in axes) and indexing in ("ij", "xy")
+    if not axes or not valid or len({(x.dtype, x.device) for x in axes}) > 1:
+        return NotImplemented  # torch's warning or error
+    order = [*range(len(axes))]
+    if indexing == "xy":
+        order[:2] = order[:2][::-1]
+    shape = tuple([axes[i].numel() for i in order])
+    return tuple([x.view(*[1] * i, -1, *[1] * (len(axes) - i - 1)).expand(shape) for x, i in zip(axes, order)])
+
+
 def _atleast_each(sym: Any) -> Callable[..., Any]:
     def handler(tracer: Tracer, *tensors: Any) -> Any:
         several = tensors[0] if len(tensors) == 1 else tensors
@@ -198,9 +212,11 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
     found = _strided_by_sizes(tracer, x, size, stride, storage_offset)
     if found is not NotImplemented:
         return found
-    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
-        return NotImplemented
     lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
+    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
+        contiguous = lifted is None or tracer.meta_tensors[lifted.proxy.name].is_contiguous()
+        if contiguous and not handle._views:
+            return NotImplemented
     if storage_offset is not None and lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
         fall_back("the program calls as_strided on a view that comes from outside of it")
     reached = sum((n - 1) * s for n, s in zip(size, stride))
@@ -252,10 +268,10 @@ def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
 def _contiguous(tracer: Tracer, x: Any, memory_format: Any = torch.contiguous_format) -> Any:
     """Return an input that is contiguous, as torch does: the program may compare or change the tensor object."""
     handle = tracer.handle_of(x)
-    is_input = tracer.input_of(handle._value) is not None and not handle._views and not handle._storage.written
-    if is_input and memory_format is not torch.preserve_format:
+    lifted = tracer.input_with(handle)
+    if lifted is not None and not handle._views and memory_format is not torch.preserve_format:
         with DisableTorchFunction():
-            if tracer.meta_tensors[handle._value.name].is_contiguous(memory_format=memory_format):
+            if tracer.meta_tensors[lifted.proxy.name].is_contiguous(memory_format=memory_format):
                 return x
     return NotImplemented
 

@@ -425,7 +425,7 @@ class Tracer:
     def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
         if isinstance(out, TensorProxy):
             # Like torch, return the same tensor to user code if an operation returns its input.
-            for t in tensors:
+            for t in reversed(tensors):  # the first argument first
                 handle = self.handle_of(t)
                 if handle._value is out:
                     return t

@@ -57,7 +57,7 @@ def _suggested_format(tracer: Tracer, x: Any) -> Any:
         if owner is not None:
             tracer.guarded_of(owner.tensor, SuggestedFormat)
             return suggest_memory_format(tracer.meta_tensors[owner.proxy.name])
-        if all(type(n) is not int or n > 1 for n in x.shape):
+        if not handle._storage.written and all(type(n) is not int or n > 1 for n in x.shape):
             return None  # a value without gaps, and symbolic sizes are greater than one
     return suggest_memory_format(layout_of(tracer, x))
 

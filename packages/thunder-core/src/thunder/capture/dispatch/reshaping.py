@@ -42,6 +42,9 @@ def _reshape_in_place(name: str) -> Callable[..., Any]:
         handle = tracer.handle_of(target)
         if tracer.input_with(handle) is not None:
             fall_back(f"{name} changes the shape of a tensor that exists outside of the program")
+        last = handle._views[-1].sym if handle._parent is not None else None
+        if last is not None and last.facts.returns_input:
+            fall_back(f"{name} changes the shape of a result of {last.name}, which may be the tensor that it got")
         before = aliasing.twin(handle)
         after = tracer.dispatch(view, (before, *args), kwargs)
         if after is not before:

@@ -23,6 +23,7 @@ from thunder.capture.tensors.layout import (
     function_of,
     has_known_layout,
     has_order_of,
+    has_shared_elements,
     in_order_of,
     is_view,
     memory_of_write,
@@ -138,6 +139,8 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
         fall_back(
             "the program writes to memory that the arguments and results of a higher-order function share (e.g. vmap)"
         )
+    if storage.source is not None and has_shared_elements(handle._tracer.meta_tensors[storage.source.name]):
+        fall_back("the program writes to an input whose elements share memory (e.g. of expand)")
     before = storage.value
     if not handle._views:
         storage.value = new
@@ -189,6 +192,7 @@ def order_copy(handle: Handle) -> None:
         copied = meta_of(handle)
         _part(handle)
         value = in_order_of(tracer, handle._value, storage.value, lambda: copied)
+        value = prims.clone(value) if value is handle._value else value  # the step would not copy the new value
         handle._value = handle._storage.value = handle._storage.origin = value
 
 

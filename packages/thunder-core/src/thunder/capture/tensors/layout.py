@@ -30,8 +30,8 @@ from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
-    "check_view", "function_of", "has_known_layout", "has_order_of", "in_order_of", "is_view", "memory_of_write",
-    "memory_order", "meta_of", "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
+    "check_view", "function_of", "has_known_layout", "has_order_of", "has_shared_elements", "in_order_of",
+    "is_view", "memory_of_write", "memory_order", "meta_of", "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
 ]  # fmt: skip
 
 
@@ -111,6 +111,11 @@ def has_known_layout(handle: Handle) -> bool:
     except _UnknownSizes:
         return False
     return True
+
+
+def has_shared_elements(x: torch.Tensor) -> bool:
+    """Check whether elements of a tensor are in the same place, because a stride is zero."""
+    return 0 in x.stride() and any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride()))
 
 
 def overlap(one: Handle, other: Handle) -> bool:

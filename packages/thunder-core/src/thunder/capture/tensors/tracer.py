@@ -438,14 +438,17 @@ class Tracer:
         def one(value: Any, index: int | None) -> Any:
             if not isinstance(value, TensorProxy):
                 return value
-            if value is base._value:
+            same = value is base._value
+            if same:
                 if sym.facts.returns_input:
                     return base
-                if not detached:
-                    return aliasing.twin(base)
-                value = prims.detach(value)
+                if detached:
+                    value = prims.detach(value)
+                elif base._parent is None:
+                    return aliasing.twin(base)  # otherwise, it is a view of a copy if `base` is a copy
             view = View(sym, args, kwargs, index, certain, detached)
             out = aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
+            out._is_new |= same and not detached
             if not certain:
                 aliasing.order_copy(out)
             return out

@@ -217,9 +217,8 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
         return found
     lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
     if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
-        contiguous = lifted is None or tracer.meta_tensors[lifted.proxy.name].is_contiguous()
-        if contiguous and not handle._views:
-            return NotImplemented
+        if lifted is not None and not handle._views and tracer.meta_tensors[lifted.proxy.name].is_contiguous():
+            return NotImplemented  # the prologue checks it
     if storage_offset is not None and lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
         fall_back("the program calls as_strided on a view that comes from outside of it")
     reached = sum((n - 1) * s for n, s in zip(size, stride))
@@ -229,6 +228,7 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
         if not handle._views or handle._needs_grad or handle._parent is not None:
             return _strided_by_torch(tracer)
         whole = Handle.make(tracer, handle._storage.value, requires_grad=False, storage=handle._storage)
+        whole = whole.detach() if handle._storage.needs_grad else whole
         start, found = _in_order(tracer, whole)
         if found is None or start:
             return _strided_by_torch(tracer)

@@ -257,8 +257,8 @@ class Epilogue:
     def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> Proxy:
         """Write the views from a base to a handle, except those that are written already, and return the last."""
         steps: list[Any] = [(function_of(view), view.args, view.kwargs, view.part) for view in x._views]
-        if not steps:  # a view of the whole memory, e.g. `view` with the same shape
-            steps = [(torch.Tensor.view_as, (base,), {}, None)]
+        if not steps or (x._is_new and x._views[-1].sym.facts.returns_input):
+            steps.append((torch.Tensor.view_as, (base,), {}, None))  # another tensor, e.g. of `view` with the same shape
         for i, (function, args, kwargs, part) in enumerate(steps):
             path = (id(x._storage), *map(id, x._views[: i + 1]))
             is_last = i + 1 == len(steps)

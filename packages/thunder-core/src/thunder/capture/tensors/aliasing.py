@@ -283,7 +283,7 @@ def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
     for x in results:
         if isinstance(x, Handle) and x._needs_grad and x._parent is not None and has_known_layout(x):
             _part(x)
-        if isinstance(x, Handle) and x._needs_grad and not (x._storage.written and x._storage.source is not None):
+        if isinstance(x, Handle) and x._needs_grad:
             groups.setdefault(id(x._storage), {})[id(x)] = x
     found: dict[int, Handle] = {}
     for key, handles in groups.items():

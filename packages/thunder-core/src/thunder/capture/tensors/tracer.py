@@ -31,7 +31,7 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import call_with_autocast
 from thunder.capture.tensors.communication import Communication
 from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
-from thunder.capture.tensors.layout import strides_of_inputs
+from thunder.capture.tensors.layout import changes_strides, strides_of_inputs
 from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
@@ -439,14 +439,15 @@ class Tracer:
             if not isinstance(value, TensorProxy):
                 return value
             same = value is base._value
-            if same:
-                if sym.facts.returns_input:
-                    return base
-                if detached:
-                    value = prims.detach(value)
-                elif base._parent is None:
-                    return aliasing.twin(base)  # otherwise, it is a view of a copy if `base` is a copy
+            if same and sym.facts.returns_input:
+                return base
             view = View(sym, args, kwargs, index, certain, detached)
+            if same and detached:
+                value = prims.detach(value)
+            elif same and base._parent is None:  # otherwise, it is a view of a copy if `base` is a copy
+                if not changes_strides(base, view):
+                    return aliasing.twin(base)
+                value = prims.view(value, value.shape)
             out = aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
             out._is_new |= same and not detached
             if not certain:
@@ -517,12 +518,10 @@ class Tracer:
         return output
 
     def _keep_apart(self, tensors: list[torch.Tensor]) -> None:
-        """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""
+        """Make each result a separate tensor, even if a view has the same value as its base or input."""
         given = {x.handle._storage: x.handle for x in self.inputs}
         seen: dict[str, torch.Tensor] = {}
-        for t in {id(t): t for t in tensors}.values():
-            if not isinstance(t, Handle):
-                continue
+        for t in {id(t): t for t in tensors if isinstance(t, Handle)}.values():
             value = aliasing.read(t)
             same = seen.setdefault(value.name, t if t._views else given.get(t._storage, t)) is not t
             if t._views and t._is_new:  # torch returns the input itself from an operation such as `contiguous`

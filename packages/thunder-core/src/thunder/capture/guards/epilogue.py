@@ -258,7 +258,7 @@ class Epilogue:
         """Write the views from a base to a handle, except those that are written already, and return the last."""
         steps: list[Any] = [(function_of(view), view.args, view.kwargs, view.part) for view in x._views]
         if not steps or (x._is_new and x._views[-1].sym.facts.returns_input):
-            steps.append((torch.Tensor.view_as, (base,), {}, None))  # another tensor, e.g. of `view` with the same shape
+            steps.append((torch.Tensor.view_as, None, {}, None))  # another tensor, e.g. of `view` with the same shape
         for i, (function, args, kwargs, part) in enumerate(steps):
             path = (id(x._storage), *map(id, x._views[: i + 1]))
             is_last = i + 1 == len(steps)
@@ -267,7 +267,8 @@ class Epilogue:
                 base = self._repeated[path]
                 continue
             found = out if is_last else AnyProxy(name=self.trace.make_name("t"))
-            given = function, base, specialized(args), specialized(kwargs), *([] if part is None else [part])
+            args = (base,) if args is None else specialized(args)
+            given = function, base, args, specialized(kwargs), *([] if part is None else [part])
             self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], given, {}, found))
             base = found
             if not is_own:

@@ -519,11 +519,11 @@ class Tracer:
 
     def _keep_apart(self, tensors: list[torch.Tensor]) -> None:
         """Make each result a separate tensor, even if a view has the same value as its base or input."""
-        given = {x.handle._storage: x.handle for x in self.inputs}
-        seen: dict[str, torch.Tensor] = {}
+        inputs = [(x.proxy, x.handle._storage.value, x.handle) for x in self.inputs]
+        seen: dict[str, torch.Tensor] = {p.name: handle for *values, handle in inputs for p in values}
         for t in {id(t): t for t in tensors if isinstance(t, Handle)}.values():
             value = aliasing.read(t)
-            same = seen.setdefault(value.name, t if t._views else given.get(t._storage, t)) is not t
+            same = seen.setdefault(value.name, t) is not t
             if t._views and t._is_new:  # torch returns the input itself from an operation such as `contiguous`
                 made_by = self.producer(value)
                 same |= made_by is None or made_by.sym.facts.returns_input

@@ -163,9 +163,7 @@ class Program:
             return [], made
         size = [x.untyped_storage().nbytes() // x.element_size() for x in made]
         leaves = [numbers(n).to(x.dtype).requires_grad_() for n, x in zip(size, made)]
-        return leaves, [
-            (leaf * 1).as_strided(x.shape, x.stride(), x.storage_offset()) for leaf, x in zip(leaves, made)
-        ]
+        return leaves, [(leaf * 1).as_strided(x.shape, x.stride(), x.storage_offset()) for leaf, x in zip(leaves, made)]
 
 
 def run(values: list[Any], step: Step, i: int, j: int, n: int) -> None:

@@ -216,9 +216,10 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
     if found is not NotImplemented:
         return found
     lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
-    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
-        if lifted is not None and not handle._views and tracer.meta_tensors[lifted.proxy.name].is_contiguous():
-            return NotImplemented  # the prologue checks it
+    symbolic = any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride))
+    whole_input = symbolic and lifted is not None and not handle._views
+    if whole_input and tracer.meta_tensors[lifted.proxy.name].is_contiguous():  # type: ignore[union-attr]
+        return NotImplemented  # the prologue checks the layout
     if storage_offset is not None and lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
         fall_back("the program calls as_strided on a view that comes from outside of it")
     reached = sum((n - 1) * s for n, s in zip(size, stride))

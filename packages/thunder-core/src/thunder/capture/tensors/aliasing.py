@@ -328,7 +328,8 @@ def _is_repeatable(handle: Handle) -> bool:
     """Check whether an epilogue can repeat the views from a storage to a handle."""
     if handle._parent is not None and not has_known_layout(handle):  # it may be a copy
         return False
-    if handle.given_attributes or handle._freed or handle._tracer.subclasses or handle._value.dtensor_layout is not None:
+    is_plain = not handle._tracer.subclasses and handle._value.dtensor_layout is None
+    if not is_plain or handle.given_attributes or handle._freed:
         return False  # the epilogue would have to repeat this, too
     return not any(view.hides_writes or any(proxies_in((view.args, view.kwargs))) for view in handle._views)
 

@@ -30,8 +30,9 @@ from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
-    "changes_strides", "check_view", "function_of", "has_known_layout", "has_order_of", "has_shared_elements", "in_order_of",
-    "is_view", "memory_of_write", "memory_order", "meta_of", "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
+    "changes_strides", "check_view", "function_of", "has_known_layout", "has_order_of", "has_shared_elements",
+    "in_order_of", "is_view", "memory_of_write", "memory_order", "meta_of", "meta_tensor", "origin_of", "overlap",
+    "strides_of_inputs",
 ]  # fmt: skip
 
 

@@ -426,8 +426,7 @@ class Tracer:
         if isinstance(out, TensorProxy):
             # Like torch, return the same tensor to user code if an operation returns its input.
             for t in reversed(tensors):  # the first argument first
-                handle = self.handle_of(t)
-                if handle._value is out:
+                if self.handle_of(t)._value is out:
                     return t
         return self.wrap(out, requires_grad=grad)
 

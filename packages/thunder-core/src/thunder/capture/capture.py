@@ -23,6 +23,7 @@ from thunder.capture.numbers.symbolic import Dynamic, Number
 from thunder.capture.reads.bytecode import raised_by_branch, varies_among_processes
 from thunder.capture.session import CaptureSession, parameter_names
 from thunder.capture.tensors.aliasing import shared_memory
+from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.leaks import describe_referrer
 from thunder.capture.tensors.tracer import Lifted, Tracer, tensors_in
 from thunder.core import pytree
@@ -187,12 +188,12 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
     tracer, writes, independent = session.tracer, session.writes, session.independent
     epilogue, values = None, result
     detach_freed(tracer)
-    shared = {} if independent else shared_memory(tensors_in(result))
-    if session.effects or shared or Epilogue.needed(result, writes):
-        epilogue = Epilogue(session.recorder.reached, writes, session.aliases, session.effects)
-        epilogue.shared = shared
-        # A transform such as grad changes the result, but not the values that the program stores.
-        epilogue.build(result, whole=independent)
+    if session.effects or Epilogue.needed(result, writes):
+        epilogue = _epilogue(session, result, {})
+    if not independent:
+        shared = shared_memory(tensors_in(result) if epilogue is None else epilogue.tensors)
+        epilogue = _epilogue(session, result, shared) if shared else epilogue
+    if epilogue is not None:
         values = tuple(epilogue.tensors)
         if independent:
             tracer.trace.info["effects"] = len(values)
@@ -204,6 +205,15 @@ def _finish(session: CaptureSession, result: Any) -> Epilogue | None:
         tracer.leaves.stay_inside(tracer, tensors_in(values), hooked)
     if epilogue is not None:
         epilogue.release()
+    return epilogue
+
+
+def _epilogue(session: CaptureSession, result: Any, shared: dict[int, Handle]) -> Epilogue:
+    """Return the epilogue of a result, which repeats views of `shared` memory."""
+    epilogue = Epilogue(session.recorder.reached, session.writes, session.aliases, session.effects)
+    epilogue.shared = shared
+    # A transform such as grad changes the result, but not the values that the program stores.
+    epilogue.build(result, whole=session.independent)
     return epilogue
 
 

@@ -23,6 +23,8 @@ __all__ = ["without_detaching"]
 
 # Operations that return the value of their last argument, with another gradient.
 _DETACHED = frozenset({ltorch.detach, prims.detach, prims.assign_value})
+# Operations whose results may be other tensors' memory, or the tensors of the caller.
+_OF_OTHER_MEMORY = frozenset({OpTags.VIEW_OP, OpTags.IN_PLACE_OP})
 
 
 class _WithoutDetaching(Rewriter):
@@ -34,7 +36,7 @@ class _WithoutDetaching(Rewriter):
     def start(self) -> None:
         self.escaping = escaping_values(self.trace)
         self.uses = Counter(name for op in self.trace.bound_symbols for name in op.arg_names)
-        self.computed: set[str] = set()  # values computed here that are not views
+        self.computed: set[str] = set()  # values computed here, in memory of their own
 
     def rewrite(self, op: BoundSymbol) -> Any:
         if op.sym in _DETACHED:
@@ -42,7 +44,7 @@ class _WithoutDetaching(Rewriter):
             if op.output.name not in self.escaping or (value.name in self.computed and self.uses[value.name] == 1):
                 self.uses[value.name] += self.uses[op.output.name] - 1
                 return value
-        elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
+        elif not op.sym.is_structural and op.sym.tags.isdisjoint(_OF_OTHER_MEMORY):
             self.computed.update(op.out_names)
         return None
 

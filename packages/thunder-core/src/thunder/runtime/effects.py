@@ -172,11 +172,17 @@ def _is_getter(function: Any) -> bool:
     )
 
 
-def repeat_view(function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a view of a result. Unlike a view that the program returns itself, user code may write to it."""
+def repeat_view(
+    function: Any, base: Any, args: tuple[Any, ...], kwargs: dict[str, Any], part: int | None = None
+) -> Any:
+    """Return a view of a result, one `part` of it if the function returns several views (e.g. `unbind`).
+
+    Unlike a view that the program returns itself, user code may write to it.
+    """
     if not isinstance(function, _FUNCTIONS) and not _is_getter(function):  # e.g. a class
         raise TypeError(f"{function!r} is no operation on tensors")
-    return function(base, *args, **kwargs)
+    found = function(base, *args, **kwargs)
+    return found if part is None else found[part]
 
 
 CONSTRUCTORS = (

@@ -59,6 +59,7 @@ GUARD_HELPERS.update(
     deterministic=torch_private.deterministic,
     matmul_precision=torch_private.matmul_precision,
     any_autocast=torch_private.any_autocast,
+    suggest_memory_format=torch_private.suggest_memory_format,
 )
 #: Those that any program calls.
 HELPERS: dict[str, Any] = GUARD_HELPERS | {

@@ -49,6 +49,7 @@ class _ToBinder(Binder):
         if other is not None:
             device, dtype = other.device, other.dtype
         given.update(zip(("non_blocking", "copy"), rest))
+        device = torch.device(device) if isinstance(device, str) else device  # which the meta device can replace
         wanted = tuple([x for x in (device, dtype) if x is not None])
         options = {k: v for k, v in given.items() if v not in (False, None)}
         for name in options:

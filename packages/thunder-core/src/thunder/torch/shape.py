@@ -136,7 +136,7 @@ def _(make: MakeTensor) -> Any:
 @torchsymbol(torch.ravel, tags=VIEW, view="maybe", keeps_order=True)
 def ravel(input: TensorProxy) -> TensorProxy:
     """Return the elements of `input` in one dimension."""
-    return clang.reshape(input, (-1,)) if input.ndim != 1 else input
+    return clang.reshape(input, (-1,)) if input.ndim != 1 else prims.stride_order(input, (0,))
 
 
 @ravel.samples
@@ -144,6 +144,7 @@ def _(make: MakeTensor) -> Any:
     for shape in ((2, 3), (), (4,), (0, 3)):
         yield SampleInput(make(shape) if shape != (0, 3) else make((0,)))
     yield SampleInput(make((4, 3)).mT)
+    yield SampleInput(make((8,))[::2])
 
 
 @torchsymbol(torch.unflatten, tags=VIEW, keeps_order=True)

@@ -32,10 +32,16 @@ def _write_part(base: TensorProxy, new: TensorProxy, dim: int, start: int) -> Te
     return prims.slice_scatter(base, new, tuple(starts), tuple(ends))
 
 
+def _part(a: TensorProxy, dim: int, start: int, end: int) -> TensorProxy:
+    """Return one of several views, which is a tensor of its own even if it views all of `a`."""
+    out = clang.slice_in_dim(a, start, end, dim=dim)
+    return prims.alias(out) if out is a else out  # type: ignore[no-any-return]
+
+
 def _parts(a: TensorProxy, dim: int, sizes: Sequence[int]) -> tuple[TensorProxy, ...]:
     out, start = [], 0
     for size in sizes:
-        out.append(clang.slice_in_dim(a, start, start + size, dim=dim))
+        out.append(_part(a, dim, start, start + size))
         start += size
     return tuple(out)
 
@@ -199,7 +205,7 @@ def _tensor_split_bounds(length: int, where: Any) -> list[tuple[int, int]]:
 
 def _split_at(a: TensorProxy, where: Any, dim: int) -> tuple[TensorProxy, ...]:
     bounds = _tensor_split_bounds(a.shape[dim], where)
-    return tuple([clang.slice_in_dim(a, start, end, dim=dim) for start, end in bounds])
+    return tuple([_part(a, dim, start, end) for start, end in bounds])
 
 
 @flexible(indices="indices_or_sections", sections="indices_or_sections")

@@ -208,20 +208,6 @@ class Attr(Source):
         return f"{start}.{self.name}"
 
 
-class HasOffset(Source):
-    """Whether a tensor starts in the middle of its storage."""
-
-    __slots__ = ()
-
-    def read(self, start: Any, *operands: Any) -> Any:
-        """Return the truth value."""
-        return start.storage_offset() != 0
-
-    def code(self, start: str, *operands: str) -> str:
-        """Return `start.storage_offset() != 0`."""
-        return f"({start}.storage_offset() != 0)"
-
-
 class Variables(Source):
     """The `__dict__` of an object, a class or a module."""
 

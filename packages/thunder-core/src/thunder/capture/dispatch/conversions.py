@@ -8,8 +8,11 @@ from typing import Any
 import torch
 
 import thunder.torch as ltorch
-from thunder.capture.dispatch.metadata import layout_of
+from thunder.capture.base.memory_sources import SuggestedFormat
 from thunder.capture.dispatch.registry import handles
+from thunder.capture.tensors import aliasing
+from thunder.capture.tensors.handle import Handle
+from thunder.capture.tensors.layout import meta_of
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core import devices, dtypes
 from thunder.runtime.torch_private import suggest_memory_format
@@ -34,11 +37,32 @@ def _to(tracer: Tracer, x: Any, *args: Any, **kwargs: Any) -> Any:
     (_, *wanted), options = ltorch.to.bind((x, *args), kwargs)
     if options.get("copy") or any(not _has(x, each) for each in wanted):
         return NotImplemented
-    wanted_format = kwargs["memory_format"]
-    if wanted_format is not torch.contiguous_format and any(type(n) is not int for n in x.shape):
-        return x.contiguous(memory_format=wanted_format)  # decides at the first write or read of strides, if ever
     # torch compares with the format that it would suggest for the strides, not with `is_contiguous`.
-    return x if suggest_memory_format(layout_of(tracer, x)) is wanted_format else NotImplemented
+    wanted_format = kwargs["memory_format"]
+    with tracer.recording():
+        suggested = _suggested_format(tracer, tracer.handle_of(x), wanted_format)
+    if suggested is None:
+        return x.contiguous(memory_format=wanted_format)  # decides at the first write or read of strides, if ever
+    return x if suggested is wanted_format else NotImplemented
+
+
+def _suggested_format(tracer: Tracer, handle: Handle, wanted: torch.memory_format) -> torch.memory_format | None:
+    """Return the memory format that torch suggests for the strides of a tensor, with which it compares `wanted`.
+
+    None means that it is not known, and that it is `wanted` exactly if the tensor is contiguous in this format. The
+    prologue guards the format of an input. Otherwise symbolic sizes, on which strides depend, become constants.
+    """
+    aliasing.read(handle)  # finds the storage of the handle
+    shape = handle._value.shape
+    if not handle._views and any(type(n) is not int for n in shape):
+        owner = next((lifted for lifted in tracer.inputs if lifted.handle._storage is handle._storage), None)
+        if owner is not None:
+            tracer.guarded_of(owner.tensor, SuggestedFormat)
+            return suggest_memory_format(tracer.meta_tensors[owner.proxy.name])
+        computed = not handle._storage.written and all(type(n) is not int or n > 1 for n in shape)
+        if computed and wanted is not torch.contiguous_format:
+            return None  # a value without gaps, and symbolic sizes are greater than one
+    return suggest_memory_format(meta_of(handle))
 
 
 def _has(x: Any, wanted: Any) -> bool:

@@ -137,8 +137,8 @@ def _by_torch(
     ways = [call_opaque] if opaque else []
     if isinstance(func, types.FunctionType):
         ways.insert(0, call_python_source)
-    if writes_in_place(name):
-        ways = []  # eager mode also checks what the target is a view of
+    if writes_in_place(name) or name == "__setitem__":
+        ways = []  # an opaque operation would lose the write; eager mode also checks what the target is a view of
     before = tracer.refusal
     for way in ways:
         try:

@@ -17,7 +17,7 @@ import torch
 import thunder.torch as ltorch
 from thunder import clang
 from thunder.capture.base.fallback import RunsEagerly, fall_back
-from thunder.capture.base.sources import HasOffset
+from thunder.capture.base.memory_sources import HasOffset
 from thunder.capture.dispatch.data_dependent import with_sizes
 from thunder.capture.dispatch.opaque import call_opaque
 from thunder.capture.dispatch.registry import handles, handles_property, methods
@@ -42,6 +42,9 @@ def _reshape_in_place(name: str) -> Callable[..., Any]:
         handle = tracer.handle_of(target)
         if tracer.input_with(handle) is not None:
             fall_back(f"{name} changes the shape of a tensor that exists outside of the program")
+        last = handle._views[-1].sym if handle._parent is not None else None
+        if last is not None and last.facts.returns_input:
+            fall_back(f"{name} changes the shape of a result of {last.name}, which may be the tensor that it got")
         before = aliasing.twin(handle)
         after = tracer.dispatch(view, (before, *args), kwargs)
         if after is not before:
@@ -173,6 +176,20 @@ def _broadcast_each(tracer: Tracer, *tensors: Any) -> Any:
     return tuple([x if x._value.shape == shape else tracer.call_symbol(ltorch.expand, (x, shape), {}) for x in handles])
 
 
+@handles(torch.meshgrid)
+def _meshgrid(tracer: Tracer, *tensors: Any, indexing: str | None = None) -> Any:
+    """Expand each axis separately, so that a write to an axis also changes its grid."""
+    axes = list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors)
+    valid = all(isinstance(x, torch.Tensor) and x.dim() < 2 for x in axes) and indexing in ("ij", "xy")
+    if not axes or not valid or len({(x.dtype, x.device) for x in axes}) > 1:
+        return NotImplemented  # torch's warning or error
+    order = [*range(len(axes))]
+    if indexing == "xy":
+        order[:2] = order[:2][::-1]
+    shape = tuple([axes[i].numel() for i in order])
+    return tuple([x.view(*[1] * i, -1, *[1] * (len(axes) - i - 1)).expand(shape) for x, i in zip(axes, order)])
+
+
 def _atleast_each(sym: Any) -> Callable[..., Any]:
     def handler(tracer: Tracer, *tensors: Any) -> Any:
         several = tensors[0] if len(tensors) == 1 else tensors
@@ -198,9 +215,11 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
     found = _strided_by_sizes(tracer, x, size, stride, storage_offset)
     if found is not NotImplemented:
         return found
-    if any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride)):
-        return NotImplemented
     lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
+    symbolic = any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride))
+    whole_input = symbolic and lifted is not None and not handle._views
+    if whole_input and tracer.meta_tensors[lifted.proxy.name].is_contiguous():  # type: ignore[union-attr]
+        return NotImplemented  # the prologue checks the layout
     if storage_offset is not None and lifted is not None and tracer.guarded_of(lifted.tensor, HasOffset):
         fall_back("the program calls as_strided on a view that comes from outside of it")
     reached = sum((n - 1) * s for n, s in zip(size, stride))
@@ -210,6 +229,7 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
         if not handle._views or handle._needs_grad or handle._parent is not None:
             return _strided_by_torch(tracer)
         whole = Handle.make(tracer, handle._storage.value, requires_grad=False, storage=handle._storage)
+        whole = whole.detach() if handle._storage.needs_grad else whole
         start, found = _in_order(tracer, whole)
         if found is None or start:
             return _strided_by_torch(tracer)
@@ -252,10 +272,10 @@ def _in_order(tracer: Tracer, handle: Handle) -> tuple[int, Any]:
 def _contiguous(tracer: Tracer, x: Any, memory_format: Any = torch.contiguous_format) -> Any:
     """Return an input that is contiguous, as torch does: the program may compare or change the tensor object."""
     handle = tracer.handle_of(x)
-    is_input = tracer.input_of(handle._value) is not None and not handle._views and not handle._storage.written
-    if is_input and memory_format is not torch.preserve_format:
+    lifted = tracer.input_with(handle)
+    if lifted is not None and not handle._views and memory_format is not torch.preserve_format:
         with DisableTorchFunction():
-            if tracer.meta_tensors[handle._value.name].is_contiguous(memory_format=memory_format):
+            if tracer.meta_tensors[lifted.proxy.name].is_contiguous(memory_format=memory_format):
                 return x
     return NotImplemented
 

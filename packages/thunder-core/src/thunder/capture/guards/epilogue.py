@@ -91,6 +91,7 @@ class Epilogue:
         self._proxies: dict[int, Proxy] = {}  # the values of tensors, by their ids
         self._target_proxies: dict[int, Proxy] = {}
         self._made: dict[int, Any] = {}
+        self._repeated: dict[tuple[int, ...], Proxy] = {}  # views of `shared` memory, by the ids of their steps
         self._alive: list[Any] = []
         self._reached = reached
         self._aliases = aliases  # the program got copies of the call's containers; maps each to the caller's original
@@ -226,8 +227,8 @@ class Epilogue:
         out = AnyProxy(name=self.trace.make_name("t"))
         base = self.shared.get(id(x._storage)) if is_handle(x) else None
         if base is not None and base is not x:
-            self._repeat_views(x, self._tensor(base), out)
-            return out
+            self._proxies[id(x)] = self._repeat_views(x, self._tensor(base), out)
+            return self._proxies[id(x)]
         self.tensors.append(x)
         self._values.append(out)
         self._proxies[id(x)] = out
@@ -253,15 +254,26 @@ class Epilogue:
         self.trace.record(BoundSymbol(_OPERATORS["with_freed_graph"], (found,), {}, out))
         return out
 
-    def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> None:
-        steps: list[Any] = [(function_of(view), view.args, view.kwargs) for view in x._views]
-        if not steps:  # a view of the whole memory, e.g. `view` with the same shape
-            steps = [(torch.Tensor.view_as, (base,), {})]
-        for i, (function, args, kwargs) in enumerate(steps):
-            found = out if i + 1 == len(steps) else AnyProxy(name=self.trace.make_name("t"))
-            given = function, base, specialized(args), specialized(kwargs)
+    def _repeat_views(self, x: Any, base: Proxy, out: Proxy) -> Proxy:
+        """Write the views from a base to a handle, except those that are written already, and return the last."""
+        steps: list[Any] = [(function_of(view), view.args, view.kwargs, view.part) for view in x._views]
+        if not steps or (x._is_new and x._views[-1].sym.facts.returns_input):
+            steps.append((torch.Tensor.view_as, None, {}, None))  # another tensor, e.g. of `view` with the same shape
+        for i, (function, args, kwargs, part) in enumerate(steps):
+            path = (id(x._storage), *map(id, x._views[: i + 1]))
+            is_last = i + 1 == len(steps)
+            is_own = is_last and (x._is_new or not x._views)  # not the tensor of another handle with the same views
+            if path in self._repeated and not is_own:
+                base = self._repeated[path]
+                continue
+            found = out if is_last else AnyProxy(name=self.trace.make_name("t"))
+            args = (base,) if args is None else specialized(args)
+            given = function, base, args, specialized(kwargs), *([] if part is None else [part])
             self.trace.record(BoundSymbol(_OPERATORS["repeat_view"], given, {}, found))
             base = found
+            if not is_own:
+                self._repeated[path] = found
+        return base
 
     def _array(self, x: ArrayHandle) -> Any:
         """Write an array from outside as it is, and a new array with the memory of its tensor."""

@@ -21,7 +21,9 @@ from thunder.capture.base.new_objects import collect_garbage
 from thunder.capture.tensors.handle import Handle, HandleOwner, Storage, View
 from thunder.capture.tensors.layout import (
     function_of,
+    has_known_layout,
     has_order_of,
+    has_shared_elements,
     in_order_of,
     is_view,
     memory_of_write,
@@ -56,7 +58,6 @@ def read(handle: Handle) -> TensorProxy:
     """Return the current value of a handle."""
     if handle._local is not None:
         return _read_dtensor(handle, handle._local)
-    _follow(handle)
     storage = handle._storage
     if handle._version_seen != storage.version:
         if handle._parent is not None:
@@ -93,19 +94,6 @@ def check_pending(handle: Handle) -> None:
         fall_back("the program uses a tensor before it waits for the collective that writes it")
 
 
-def _follow(handle: Handle) -> None:
-    """Update a view whose base has got its own memory: make the handle a view of this memory."""
-    parent = handle._parent
-    if parent is None:
-        return
-    _follow(parent)
-    if handle._storage is not parent._storage:
-        handle._storage, handle._views = parent._storage, (*parent._views, handle._views[-1])
-        handle._version_seen = 0  # the version when that memory was created
-        if handle._views[-1].certain and parent._parent is None:
-            handle._parent = None
-
-
 def _part(handle: Handle) -> None:
     """Determine whether `reshape`, `contiguous` or a similar step copied, because a write or read now depends on it.
 
@@ -115,13 +103,23 @@ def _part(handle: Handle) -> None:
     if parent is None:
         return
     _part(parent)
-    _follow(handle)
     if not handle._views[-1].certain and not is_view(handle):
         handle._storage = Storage(handle._value)
         handle._storage.needs_grad = handle._needs_grad
         handle._views = ()
         handle._parent = None
         handle._version_seen = 0
+        _move_views(handle)
+
+
+def _move_views(base: Handle) -> None:
+    """Make the views of a handle, which has got its own memory, views of this memory."""
+    for view in [x for x in base._tracer.handles if x._parent is base]:
+        view._storage, view._views = base._storage, (*base._views, view._views[-1])
+        view._version_seen = 0  # the version when that memory was created
+        _move_views(view)
+        if view._views[-1].certain and base._parent is None:
+            view._parent = None
 
 
 def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False) -> None:
@@ -141,6 +139,8 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
         fall_back(
             "the program writes to memory that the arguments and results of a higher-order function share (e.g. vmap)"
         )
+    if storage.source is not None and has_shared_elements(handle._tracer.meta_tensors[storage.source.name]):
+        fall_back("the program writes to an input whose elements share memory (e.g. of expand)")
     before = storage.value
     if not handle._views:
         storage.value = new
@@ -192,6 +192,7 @@ def order_copy(handle: Handle) -> None:
         copied = meta_of(handle)
         _part(handle)
         value = in_order_of(tracer, handle._value, storage.value, lambda: copied)
+        value = prims.clone(value) if value is handle._value else value  # the step would not copy the new value
         handle._value = handle._storage.value = handle._storage.origin = value
 
 
@@ -271,23 +272,25 @@ def _as_stored(old: TensorProxy, new: Any, name: str) -> TensorProxy:
 
 
 def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
-    """Return handles of the memory of which several results are differentiable views, by the ids of the storages.
+    """Return handles of the memory of which results are differentiable views, by the ids of the storages.
 
-    If the program returned such views itself, torch would forbid writes to them: they would be views among several
-    outputs of a node. The epilogue repeats these views instead.
+    If the program returned such views itself, torch would forbid writes to them: they would be views of an input, or
+    views among several outputs, of a node. The epilogue repeats these views instead.
     """
     if not torch.is_grad_enabled():
         return {}
     groups: dict[int, dict[int, Handle]] = {}
     for x in results:
-        if isinstance(x, Handle) and x._needs_grad and not x._storage.written:
+        if isinstance(x, Handle) and x._needs_grad and x._parent is not None and has_known_layout(x):
+            _part(x)
+        if isinstance(x, Handle) and x._needs_grad:
             groups.setdefault(id(x._storage), {})[id(x)] = x
     found: dict[int, Handle] = {}
     for key, handles in groups.items():
-        if len(handles) > 1 and all(map(_is_repeatable, handles.values())):
-            first = next(iter(handles.values()))
-            storage, tracer = first._storage, first._tracer
-            inputs = [lifted.handle for lifted in tracer.inputs if lifted.handle._storage is storage]
+        first = next(iter(handles.values()))
+        storage, tracer = first._storage, first._tracer
+        inputs = [lifted.handle for lifted in tracer.inputs if lifted.handle._storage is storage]
+        if len({**handles, **{id(x): x for x in inputs}}) > 1 and all(map(_is_repeatable, handles.values())):
             whole = next((x for x in (*inputs, *handles.values()) if not x._views), None)
             if whole is None:
                 whole = Handle.make(tracer, storage.value, requires_grad=True, storage=storage)
@@ -323,10 +326,12 @@ def link(one: Storage, other: Storage) -> None:
 
 def _is_repeatable(handle: Handle) -> bool:
     """Check whether an epilogue can repeat the views from a storage to a handle."""
-    return all(
-        view.certain and view.part is None and not view.hides_writes and not any(proxies_in((view.args, view.kwargs)))
-        for view in handle._views
-    )
+    if handle._parent is not None and not has_known_layout(handle):  # it may be a copy
+        return False
+    is_plain = not handle._tracer.subclasses and handle._value.dtensor_layout is None
+    if not is_plain or handle.given_attributes or handle._freed:
+        return False  # the epilogue would have to repeat this, too
+    return not any(view.hides_writes or any(proxies_in((view.args, view.kwargs))) for view in handle._views)
 
 
 def twin(handle: Handle) -> Handle:

@@ -30,8 +30,9 @@ from thunder.executors.torchex.part_updates import keeps_strides
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
-    "check_view", "function_of", "has_order_of", "in_order_of", "is_view", "memory_of_write", "memory_order", "meta_of",
-    "meta_tensor", "origin_of", "overlap", "strides_of_inputs",
+    "changes_strides", "check_view", "function_of", "has_known_layout", "has_order_of", "has_shared_elements",
+    "in_order_of", "is_view", "memory_of_write", "memory_order", "meta_of", "meta_tensor", "origin_of", "overlap",
+    "strides_of_inputs",
 ]  # fmt: skip
 
 
@@ -102,6 +103,28 @@ def memory_of_write(handle: Handle, *, whole: bool) -> torch.Tensor:
         raise _UnknownSizes
     origin = meta_tensor(handle._tracer, handle._storage.origin, specializing=False, numbers=False)
     return origin if whole else meta_of(handle)
+
+
+def has_known_layout(handle: Handle) -> bool:
+    """Check whether the strides of a handle depend on no symbolic number, which would become a constant."""
+    try:
+        memory_of_write(handle, whole=False)
+    except _UnknownSizes:
+        return False
+    return True
+
+
+def changes_strides(handle: Handle, view: View) -> bool:
+    """Check whether a view of the same shape has other strides, as those of dimensions of one element (e.g. `view`)."""
+    if all(type(n) is not int or n != 1 for n in handle._value.shape) or not has_known_layout(handle):
+        return False
+    memory = meta_of(handle)
+    return _apply(handle, view, memory).stride() != memory.stride()
+
+
+def has_shared_elements(x: torch.Tensor) -> bool:
+    """Check whether elements of a tensor are in the same place, because a stride is zero."""
+    return 0 in x.stride() and any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride()))
 
 
 def overlap(one: Handle, other: Handle) -> bool:
@@ -186,7 +209,7 @@ def origin_of(handle: Handle) -> torch.Tensor:
 
 def _apply(handle: Handle, view: View, value: torch.Tensor) -> torch.Tensor:
     def on_meta(x: Any) -> Any:
-        return meta_tensors.on_meta(map_proxies(x, lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
+        return meta_tensors.on_meta(map_proxies(specialized(x), lambda p: meta_tensor(handle._tracer, p)))  # type: ignore[arg-type]
 
     with torch.no_grad(), DisableTorchFunction():
         out = function_of(view)(value, *on_meta(view.args), **on_meta(view.kwargs))

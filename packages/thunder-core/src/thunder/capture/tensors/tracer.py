@@ -31,7 +31,7 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.autocast import call_with_autocast
 from thunder.capture.tensors.communication import Communication
 from thunder.capture.tensors.handle import Handle, Lifted, Storage, View, WriteObserver, needs_grad
-from thunder.capture.tensors.layout import strides_of_inputs
+from thunder.capture.tensors.layout import changes_strides, strides_of_inputs
 from thunder.capture.tensors.leaf_tensors import Leaves
 from thunder.core import prims
 from thunder.core.devices import to_device
@@ -425,9 +425,8 @@ class Tracer:
     def _results(self, out: Any, tensors: list[torch.Tensor], grad: bool) -> Any:
         if isinstance(out, TensorProxy):
             # Like torch, return the same tensor to user code if an operation returns its input.
-            for t in tensors:
-                handle = self.handle_of(t)
-                if handle._value is out:
+            for t in reversed(tensors):  # the first argument first
+                if self.handle_of(t)._value is out:
                     return t
         return self.wrap(out, requires_grad=grad)
 
@@ -438,14 +437,18 @@ class Tracer:
         def one(value: Any, index: int | None) -> Any:
             if not isinstance(value, TensorProxy):
                 return value
-            if value is base._value:
-                if sym.facts.returns_input:
-                    return base
-                if not detached:
-                    return aliasing.twin(base)
-                value = prims.detach(value)
+            same = value is base._value
+            if same and sym.facts.returns_input:
+                return base
             view = View(sym, args, kwargs, index, certain, detached)
+            if same and detached:
+                value = prims.detach(value)
+            elif same and base._parent is None:  # otherwise, it is a view of a copy if `base` is a copy
+                if not changes_strides(base, view):
+                    return aliasing.twin(base)
+                value = prims.view(value, value.shape)
             out = aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
+            out._is_new |= same and not detached
             if not certain:
                 aliasing.order_copy(out)
             return out
@@ -514,20 +517,17 @@ class Tracer:
         return output
 
     def _keep_apart(self, tensors: list[torch.Tensor]) -> None:
-        """Make each result a separate tensor, as torch does, even if a view has the same value as its base or input."""
-        given = {x.handle._storage: x.handle for x in self.inputs}
-        seen: dict[str, torch.Tensor] = {}
-        for t in tensors:
-            if not isinstance(t, Handle) or (t._views and not t._is_new):
-                continue
+        """Make each result a separate tensor, even if a view has the same value as its base or input."""
+        inputs = [(x.proxy, x.handle._storage.value, x.handle) for x in self.inputs]
+        seen: dict[str, torch.Tensor] = {p.name: handle for *values, handle in inputs for p in values}
+        for t in {id(t): t for t in tensors if isinstance(t, Handle)}.values():
             value = aliasing.read(t)
-            if t._views:  # torch returns the input itself from an operation such as `contiguous`
+            same = seen.setdefault(value.name, t) is not t
+            if t._views and t._is_new:  # torch returns the input itself from an operation such as `contiguous`
                 made_by = self.producer(value)
-                same = made_by is None or made_by.sym.facts.returns_input
-            else:
-                same = seen.setdefault(value.name, given.get(t._storage, t)) is not t
+                same |= made_by is None or made_by.sym.facts.returns_input
             if same:
-                t._value = prims.reshape(value, value.shape)
+                t._value = prims.alias(value)
 
     def _sizes(self) -> list[BoundSymbol]:
         """Return the operations that read the symbolic sizes from the inputs."""

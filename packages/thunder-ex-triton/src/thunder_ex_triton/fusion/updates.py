@@ -51,7 +51,7 @@ class Update(NamedTuple):
 
     def strides_of_results(self, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
         """Return the strides that the results have in eager mode, for inputs of any strides."""
-        found = layouts(self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, frozenset())
+        found = layouts(self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, {})
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
 

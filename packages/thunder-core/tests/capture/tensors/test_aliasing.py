@@ -469,6 +469,21 @@ def test_writes_that_torch_refuses(f: Any) -> None:
     assert torch.equal(x, torch.ones(4, 3))
 
 
+@pytest.mark.parametrize("copy", [lambda p: p.contiguous(), lambda p: p.reshape(-1), lambda p: p.mT.flatten()[1:]])
+def test_copies_of_leaves_that_require_grad(copy: Any) -> None:
+    """`contiguous` and `reshape` copy for these strides, so that the result may be written to."""
+    p = torch.arange(12.0).view(3, 4)[:, :3].mT.requires_grad_()
+
+    def f(p: Any) -> Any:
+        copied = copy(p).mul_(2)
+        return copied + 1, p * 3
+
+    for a, b in zip(thunder.jit(f)(p), f(p)):
+        assert torch.equal(a, b)
+        for x, y in zip(torch.autograd.grad(a.sum(), p), torch.autograd.grad(b.sum(), p)):
+            assert torch.equal(x, y)
+
+
 @pytest.mark.parametrize("view", [lambda p: p, lambda p: p[0], lambda p: p.view(-1)])
 def test_leaves_that_require_grad(view: Any) -> None:
     """As eager: not in place while gradients are recorded."""

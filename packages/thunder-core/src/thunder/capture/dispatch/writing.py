@@ -59,18 +59,25 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str, *, orde
 
 
 def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or not _is_of_leaf(tracer, handle):
         return
-    leaf = tracer.leaves.seen_through(handle)
-    if not leaf and not any(view.hides_writes for view in handle._views):
-        leaf = any(
-            x.handle._storage is handle._storage and x.tensor.requires_grad and tracer.is_leaf(x.tensor)
-            for x in tracer.inputs
-        )
-    if leaf:
-        view = handle._views and handle not in tracer.leaves
-        what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
-        raise torch_error(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+    if handle._views:
+        aliasing.split_off_copy(handle)  # e.g. `leaf.contiguous()`, if the leaf is not contiguous
+        if not _is_of_leaf(tracer, handle):
+            return
+    view = handle._views and handle not in tracer.leaves
+    what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
+    raise torch_error(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+
+
+def _is_of_leaf(tracer: Tracer, handle: Handle) -> bool:
+    """Check whether autograd sees writes to a handle as writes to a leaf that requires grad."""
+    if tracer.leaves.seen_through(handle):
+        return True
+    return not any(view.hides_writes for view in handle._views) and any(
+        x.handle._storage is handle._storage and x.tensor.requires_grad and tracer.is_leaf(x.tensor)
+        for x in tracer.inputs
+    )
 
 
 def assign_out(tracer: Tracer, out: Any, result: Any, call: tuple[Any, Any, Any]) -> Any:

@@ -47,6 +47,7 @@ __all__ = [
     "read",
     "shared_memory",
     "storages_by_memory",
+    "split_off_copy",
     "twin",
     "write",
 ]
@@ -60,7 +61,7 @@ def read(handle: Handle) -> TensorProxy:
     storage = handle._storage
     if handle._version_seen != storage.version:
         if handle._parent is not None:
-            _part(handle)
+            split_off_copy(handle)
             if handle._storage is not storage:
                 return read(handle)
         if storage.hides_gradient and torch.is_grad_enabled() and any(view.hides_writes for view in handle._views):
@@ -106,7 +107,7 @@ def _follow(handle: Handle) -> None:
             handle._parent = None
 
 
-def _part(handle: Handle) -> None:
+def split_off_copy(handle: Handle) -> None:
     """Determine whether `reshape`, `contiguous` or a similar step copied, because a write or read now depends on it.
 
     A copy gets its own memory, with the old value. Views of the copy share this memory.
@@ -114,7 +115,7 @@ def _part(handle: Handle) -> None:
     parent = handle._parent
     if parent is None:
         return
-    _part(parent)
+    split_off_copy(parent)
     _follow(handle)
     if not handle._views[-1].certain and not is_view(handle):
         handle._storage = Storage(handle._value)
@@ -135,7 +136,7 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
     check_pending(handle)
     old = read(handle)
     new = _as_stored(old, new, name)
-    _part(handle)
+    split_off_copy(handle)
     storage = handle._storage
     if _is_shared(storage, handle._tracer):
         fall_back(
@@ -190,7 +191,7 @@ def order_copy(handle: Handle) -> None:
     memory = origin_of(handle)
     if dense_strides(memory.shape, memory.stride()) is None and not is_view(handle):
         copied = meta_of(handle)
-        _part(handle)
+        split_off_copy(handle)
         value = in_order_of(tracer, handle._value, storage.value, lambda: copied)
         handle._value = handle._storage.value = handle._storage.origin = value
 

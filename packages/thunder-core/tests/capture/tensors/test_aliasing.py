@@ -662,3 +662,19 @@ def test_results_that_are_views_of_the_whole_tensor_can_be_written(results: Any,
         sum((x * x).sum() for x in found).backward()
         outcomes.append([*(x.detach() for x in found), leaf.grad])
     torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "write", [lambda x: x.__setitem__(0, 0.5), lambda x: x[0].mul_(2), lambda x: x.masked_fill_(x > 0, 2.0)]
+)
+def test_parts_of_expanded_inputs(write: Any) -> None:
+    """torch writes to all elements that share the memory."""
+
+    def f(x: Any) -> Any:
+        write(x)
+        return x * 2
+
+    mine, eager = (torch.arange(3.0).expand(2, 3) for _ in range(2))
+    with pytest.warns(thunder.FallbackWarning, match="elements share memory"):
+        found = thunder.jit(f)(mine)
+    assert torch.equal(found, f(eager)) and torch.equal(mine, eager)

@@ -142,6 +142,8 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
         fall_back(
             "the program writes to memory that the arguments and results of a higher-order function share (e.g. vmap)"
         )
+    if _is_expanded_input(storage, handle._tracer):
+        fall_back("the program writes to an input whose elements share memory (an expanded tensor)")
     before = storage.value
     if not handle._views:
         storage.value = new
@@ -208,6 +210,14 @@ def _is_shared(storage: Storage, tracer: HandleOwner) -> bool:
     with tracer.recording():  # finalizers of other objects are no part of the program
         collect_garbage()
     return any(other() is not None for other in storage.shared_with)
+
+
+def _is_expanded_input(storage: Storage, tracer: HandleOwner) -> bool:
+    """Check whether the memory is that of an input whose elements repeat. torch refuses only some of the writes."""
+    if storage.source is None:
+        return False
+    x = tracer.meta_tensors[storage.source.name]
+    return any(s == 0 and n > 1 for s, n in zip(x.stride(), x.shape))
 
 
 def _overlaps(view: View) -> bool:

@@ -554,7 +554,16 @@ def test_a_write_to_elements_of_windows_that_overlap(write):
     assert thunder.cache_misses(jf) == 1
 
 
-@pytest.mark.parametrize("write", [lambda y: y.unfold(0, 3, 1).mul_(2), lambda y: y.as_strided((3, 2), (1, 1)).mul_(2)])
+TWICE: list[Any] = [
+    lambda y: y.unfold(0, 3, 1).mul_(2),
+    lambda y: y.as_strided((3, 2), (1, 1)).mul_(2),
+    lambda y: y.unfold(0, 2, 1).__setitem__((..., slice(0, 1)), 2.0),
+    lambda y: y.unfold(0, 2, 1).__setitem__(y.unfold(0, 2, 1) > 0, 2.0),
+    lambda y: y.unfold(0, 2, 1).__iadd__(1),
+]
+
+
+@pytest.mark.parametrize("write", TWICE)
 def test_a_write_to_one_place_twice_is_as_in_eager(write):
     """Eager mode does not refuse it, and the call runs eagerly."""
 

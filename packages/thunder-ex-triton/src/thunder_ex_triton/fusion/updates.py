@@ -51,7 +51,9 @@ class Update(NamedTuple):
 
     def strides_of_results(self, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
         """Return the strides that the results have in eager mode, for inputs of any strides."""
-        found = layouts(self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, declared(self.operations))
+        found = layouts(
+            self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, declared(self.operations)
+        )
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
 

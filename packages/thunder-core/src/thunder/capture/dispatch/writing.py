@@ -22,18 +22,25 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, tensors_in
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import OPERATORS, TensorProxy
 from thunder.core.symbol import map_proxies
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.executors.torchex.fused_updates import FUSED_UPDATES, fused_update
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
-__all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
+__all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place", "writes_to_target"]
+
+_IN_PLACE_OPERATORS = frozenset({"__setitem__", "__idiv__", *[f"__i{name.strip('_')}__" for name in OPERATORS]})
 
 
 def writes_in_place(name: str) -> bool:
     """Check whether `name` follows torch's convention for in-place functions, e.g. `add_`."""
     return name.endswith("_") and not name.endswith("__")
+
+
+def writes_to_target(name: str) -> bool:
+    """Check whether the function or the operator of Python (`x[0] = y`, `x += y`) of this name is in place."""
+    return writes_in_place(name) or name in _IN_PLACE_OPERATORS
 
 
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str, *, ordered: bool = False) -> torch.Tensor:

@@ -46,8 +46,8 @@ __all__ = [
     "order_copy",
     "read",
     "shared_memory",
-    "storages_by_memory",
     "split_off_copy",
+    "storages_by_memory",
     "twin",
     "write",
 ]

@@ -34,7 +34,7 @@ class _WithoutDetaching(Rewriter):
     def start(self) -> None:
         self.escaping = escaping_values(self.trace)
         self.uses = Counter(name for op in self.trace.bound_symbols for name in op.arg_names)
-        self.computed: set[str] = set()  # values computed here that are not views
+        self.computed: set[str] = set()  # values in new memory: no views, and not the memory that `copy_` writes
 
     def rewrite(self, op: BoundSymbol) -> Any:
         if op.sym in _DETACHED:
@@ -42,7 +42,7 @@ class _WithoutDetaching(Rewriter):
             if op.output.name not in self.escaping or (value.name in self.computed and self.uses[value.name] == 1):
                 self.uses[value.name] += self.uses[op.output.name] - 1
                 return value
-        elif not op.sym.is_structural and OpTags.VIEW_OP not in op.sym.tags:
+        elif not op.sym.is_structural and not op.has_effect and OpTags.VIEW_OP not in op.sym.tags:
             self.computed.update(op.out_names)
         return None
 

@@ -687,3 +687,19 @@ def test_parts_of_expanded_inputs(write: Any) -> None:
     with pytest.warns(thunder.FallbackWarning, match="elements share memory"):
         found = thunder.jit(f)(mine)
     assert torch.equal(found, f(eager)) and torch.equal(mine, eager)
+
+
+@pytest.mark.parametrize("write", [lambda d: d.add_(1), lambda d: d.__setitem__(0, 2.0)])
+def test_a_detached_input_that_was_written_to(write: Any) -> None:
+    """The result is another tensor than the input, which requires grad."""
+
+    def f(x: Any) -> Any:
+        d = x.detach()
+        write(d)
+        return d
+
+    x, y = (torch.zeros(3, requires_grad=True) for _ in range(2))
+    out, expected = thunder.jit(f)(x), f(y)
+    assert torch.equal(out, expected) and torch.equal(x, y)
+    assert not out.requires_grad and x.requires_grad
+    assert out.data_ptr() == x.data_ptr()

@@ -330,3 +330,16 @@ def test_gradients_are_the_same_whatever_is_saved(steps: Any, remat: str) -> Non
         assert (g is None) == (e is None)
         if e is not None:
             torch.testing.assert_close(g, e, rtol=1e-9, atol=1e-11)
+
+
+def test_one_result_of_an_operation_is_saved_and_another_is_computed_again() -> None:
+    """The operation that runs again does not define the saved result a second time, which verification rejects."""
+    (x,) = leaves((N, N))
+
+    def f(x: Any) -> Any:
+        value, gate = x.chunk(2, 1)
+        return value * gate.sigmoid()
+
+    found, again = saved(f, x, remat="all")
+    assert "x" in found
+    assert "chunk" in again

@@ -131,3 +131,11 @@ def test_types_that_differ() -> None:
     for fn in (torch.matmul, torch.mm, F.linear):
         with pytest.raises(RuntimeError, match="same dtype"):
             thunder.jit(fn)(a, b if fn is not F.linear else b.mT)
+
+
+@pytest.mark.parametrize("features", [(3, 0), (0, 2), (0, 0)])
+@pytest.mark.parametrize("rows", [(2,), (0,), (2, 3)])
+def test_gradients_of_layers_without_features(rows: tuple[int, ...], features: tuple[int, int]) -> None:
+    x, w, b = (torch.ones(s, requires_grad=True) for s in ((*rows, features[0]), features[::-1], features[1:]))
+    grads = [torch.autograd.grad(fn(x, w, b).sum(), (x, w, b)) for fn in (thunder.jit(F.linear), F.linear)]
+    torch.testing.assert_close(*grads, rtol=0, atol=0)

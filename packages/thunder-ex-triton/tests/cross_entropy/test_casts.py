@@ -27,6 +27,7 @@ PROGRAMS: dict[str, Any] = {
 OTHERS: dict[str, Any] = {
     "the cast has another use": lambda x, t: F.cross_entropy((y := x.float()), t) + y.sin().sum(),
     "a wider cast": lambda x, t: F.cross_entropy(x.double(), t),
+    "a narrower cast to float32": lambda x, t: F.cross_entropy((x.double() * 2).float(), t),
     "a narrower cast": lambda x, t: F.cross_entropy(x.float().half(), t),
     "two rows in one": lambda x, t: F.cross_entropy(x.float().view(3, 22), t[:3]),
     "probabilities": lambda x, t: F.cross_entropy(x.float(), torch.softmax(x.float(), -1)),

@@ -296,6 +296,11 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "joined volumes": (lambda a, b: (torch.cat((a * 2, b), 1) * 2,), images(3, 2, 2)),
     "padded image": (lambda a, b: (F.pad(a * 2, (1, 0, 2, 1)), F.pad(b, (1, 1)) * 2), images(3, 2)),
     "packed by kernels": (lambda a: (F.softmax(a.mT, -1), F.layer_norm(a.mT * 2, (4,)), F.gelu(a.mT)), (make(4, 5),)),
+    "filled like an image": (lambda a, b: (torch.zeros_like(a) + a, torch.ones_like(a).mul_(b)), images(3, 3)),
+    "masked image": (
+        lambda a, b: ((a * 2).masked_fill(b > 0, 0), a.mul(b).tril(), (a * b).masked_fill_(b > 0, 0)),
+        images(3, 3),
+    ),
     "a part": (lambda a: (a[::2, 1:] * 2,), (make(4, 5).detach().mT,)),
     "broadcast": (lambda a, b: (a * b,), (make(4, 1, 5), make(7, 5).detach().mT.contiguous().mT[None])),
 }

@@ -72,6 +72,18 @@ def test_one_kernel_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert repr(update) == f"<{update.name}>"
 
 
+def test_gradients_that_are_set_to_zero() -> None:
+    """`zero_grad(set_to_none=False)`: no primitive reads the old gradient, whose strides are those of the new one."""
+
+    def step(gs: Tensors, ps: Tensors) -> None:
+        for g, p in zip(gs, ps):
+            g.zero_().add_(p.square())
+            p.sub_(g, alpha=0.1)
+
+    images = [[x.to(memory_format=torch.channels_last) for x in tensors([(2, 3, 4, 5)] * 2, seed=i)] for i in range(2)]
+    check(step, *[[*tensors(SHAPES, seed=i), *images[i]] for i in range(2)])
+
+
 def test_declared_sizes_of_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 

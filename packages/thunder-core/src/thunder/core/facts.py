@@ -20,8 +20,9 @@ __all__ = ["AutocastPolicy", "Cost", "FactOptions", "Facts", "Layout", "View", "
 AutocastPolicy = Literal["lower", "float32", "widest"]
 #: How often the result shares the memory of the first input.
 View = Literal["never", "maybe", "always"]
-#: The devices on which the results are contiguous for all strides of the inputs.
-Layout = Literal["unknown", "contiguous on gpu", "contiguous"]
+#: The devices on which the results are contiguous for all strides of the inputs. "as input": the results are dense, and
+#: their dimensions have the order of the first input's strides.
+Layout = Literal["unknown", "as input", "contiguous on gpu", "contiguous"]
 #: The cost of recomputing the operation: "light" arithmetic, "cheap" (mostly memory traffic), "expensive", or the cost
 #: of its decomposition ("as its parts").
 Cost = Literal["light", "cheap", "expensive", "as its parts"]

@@ -23,8 +23,6 @@ __all__ = ["without_detaching"]
 
 # Operations that return the value of their last argument, with another gradient.
 _DETACHED = frozenset({ltorch.detach, prims.detach, prims.assign_value})
-# Operations whose results may be other tensors' memory, or the tensors of the caller.
-_OF_OTHER_MEMORY = frozenset({OpTags.VIEW_OP, OpTags.IN_PLACE_OP})
 
 
 class _WithoutDetaching(Rewriter):
@@ -44,7 +42,7 @@ class _WithoutDetaching(Rewriter):
             if op.output.name not in self.escaping or (value.name in self.computed and self.uses[value.name] == 1):
                 self.uses[value.name] += self.uses[op.output.name] - 1
                 return value
-        elif not op.sym.is_structural and op.sym.tags.isdisjoint(_OF_OTHER_MEMORY):
+        elif not op.sym.is_structural and not op.has_effect and OpTags.VIEW_OP not in op.sym.tags:
             self.computed.update(op.out_names)
         return None
 

@@ -117,7 +117,7 @@ class Split:
                 trace, cotangents = self._record(joint, present, wanted)
             available = {p.name for p in self.saved} | {p.name for p in cotangents}
             producers = self._producers if joint is self._joint else producers_of(joint.trace.bound_symbols)
-            body = _with_what_is_missing(trace.bound_symbols, available, producers)
+            body = _with_what_is_missing(trace, available, producers)
             if self._copies:
                 body = [op.substitute(self._copies) for op in body]
             out.names, out._counters = trace.names, trace._counters
@@ -291,16 +291,18 @@ def _numbers_in(program: Sequence[BoundSymbol]) -> list[Proxy]:
 
 
 def _with_what_is_missing(
-    program: Sequence[BoundSymbol], available: set[str], producers: dict[str, tuple[int, BoundSymbol]]
+    trace: Trace, available: set[str], producers: dict[str, tuple[int, BoundSymbol]]
 ) -> list[BoundSymbol]:
     """Return the program with the recomputed forward operations, each inserted before its first use."""
     out: list[BoundSymbol] = []
     known = set(available)
-    for op in program:
+    for op in trace.bound_symbols:
         missing = [name for name in op.arg_names if name not in known]
         if missing:
             for again in leading_to(missing, known, producers):
-                out.append(again)
+                # An operation with several results (e.g. chunk) may run again for one of them while another is saved.
+                twice = {p.name: p.replace_name(trace.make_name()) for p in again.flat_outs if p.name in known}
+                out.append(again.substitute(twice) if twice else again)
                 known.update(again.out_names)
         out.append(op)
         known.update(op.out_names)

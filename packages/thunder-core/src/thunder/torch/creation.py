@@ -85,7 +85,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput((2.0,), 1), TypeError, "the size must be ints"
 
 
-@torchsymbol(torch.full_like, tags=_TAGS)
+@torchsymbol(torch.full_like, tags=_TAGS, layout="as input")
 def full_like(
     input: TensorProxy, fill_value: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
@@ -111,19 +111,19 @@ def _(g: Any, out: Any, input: TensorProxy, value: Any) -> Any:
     return zeros_of(input), sum_to(g, value)
 
 
-@torchsymbol(torch.zeros_like, tags=_TAGS)
+@torchsymbol(torch.zeros_like, tags=_TAGS, layout="as input")
 def zeros_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
     """Return zeros with the metadata of `input`."""
     return _like(input, 0, dtype, device)
 
 
-@torchsymbol(torch.ones_like, tags=_TAGS)
+@torchsymbol(torch.ones_like, tags=_TAGS, layout="as input")
 def ones_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
     """Return ones with the metadata of `input`."""
     return _like(input, 1, dtype, device)
 
 
-@torchsymbol(torch.empty_like, tags=_TAGS)
+@torchsymbol(torch.empty_like, tags=_TAGS, layout="as input")
 def empty_like(input: TensorProxy, *, dtype: Any = None, device: Any = None, memory_format: Any = None) -> Any:
     """Return an uninitialized tensor with the metadata of `input`."""
     kind, where = dtypes.to_dtype(dtype) or input.dtype, devices.to_device(device) or input.device

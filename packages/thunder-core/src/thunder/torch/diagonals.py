@@ -256,13 +256,13 @@ def _triangle(name: str, a: TensorProxy, diagonal: int, lower: bool) -> TensorPr
     return prims.where(mask, a, zero) if lower else prims.where(mask, zero, a)
 
 
-@torchsymbol(torch.tril, tags=_SHAPE)
+@torchsymbol(torch.tril, tags=_SHAPE, layout="contiguous")
 def tril(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
     """Return `input` with zeros above `diagonal`, for the matrices in the last two dimensions."""
     return _triangle("tril", input, diagonal, True)
 
 
-@torchsymbol(torch.triu, tags=_SHAPE)
+@torchsymbol(torch.triu, tags=_SHAPE, layout="contiguous")
 def triu(input: TensorProxy, diagonal: int = 0) -> TensorProxy:
     """Return `input` with zeros below `diagonal`, for the matrices in the last two dimensions."""
     return _triangle("triu", input, diagonal, False)

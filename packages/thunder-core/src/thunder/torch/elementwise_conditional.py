@@ -269,7 +269,7 @@ def number_of_dtype(value: Any, kind: dtype) -> Any:
     return bool(value) if kind.category == BOOL else clang.maybe_convert_to_dtype(value, kind)
 
 
-@torchsymbol(torch.masked_fill, tags=ELEMENTWISE)
+@torchsymbol(torch.masked_fill, tags=ELEMENTWISE, layout="contiguous")
 def masked_fill(input: Any, mask: Any, value: Any) -> Any:
     """Return `input` with `value` where `mask` is true."""
     check(

@@ -414,9 +414,13 @@ def local_response_norm(input: Any, size: int, alpha: float = 1e-4, beta: float 
     if 0 in input.shape:
         return input
     n, c, *spatial = input.shape
-    squares = ltorch.reshape(input * input, (n, 1, c, math.prod(spatial)))
-    padded = ltorch.pad(squares, (0, 0, size // 2, (size - 1) // 2))
-    means = ltorch.avg_pool2d(padded, (size, 1), 1)
+    around = size // 2, (size - 1) // 2
+    if spatial[1:] and input.device.type == "cpu":  # as torch: autocast casts the inputs of this operation on the CPU
+        squares = ltorch.reshape(input * input, (n, 1, c, spatial[0], math.prod(spatial[1:])))
+        means = ltorch.avg_pool3d(ltorch.pad(squares, (0, 0, 0, 0, *around)), (size, 1, 1), 1)
+    else:
+        squares = ltorch.reshape(input * input, (n, 1, c, math.prod(spatial)))
+        means = ltorch.avg_pool2d(ltorch.pad(squares, (0, 0, *around)), (size, 1), 1)
     return input / (ltorch.reshape(means, input.shape) * alpha + k) ** beta
 
 

@@ -119,7 +119,7 @@ def _place(input: TensorProxy, dtype: Any, device: Any, generator: Any = None) -
     return {"device": where, "dtype": kind, "generator": generator}
 
 
-@torchsymbol(torch.rand_like, tags=_TAGS)
+@torchsymbol(torch.rand_like, tags=_TAGS, layout="as input")
 def rand_like(
     input: TensorProxy, *, generator: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
@@ -127,7 +127,7 @@ def rand_like(
     return prims.uniform(input.shape, 0.0, 1.0, **_place(input, dtype, device, generator))
 
 
-@torchsymbol(torch.randn_like, tags=_TAGS)
+@torchsymbol(torch.randn_like, tags=_TAGS, layout="as input")
 def randn_like(
     input: TensorProxy, *, generator: Any = None, dtype: Any = None, device: Any = None, memory_format: Any = None
 ) -> Any:
@@ -135,7 +135,7 @@ def randn_like(
     return prims.normal(input.shape, 0.0, 1.0, **_place(input, dtype, device, generator))
 
 
-@torchsymbol(torch.randint_like, tags=_TAGS)
+@torchsymbol(torch.randint_like, tags=_TAGS, layout="as input")
 def randint_like(
     input: TensorProxy,
     low: Any,

@@ -133,6 +133,7 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "a part": lambda y, x: y[0].zero_(),
     "an item": lambda y, x: y.__setitem__((0, 1), 5.0),
     "all items": lambda y, x: y.__setitem__(slice(None), 1.0),
+    "all items by a slice of them": lambda y, x: y.__setitem__((..., slice(-3, None)), 1.0),
     "all items by a tensor": lambda y, x: y.__setitem__(..., torch.ones(3)),
     "all items by what requires grad": lambda y, x: y.__setitem__(..., x[0]),
     "masked_fill_": lambda y, x: y.masked_fill_(x > 1, 0.0),

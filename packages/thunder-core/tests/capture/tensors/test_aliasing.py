@@ -469,6 +469,21 @@ def test_writes_that_torch_refuses(f: Any) -> None:
     assert torch.equal(x, torch.ones(4, 3))
 
 
+@pytest.mark.parametrize("copy", [lambda p: p.contiguous(), lambda p: p.reshape(-1), lambda p: p.mT.flatten()[1:]])
+def test_copies_of_leaves_that_require_grad(copy: Any) -> None:
+    """`contiguous` and `reshape` copy for these strides, so that the result may be written to."""
+    p = torch.arange(12.0).view(3, 4)[:, :3].mT.requires_grad_()
+
+    def f(p: Any) -> Any:
+        copied = copy(p).mul_(2)
+        return copied + 1, p * 3
+
+    for a, b in zip(thunder.jit(f)(p), f(p)):
+        assert torch.equal(a, b)
+        for x, y in zip(torch.autograd.grad(a.sum(), p), torch.autograd.grad(b.sum(), p)):
+            assert torch.equal(x, y)
+
+
 @pytest.mark.parametrize("view", [lambda p: p, lambda p: p[0], lambda p: p.view(-1)])
 def test_leaves_that_require_grad(view: Any) -> None:
     """As eager: not in place while gradients are recorded."""
@@ -539,7 +554,16 @@ def test_a_write_to_elements_of_windows_that_overlap(write):
     assert thunder.cache_misses(jf) == 1
 
 
-@pytest.mark.parametrize("write", [lambda y: y.unfold(0, 3, 1).mul_(2), lambda y: y.as_strided((3, 2), (1, 1)).mul_(2)])
+TWICE: list[Any] = [
+    lambda y: y.unfold(0, 3, 1).mul_(2),
+    lambda y: y.as_strided((3, 2), (1, 1)).mul_(2),
+    lambda y: y.unfold(0, 2, 1).__setitem__((..., slice(0, 1)), 2.0),
+    lambda y: y.unfold(0, 2, 1).__setitem__(y.unfold(0, 2, 1) > 0, 2.0),
+    lambda y: y.unfold(0, 2, 1).__iadd__(1),
+]
+
+
+@pytest.mark.parametrize("write", TWICE)
 def test_a_write_to_one_place_twice_is_as_in_eager(write):
     """Eager mode does not refuse it, and the call runs eagerly."""
 
@@ -647,3 +671,35 @@ def test_results_that_are_views_of_the_whole_tensor_can_be_written(results: Any,
         sum((x * x).sum() for x in found).backward()
         outcomes.append([*(x.detach() for x in found), leaf.grad])
     torch.testing.assert_close(outcomes[1], outcomes[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "write", [lambda x: x.__setitem__(0, 0.5), lambda x: x[0].mul_(2), lambda x: x.masked_fill_(x > 0, 2.0)]
+)
+def test_parts_of_expanded_inputs(write: Any) -> None:
+    """torch writes to all elements that share the memory."""
+
+    def f(x: Any) -> Any:
+        write(x)
+        return x * 2
+
+    mine, eager = (torch.arange(3.0).expand(2, 3) for _ in range(2))
+    with pytest.warns(thunder.FallbackWarning, match="elements share memory"):
+        found = thunder.jit(f)(mine)
+    assert torch.equal(found, f(eager)) and torch.equal(mine, eager)
+
+
+@pytest.mark.parametrize("write", [lambda d: d.add_(1), lambda d: d.__setitem__(0, 2.0)])
+def test_a_detached_input_that_was_written_to(write: Any) -> None:
+    """The result is another tensor than the input, which requires grad."""
+
+    def f(x: Any) -> Any:
+        d = x.detach()
+        write(d)
+        return d
+
+    x, y = (torch.zeros(3, requires_grad=True) for _ in range(2))
+    out, expected = thunder.jit(f)(x), f(y)
+    assert torch.equal(out, expected) and torch.equal(x, y)
+    assert not out.requires_grad and x.requires_grad
+    assert out.data_ptr() == x.data_ptr()

@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "multi_dot": lambda x: torch.linalg.multi_dot([x, A, B]),
     "chain_matmul": lambda x: torch.chain_matmul(x, A, B),
     "svd_lowrank": lambda x: torch.svd_lowrank(x @ A, q=2)[1],
+    "local_response_norm": lambda x: nn.functional.local_response_norm((x @ A)[None, :, None], 2),
     **{f"{type(m).__name__}": lambda x, m=m: m(x) for m in (*CELLS, *NETWORKS)},
 }
 

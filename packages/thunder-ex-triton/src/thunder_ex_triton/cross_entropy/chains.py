@@ -51,7 +51,8 @@ def loss_arguments(
 
 
 def _is_widening(source: Any, result: Any) -> bool:
-    return source.shape == result.shape and result.dtype in (source.dtype, dtypes.float32)
+    wider = result.dtype is dtypes.float32 and source.dtype.bytes < result.dtype.bytes
+    return source.shape == result.shape and (wider or result.dtype is source.dtype)
 
 
 def _keeps_rows(source: Any, result: Any) -> bool:

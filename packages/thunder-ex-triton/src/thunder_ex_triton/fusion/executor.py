@@ -31,7 +31,7 @@ from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
 from thunder_ex_triton.fusion.copies import maybe_uncopied
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, after_columns, is_reduction, reduces, space_of
-from thunder_ex_triton.fusion.layout import packed
+from thunder_ex_triton.fusion.layout import declared
 from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, operands_of, storage_type
@@ -100,7 +100,7 @@ class TritonFusion(FusionExecutor):
                 if any(map(is_symbolic, operations)):
                     fn: FusedRegion = SymbolicRegion(name, operations, inner, sizes, self)
                 else:
-                    given = inner.inputs, inner.outputs, packed(inner.operations)
+                    given = inner.inputs, inner.outputs, declared(inner.operations)
                     fn = FusedRegion(name, operations, *given, measurements=measurements)
             except Unfit:
                 return in_halves(region)

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy
 from thunder.toolkit.layouts import ordered_strides
@@ -18,9 +20,11 @@ from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.scans import ASSOCIATIVE
 from thunder_ex_triton.fusion.sizes import hint_of
 
-__all__ = ["contiguous", "dense", "layouts", "packed"]
+__all__ = ["Declared", "contiguous", "declared", "dense", "layouts"]
 
 Strides = Sequence[Any]
+# For results: the value whose strides give the order of their dimensions; None: they are contiguous.
+Declared = Mapping[str, str | None]
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -32,27 +36,40 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(out))
 
 
-def packed(operations: Iterable[BoundSymbol]) -> frozenset[str]:
-    """Return the results that torch's kernels always write contiguously, for any layout of their operands."""
-    found: set[str] = set()
+def declared(operations: Iterable[BoundSymbol]) -> Declared:
+    """Return the results whose strides the operations declare, whatever primitives they consist of."""
+    found: dict[str, str | None] = {}
     for op in operations:
-        if op.sym.facts.layout != "unknown" and op.sym.facts.view == "never":
-            found.update(op.out_names)
+        layout = op.sym.facts.layout
+        if layout == "as input":
+            if op.kwargs.get("memory_format") in (None, torch.preserve_format):
+                found.update(dict.fromkeys(op.out_names, op.arg_names[0]))
+        elif layout != "unknown" and op.sym.facts.view == "never":
+            found.update(dict.fromkeys(op.out_names))
         elif op.subsymbols:
-            found |= packed(op.subsymbols)
-    return frozenset(found)
+            found |= declared(op.subsymbols)
+    return found
 
 
 def layouts(
-    operations: Sequence[BoundSymbol], known: Mapping[str, Strides], packed: frozenset[str] = frozenset()
+    operations: Sequence[BoundSymbol], known: Mapping[str, Strides], declared: Declared
 ) -> dict[str, tuple[Any, ...]]:
-    """Propagate strides from the inputs to all values. Values in `packed` are known to be contiguous."""
+    """Propagate strides from the inputs to all values, except for `declared` ones."""
     found: dict[str, tuple[Any, ...]] = {name: tuple(s) for name, s in known.items()}
     for op in operations:
         for p in op.flat_outs:
             if isinstance(p, TensorProxy):
-                found[p.name] = contiguous(p.shape) if p.name in packed else _layout(op, p, found)
+                found[p.name] = _declared_layout(p, declared, found) or _layout(op, p, found)
     return found
+
+
+def _declared_layout(
+    p: TensorProxy, declared: Declared, found: Mapping[str, tuple[Any, ...]]
+) -> tuple[Any, ...] | None:
+    if p.name not in declared:
+        return None
+    strides = found.get(declared[p.name] or "")  # unknown if the region does not read the value
+    return contiguous(p.shape) if strides is None else dense(p.shape, strides)
 
 
 def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]]) -> tuple[Any, ...]:

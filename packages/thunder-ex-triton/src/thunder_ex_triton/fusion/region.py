@@ -26,7 +26,7 @@ from thunder_ex_triton.fusion.dump import program
 from thunder_ex_triton.fusion.iteration_space import Space, is_long, space_of
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.launcher_codegen import Made
-from thunder_ex_triton.fusion.layout import contiguous, dense, layouts
+from thunder_ex_triton.fusion.layout import Declared, contiguous, dense, layouts
 from thunder_ex_triton.fusion.program import KernelStep, Program
 from thunder_ex_triton.fusion.templates import KernelSource, kernels_of, module_text
 from thunder_ex_triton.fusion.tiles import tilings
@@ -55,13 +55,13 @@ class FusedRegion:
         operations: Sequence[BoundSymbol],
         inputs: Sequence[Any],
         outputs: Sequence[Any],
-        packed: frozenset[str] = frozenset(),
+        declared: Declared | None = None,
         *,
         measurements: Measurements | None = None,
     ):
         self.name = self.__name__ = name
         self.measurements = measurements  # what decides the tiling; None: the rules
-        self.packed = packed  # the values that are contiguous for any layout of their operands
+        self.declared = declared or {}  # the strides that operations declare
         self.operations = list(operations)
         self.inputs: list[TensorProxy] = list(inputs)
         self.outputs: list[TensorProxy] = list(outputs)
@@ -132,7 +132,7 @@ class FusedRegion:
 
     def output_strides(self, strides: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """Return the strides of the outputs. They are the same as in eager mode."""
-        found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)}, self.packed)
+        found = layouts(self.operations, {p.name: s for p, s in zip(self.inputs, strides)}, self.declared)
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
     def _sources(

@@ -21,7 +21,7 @@ from thunder_ex_triton.fusion.dump import program
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, is_long
 from thunder_ex_triton.fusion.kernel_modules import load
-from thunder_ex_triton.fusion.layout import contiguous, packed
+from thunder_ex_triton.fusion.layout import contiguous, declared
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, processors, program_of
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
 from thunder_ex_triton.fusion.templates import KernelSource, module_text
@@ -51,7 +51,7 @@ class SymbolicRegion(FusedRegion):
         tensors = [sizes.tensor(p) for p in region.inputs if isinstance(p, TensorProxy)]
         results = [sizes.tensor(p) for p in region.outputs]
         written = [sizes.operation(op) for op in operations]
-        super().__init__(name, written, tensors, results, packed(region.operations))
+        super().__init__(name, written, tensors, results, declared(region.operations))
         self.original = list(operations)
         try:
             self._traced = self._launched(self._as_traced())

@@ -17,7 +17,7 @@ import torch
 
 from thunder import prims
 from thunder.extend import BoundSymbol, NumberProxy, OpTags, SymbolicNumber, TensorProxy, Trace, construct
-from thunder_ex_triton.fusion.layout import dense, layouts
+from thunder_ex_triton.fusion.layout import declared, dense, layouts
 from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.sizes import Size
 
@@ -51,7 +51,9 @@ class Update(NamedTuple):
 
     def strides_of_results(self, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
         """Return the strides that the results have in eager mode, for inputs of any strides."""
-        found = layouts(self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, frozenset())
+        found = layouts(
+            self.primitives, {p.name: x.stride() for p, x in zip(self.inputs, given)}, declared(self.operations)
+        )
         return [dense(p.shape, found[p.name]) for p in self.outputs]
 
 
@@ -217,6 +219,9 @@ def _update(
             primitives.append(op.replace(args=args))
             key.append((op.sym.id, *map(token, args), token(op.output)))
             made.update(op.out_names)
+    # A primitive of zeros_like(x) does not read x, whose strides are those of the result.
+    for p in (p for op in operations for p in op.tensors() if p.name not in made):
+        token(p)
     if len(shapes) != 1:
         return None
     inside = set(members)

@@ -42,7 +42,7 @@ from thunder.capture.dispatch.registry import handler_of, property_handler
 from thunder.capture.dispatch.scalars import call_with_numbers
 from thunder.capture.dispatch.subclasses import with_subclass
 from thunder.capture.dispatch.torch_errors import Answer, check_write, reads_numbers, torchs_answer
-from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place
+from thunder.capture.dispatch.writing import assign, assign_out, writes_in_place, writes_to_target
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer, needs_grad, tensors_in
 from thunder.core.errors import DataDependentError, TracingError, UnsupportedError
@@ -137,7 +137,7 @@ def _by_torch(
     ways = [call_opaque] if opaque else []
     if isinstance(func, types.FunctionType):
         ways.insert(0, call_python_source)
-    if writes_in_place(name) or name == "__setitem__":
+    if writes_to_target(name):
         ways = []  # an opaque operation would lose the write; eager mode also checks what the target is a view of
     before = tracer.refusal
     for way in ways:

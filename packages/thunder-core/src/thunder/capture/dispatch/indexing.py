@@ -141,7 +141,29 @@ def _setitem(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     if _is_whole(key) and not (isinstance(value, torch.Tensor) and value.dim() > handle.dim()):
         copy_(tracer, handle, value)  # fills the tensor if `value` is a number
         return
+    if (view := _whole_view(handle, key)) is not None:
+        copy_(tracer, view, value)
+        return
     assign(tracer, handle, tracer.call_symbol(ltorch.setitem, (handle, key, value), {}), "__setitem__")
+
+
+def _whole_view(handle: Any, key: Any) -> Any:
+    """Return `handle[key]` if it is a view of all elements and requires grad, else None.
+
+    A write to it keeps `requires_grad`, although the new value does not depend on the old one.
+    """
+    items = key if isinstance(key, tuple) else (key,)
+    if not handle._needs_grad or not all(i is None or i is Ellipsis or type(i) in (int, slice) for i in items):
+        return None
+    if not all(type(n) is int for n in handle.shape) or not all(map(_has_numbers, items)):
+        return None
+    view = handle[key]
+    return view if view.numel() == handle.numel() else None
+
+
+def _has_numbers(item: Any) -> bool:
+    bounds = (item.start, item.stop, item.step) if isinstance(item, slice) else ()
+    return all(b is None or type(b) is int for b in bounds)
 
 
 def _is_single(x: Any) -> bool:

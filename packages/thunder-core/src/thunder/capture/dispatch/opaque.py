@@ -20,7 +20,14 @@ from thunder.capture.base.fallback import fall_back
 from thunder.capture.base.phase import TracerPhase
 from thunder.capture.base.tracing_mode import TracingMode
 from thunder.capture.dispatch.opaque_operations import opaque_call
-from thunder.capture.dispatch.writing import assign, assign_out, call_mutating, mutating_overload, writes_in_place
+from thunder.capture.dispatch.writing import (
+    assign,
+    assign_out,
+    call_mutating,
+    mutating_overload,
+    writes_in_place,
+    writes_to_target,
+)
 from thunder.capture.tensors.handle import Handle
 from thunder.capture.tensors.tracer import Tracer
 from thunder.core.pytree import flat_items
@@ -124,7 +131,7 @@ def call_opaque(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     operation = mutating_overload(func, args, kwargs)
     if operation is not None:
         return _without_gradients(tracer, call_mutating(tracer, operation, args, kwargs))
-    if writes_in_place(name):
+    if writes_to_target(name):
         return fall_back(f"{name} writes to its arguments, and thunder does not know to which")
     out = kwargs.pop("out", None)
     if _without_tensors(args) and _without_tensors(kwargs) and not _makes_tensor(func, args, kwargs):

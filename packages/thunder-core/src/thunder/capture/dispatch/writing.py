@@ -22,18 +22,25 @@ from thunder.capture.tensors import aliasing
 from thunder.capture.tensors.handle import Handle, Storage
 from thunder.capture.tensors.leaf_tensors import set_requires_grad
 from thunder.capture.tensors.tracer import Tracer, tensors_in
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import OPERATORS, TensorProxy
 from thunder.core.symbol import map_proxies
 from thunder.core.symint.numbers import SymbolicNumber
 from thunder.executors.torchex.fused_updates import FUSED_UPDATES, fused_update
 from thunder.torch.private import DisableTorchFunction, OpOverload, OpOverloadPacket
 
-__all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place"]
+__all__ = ["assign", "assign_out", "call_mutating", "copy_", "mutating_overload", "writes_in_place", "writes_to_target"]
+
+_IN_PLACE_OPERATORS = frozenset({"__setitem__", "__idiv__", *[f"__i{name.strip('_')}__" for name in OPERATORS]})
 
 
 def writes_in_place(name: str) -> bool:
     """Check whether `name` follows torch's convention for in-place functions, e.g. `add_`."""
     return name.endswith("_") and not name.endswith("__")
+
+
+def writes_to_target(name: str) -> bool:
+    """Check whether the function or the operator of Python (`x[0] = y`, `x += y`) of this name is in place."""
+    return writes_in_place(name) or name in _IN_PLACE_OPERATORS
 
 
 def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str, *, ordered: bool = False) -> torch.Tensor:
@@ -59,18 +66,25 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str, *, orde
 
 
 def _check_leaf(tracer: Tracer, handle: Handle, name: str) -> None:
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or not _is_of_leaf(tracer, handle):
         return
-    leaf = tracer.leaves.seen_through(handle)
-    if not leaf and not any(view.hides_writes for view in handle._views):
-        leaf = any(
-            x.handle._storage is handle._storage and x.tensor.requires_grad and tracer.is_leaf(x.tensor)
-            for x in tracer.inputs
-        )
-    if leaf:
-        view = handle._views and handle not in tracer.leaves
-        what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
-        raise torch_error(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+    if handle._views:
+        aliasing.split_off_copy(handle)  # e.g. `leaf.contiguous()`, if the leaf is not contiguous
+        if not _is_of_leaf(tracer, handle):
+            return
+    view = handle._views and handle not in tracer.leaves
+    what = "a view of a leaf Variable that requires grad" if view else "a leaf Variable that requires grad"
+    raise torch_error(f"{what} is being used in an in-place operation. (in {name}; use torch.no_grad())")
+
+
+def _is_of_leaf(tracer: Tracer, handle: Handle) -> bool:
+    """Check whether autograd sees writes to a handle as writes to a leaf that requires grad."""
+    if tracer.leaves.seen_through(handle):
+        return True
+    return not any(view.hides_writes for view in handle._views) and any(
+        x.handle._storage is handle._storage and x.tensor.requires_grad and tracer.is_leaf(x.tensor)
+        for x in tracer.inputs
+    )
 
 
 def assign_out(tracer: Tracer, out: Any, result: Any, call: tuple[Any, Any, Any]) -> Any:

@@ -48,6 +48,7 @@ __all__ = [
     "order_copy",
     "read",
     "shared_memory",
+    "split_off_copy",
     "storages_by_memory",
     "twin",
     "write",
@@ -61,7 +62,7 @@ def read(handle: Handle) -> TensorProxy:
     storage = handle._storage
     if handle._version_seen != storage.version:
         if handle._parent is not None:
-            _part(handle)
+            split_off_copy(handle)
             if handle._storage is not storage:
                 return read(handle)
         if storage.hides_gradient and torch.is_grad_enabled() and any(view.hides_writes for view in handle._views):
@@ -94,7 +95,7 @@ def check_pending(handle: Handle) -> None:
         fall_back("the program uses a tensor before it waits for the collective that writes it")
 
 
-def _part(handle: Handle) -> None:
+def split_off_copy(handle: Handle) -> None:
     """Determine whether `reshape`, `contiguous` or a similar step copied, because a write or read now depends on it.
 
     A copy gets its own memory, with the old value. Views of the copy share this memory.
@@ -102,7 +103,7 @@ def _part(handle: Handle) -> None:
     parent = handle._parent
     if parent is None:
         return
-    _part(parent)
+    split_off_copy(parent)
     if not handle._views[-1].certain and not is_view(handle):
         handle._storage = Storage(handle._value)
         handle._storage.needs_grad = handle._needs_grad
@@ -133,7 +134,7 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
     check_pending(handle)
     old = read(handle)
     new = _as_stored(old, new, name)
-    _part(handle)
+    split_off_copy(handle)
     storage = handle._storage
     if _is_shared(storage, handle._tracer):
         fall_back(
@@ -190,7 +191,7 @@ def order_copy(handle: Handle) -> None:
     memory = origin_of(handle)
     if dense_strides(memory.shape, memory.stride()) is None and not is_view(handle):
         copied = meta_of(handle)
-        _part(handle)
+        split_off_copy(handle)
         value = in_order_of(tracer, handle._value, storage.value, lambda: copied)
         value = prims.clone(value) if value is handle._value else value  # the step would not copy the new value
         handle._value = handle._storage.value = handle._storage.origin = value
@@ -282,7 +283,7 @@ def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
     groups: dict[int, dict[int, Handle]] = {}
     for x in results:
         if isinstance(x, Handle) and x._needs_grad and x._parent is not None and has_known_layout(x):
-            _part(x)
+            split_off_copy(x)
         if isinstance(x, Handle) and x._needs_grad:
             groups.setdefault(id(x._storage), {})[id(x)] = x
     found: dict[int, Handle] = {}

@@ -225,13 +225,19 @@ def linear_grads(g: Any, a: Any, w: Any, bias: Any) -> tuple[Any, Any, Any]:
     """Return the gradients of input, weight and bias of a linear layer, computed by matmuls."""
     if w.ndim == 1:
         return (*matmul_grads(g, a, w), None)
-    rows = g.reshape((-1, g.shape[-1]))
+    rows = _as_rows(g)
     ga = (rows @ _conj(w)).reshape(a.shape)
-    gw = rows.mT @ _conj(a.reshape((-1, a.shape[-1])))
+    gw = rows.mT @ _conj(_as_rows(a))
     if bias is None:
         return ga, gw, None
     # torch sums the rows of a matrix. Another order of the sum would round differently.
     return ga, gw, _summed_to(g if bias.ndim > 1 else rows, bias.shape)
+
+
+def _as_rows(x: Any) -> Any:
+    """Merge the leading dimensions. Their size cannot be inferred if rows have no elements."""
+    empty = type(x.shape[-1]) is int and x.shape[-1] == 0
+    return x.reshape((math.prod(x.shape[:-1]) if empty else -1, x.shape[-1]))
 
 
 @prim(torch="torch.nn.functional.linear", tags=_TAGS, layout="contiguous")

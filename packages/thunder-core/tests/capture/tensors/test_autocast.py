@@ -258,3 +258,18 @@ def test_real_parts_of_merged_casts() -> None:
     thunder.jit(f, sharp_edges="error")(x).backward()
     f(y).backward()
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("fn", [lambda x: nn.functional.affine_grid(x[None, :2], [1, 1, 2, 2]), torch.linalg.pinv])
+def test_products_inside_of_operations(fn: Any) -> None:
+    """torch casts them, but fake tensors do not show it: the call runs eagerly."""
+
+    def f(x: torch.Tensor) -> Any:
+        with torch.autocast("cpu"):
+            return fn(x) * 2
+
+    with pytest.warns(thunder.FallbackWarning, match="under autocast"):
+        found = thunder.jit(f)(A)
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, f(A))
+    torch.testing.assert_close(thunder.jit(fn)(A), fn(A))

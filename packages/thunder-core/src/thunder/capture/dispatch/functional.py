@@ -111,6 +111,15 @@ def _bilinear(tracer: Tracer, input1: Any, input2: Any, weight: Any, bias: Any =
     return NotImplemented
 
 
+# -- products inside of operations ------------------------------------------------------------------------------------
+@handles(torch.affine_grid_generator, torch.linalg.pinv, torch.pinverse)
+def _multiplies_inside(tracer: Tracer, input: Any, *args: Any, **kwargs: Any) -> Any:
+    # Autocast casts the product inside of torch's kernel, but not inside of the function that fake tensors run.
+    if torch.is_autocast_enabled(input.device.type):
+        fall_back("the program calls affine_grid or pinv under autocast, whose result's dtype no trace knows")
+    return NotImplemented
+
+
 # -- losses -----------------------------------------------------------------------------------------------------------
 @handles(torch.nn.functional.l1_loss)
 def _l1_loss(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:

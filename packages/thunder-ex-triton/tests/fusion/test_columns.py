@@ -17,6 +17,7 @@ from thunder.extend import TensorProxy, dtypes
 from thunder_ex_triton.fusion import iteration_space, region
 from thunder_ex_triton.fusion.iteration_space import Space, reduces
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.fusion.tiles import Gpu
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -25,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fuse small tensors, with several programs for each batch entry."""
     monkeypatch.setattr(iteration_space, "MIN_ENTRY", 1)
-    monkeypatch.setattr(region, "processors", lambda device: 7)
+    monkeypatch.setattr(region, "gpu_of", lambda device: Gpu(7))
 
 
 def make(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -16,7 +16,7 @@ from thunder_ex_triton.fusion import launcher_codegen
 from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.launcher_codegen import Step, warm_call
 from thunder_ex_triton.fusion.templates import KernelSource
-from thunder_ex_triton.fusion.tiles import tilings
+from thunder_ex_triton.fusion.tiles import Gpu, tilings
 
 PART = ((3, 4), (4, 1), torch.float32)
 
@@ -105,7 +105,7 @@ def test_tiles(template: str, columns: int) -> None:
     source = KernelSource("k", "", (), (), template, {}, read=8, loaded=8, tensors=3, operations=40)
     for rows, by_row in ((1, True), (300, True), (100000, True), (5000, False)):
         space = Space(rows * columns, 1) if template == "elements" else Space(rows, columns, by_row, not by_row)
-        found = tilings(source, space, 132, 200)
+        found = tilings(source, space, Gpu(), 200)
         assert len(set(found)) == len(found) <= 4
         for programs, numbers, warps in found:
             assert min(programs) >= 1 and warps in (1, 2, 4, 8, 16, 32)
@@ -127,7 +127,7 @@ def test_tiles(template: str, columns: int) -> None:
 def test_short_rows_are_summed_within_a_warp(columns: int, tall: int) -> None:
     """Rows that fill their tile need half of the programs."""
     source = KernelSource("k", "", (), (), "rows", {}, read=2, loaded=2, tensors=2, operations=9)
-    _, numbers, warps = tilings(source, Space(4096, columns, True), 132, 0)[0]
+    _, numbers, warps = tilings(source, Space(4096, columns, True), Gpu(), 0)[0]
     assert numbers == (tall, 64 if columns <= 64 else 128) and warps == 1
 
 
@@ -137,7 +137,7 @@ def test_rows_that_begin_anywhere(columns: int, moved: tuple[int, int]) -> None:
     """Check the warps and the chunk size: the rows in progress have to fit into the cache."""
     read, written = moved
     source = KernelSource("k", "", (), (), "long", {}, read=read, written=written, tensors=2, operations=40, passes=3)
-    (_, (_, piece), warps), *others = tilings(source, Space(4096, columns, True), 132, 0)
+    (_, (_, piece), warps), *others = tilings(source, Space(4096, columns, True), Gpu(), 0)
     assert piece == 256 * warps and 4 <= warps <= 32 and others
     assert warps == 32 or 132 * (32 // warps) * columns * sum(moved) <= 54 << 20
     assert warps == 4 or 132 * (64 // warps) * columns * sum(moved) > 54 << 20
@@ -147,9 +147,34 @@ def test_rows_that_begin_anywhere(columns: int, moved: tuple[int, int]) -> None:
 def test_prefetched_rows_of_all_programs_fit(loaded: int) -> None:
     """Two programs of a multiprocessor share its memory, or one of them waits for the other."""
     source = KernelSource("k", "", (), (), "columns", {}, read=4, loaded=loaded)
-    (programs, _), (tall, wide, stages), _ = tilings(source, Space(1 << 17, 64, by_column=True), 132, 0)[0]
+    (programs, _), (tall, wide, stages), _ = tilings(source, Space(1 << 17, 64, by_column=True), Gpu(), 0)[0]
     assert programs == 2 * 132 and (stages == 3) == (loaded < 16)
     assert stages == 1 or 2 * (stages - 1) * tall * wide * loaded <= 200 * 1024
+
+
+@pytest.mark.parametrize("columns", [64, 512, 4096, 8192])
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("read", [2, 8, 22])
+@pytest.mark.parametrize("kilobytes", [100, 164, 228])
+def test_prefetched_rows_fit_into_the_shared_memory_of_any_gpu(
+    kilobytes: int, read: int, by_row: bool, columns: int
+) -> None:
+    """A program of an A100 may have 163 KB, and one of a GPU for workstations 99."""
+    source = KernelSource("k", "", (), (), "columns", {}, read=read, loaded=read)
+    for _, (tall, wide, stages), _ in tilings(
+        source, Space(1 << 17, columns, by_row, not by_row), Gpu(108, kilobytes * 1024), 0
+    ):
+        assert stages == 1 or (stages - 1) * tall * wide * read <= (kilobytes - 28) * 1024
+
+
+@pytest.mark.parametrize(
+    ("tensors", "by_row", "columns", "warps"),
+    [(12, True, 512, 2), (37, True, 512, 8), (13, True, 1024, 4), (19, False, 1024, 8), (200, False, 1024, 16)],
+)
+def test_warps_of_kernels_of_many_tensors(tensors: int, by_row: bool, columns: int, warps: int) -> None:
+    """Values that do not fit into the registers of a thread would be stored and loaded again."""
+    source = KernelSource("k", "", (), (), "columns", {}, read=2, loaded=2, tensors=tensors)
+    assert tilings(source, Space(6272, columns, by_row, True), Gpu(), 0)[0].warps == warps
 
 
 def test_elements_of_kernels_that_do_much() -> None:
@@ -161,4 +186,4 @@ def test_elements_of_kernels_that_do_much() -> None:
         (few._replace(tensors=6), 512),
         (few._replace(operations=400), 512),
     ):
-        assert tilings(source, Space(1 << 24, 1), 132, 0)[0].numbers == (block,)
+        assert tilings(source, Space(1 << 24, 1), Gpu(), 0)[0].numbers == (block,)

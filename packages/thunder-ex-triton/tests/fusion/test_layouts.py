@@ -17,7 +17,7 @@ from thunder_ex_triton.fusion.index import Group, Index
 from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.templates import KernelSource
-from thunder_ex_triton.fusion.tiles import tilings
+from thunder_ex_triton.fusion.tiles import Gpu, tilings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.float32, torch.float64, torch.bfloat16]
@@ -281,7 +281,7 @@ def test_shifts_of_an_index_cancel() -> None:
 def test_tiles_have_segments_of_memory_along_the_innermost_dimensions() -> None:
     def numbers(rows: int, columns: int, across: bool) -> tuple[int, ...]:
         source = KernelSource("k", "", (), (), "tiles", {}, across=across)
-        tiling = tilings(source, Space(rows, columns, batch=2, tiled=True), 132, 0)[0]
+        tiling = tilings(source, Space(rows, columns, batch=2, tiled=True), Gpu(), 0)[0]
         tall, wide = tiling.numbers
         assert tiling.programs == (2 * -(-rows // tall) * -(-columns // wide), 1)
         return tiling.numbers

@@ -29,11 +29,11 @@ from thunder_ex_triton.fusion.launcher_codegen import Made
 from thunder_ex_triton.fusion.layout import Declared, contiguous, dense, layouts
 from thunder_ex_triton.fusion.program import KernelStep, Program
 from thunder_ex_triton.fusion.templates import KernelSource, kernels_of, module_text
-from thunder_ex_triton.fusion.tiles import tilings
+from thunder_ex_triton.fusion.tiles import Gpu, gpu_of, tilings
 from thunder_ex_triton.launch import Kernel, blocks, increment_versions
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["FusedRegion", "Launch", "Program", "launches_of", "processors", "program_of"]
+__all__ = ["FusedRegion", "Launch", "Program", "launches_of", "program_of"]
 
 
 class Launch(NamedTuple):
@@ -178,11 +178,9 @@ class FusedRegion:
         sources = self._written if [*strides] == self._usual else self._sources(strides)
         given = {p.name for p in self.outputs}
         module = load(module_text([k.text for k in sources]))
-        count = processors(self.outputs[0].device)
-        ways = (
-            len(tilings(sources[0], sources[0].space or self.space, count, 0)) if self.measurements is not None else 1
-        )
-        return [launches_of(module, sources, self.space, given, count, way) for way in range(ways)]
+        gpu = gpu_of(self.outputs[0].device)
+        ways = len(tilings(sources[0], sources[0].space or self.space, gpu, 0)) if self.measurements is not None else 1
+        return [launches_of(module, sources, self.space, given, gpu, way) for way in range(ways)]
 
     def _compiled_for(self, key: Any) -> Program:
         tilings = self._candidates(key)
@@ -281,20 +279,12 @@ def _index(name: str, candidates: Sequence[Candidate]) -> int:
     return [candidate.name for candidate in candidates].index(name)
 
 
-def processors(device: Any) -> int:
-    """Return the number of multiprocessors of a device."""
-    if interpreting():
-        return 1
-    count: int = torch.cuda.get_device_properties(to_torch_device(device)).multi_processor_count
-    return count
-
-
 def launches_of(
     module: ModuleType,
     sources: Sequence[KernelSource],
     space: Space,
     given: set[str],
-    multiprocessors: int,
+    gpu: Gpu,
     way: int = 0,
 ) -> tuple[list[Launch], int]:
     """Return the launch of each kernel, and the number of programs that write partial sums of a column or row.
@@ -304,7 +294,7 @@ def launches_of(
     out, partial = [], 0
     for source in sources:
         sums = len(source.writes) - len({*source.writes} & given)
-        found = tilings(source, source.space or space, multiprocessors, partial)
+        found = tilings(source, source.space or space, gpu, partial)
         programs, numbers, warps = found[way if source is sources[0] else 0]
         kernel = Kernel(getattr(module, source.name), checks=source.checks, early=source.early)
         out.append(Launch(kernel, source, programs, numbers, warps))

@@ -22,9 +22,10 @@ from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, is_long
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.layout import contiguous, declared
-from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, processors, program_of
+from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, program_of
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
 from thunder_ex_triton.fusion.templates import KernelSource, module_text
+from thunder_ex_triton.fusion.tiles import gpu_of
 from thunder_ex_triton.probe import interpreting
 
 __all__ = ["SymbolicRegion"]
@@ -149,7 +150,7 @@ class SymbolicRegion(FusedRegion):
             self._texts[text] = sources, load(module_text([k.text for k in sources]))
         sources, module = self._texts[text]
         given = {p.name for p in self.outputs}
-        launches, partial = launches_of(module, sources, space, given, processors(self.outputs[0].device))
+        launches, partial = launches_of(module, sources, space, given, gpu_of(self.outputs[0].device))
         launches = [
             k._replace(numbers=(*(value(self.sizes.known[n]) for n in k.source.sizes), *k.numbers)) for k in launches
         ]

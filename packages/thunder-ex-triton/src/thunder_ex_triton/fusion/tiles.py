@@ -9,21 +9,42 @@ on occupancy: the fewer registers a program uses, the more programs run at a tim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import torch
+
+from thunder.extend import to_torch_device
 from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import DRAW, Line
 from thunder_ex_triton.launch import blocks, power_of_two
+from thunder_ex_triton.probe import interpreting
 
-__all__ = ["Tiling", "is_chunking_profitable", "tallest", "tilings"]
+__all__ = ["Gpu", "Tiling", "gpu_of", "is_chunking_profitable", "tallest", "tilings"]
 
-# Bytes of a multiprocessor's shared memory for prefetched rows. Reductions use the remaining bytes.
-_SHARED = 200 * 1024
+_REDUCTIONS = 28 * 1024  # bytes of a multiprocessor's shared memory for reductions; prefetched rows may use the others
 # Bytes of a row (read and written) per warp of its program. At half of the maximal occupancy, all rows in progress then
 # fit into the cache, and are still there when they are read again.
 _CACHED = 13 * 1024
 _LARGEST_TILE = 4096  # the elements of a tile in a kernel that sums columns
+# Elements of all tensors of a kernel for each thread of a program. With more, ptxas moves them to memory and back: with
+# 1,184, a kernel had 32 registers and 4.6 KB of stack for each thread, and with a quarter of these, no stack.
+_MOST_ELEMENTS = 448
 _FEWEST_PROGRAMS = 264  # two programs for each multiprocessor, so that all of them load weights
+
+
+class Gpu(NamedTuple):
+    """The facts of a GPU that tilings depend on: by default those of an H200."""
+
+    multiprocessors: int = 132
+    shared: int = 228 * 1024  # bytes of shared memory of a multiprocessor
+
+
+def gpu_of(device: Any) -> Gpu:
+    """Return the facts of a device."""
+    if interpreting():
+        return Gpu(1)
+    found = torch.cuda.get_device_properties(to_torch_device(device))
+    return Gpu(found.multi_processor_count, found.shared_memory_per_multiprocessor)
 
 
 class Tiling(NamedTuple):
@@ -103,7 +124,7 @@ def is_chunking_profitable(columns: int, tiles_read: int, lines: Sequence[Line])
     return few and columns > 4096 and len(lines) <= 40 and all(line.kind != DRAW for line in lines)
 
 
-def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) -> list[Tiling]:
+def tilings(source: Kernel, space: Space, gpu: Gpu, partial: int) -> list[Tiling]:
     """Return the candidate tilings of a kernel: the default tiling, and up to three others that may be faster.
 
     `partial` is the number of programs that wrote partial sums of columns. The kernel that adds these sums needs it.
@@ -128,12 +149,23 @@ def tilings(source: Kernel, space: Space, multiprocessors: int, partial: int) ->
         tall = min(power_of_two(partial), 128, 2048 // wide)
         found = [Tiling((blocks(columns, wide), 1), (partial, tall, wide), 4)]
     elif space.period != 1:
-        found = _of_periods(space, multiprocessors)
+        found = _of_periods(space, gpu.multiprocessors)
     elif space.by_row:
-        found = _of_rows_and_columns(source.read, rows, wide, multiprocessors)
+        found = _of_rows_and_columns(source.read, rows, wide, gpu)
     else:
-        found = _of_columns(source, space, multiprocessors)
+        found = _of_columns(source, space, gpu)
+    if source.template in ("rows", "columns") and not source.products:
+        found = [tiling._replace(warps=_enough_warps(source, tiling)) for tiling in found]
     return list(dict.fromkeys(found))[:4]
+
+
+def _enough_warps(source: Kernel, tiling: Tiling) -> int:
+    """Return the number of warps with which the elements of a tile fit into registers."""
+    tall, wide = tiling.numbers[:2]
+    warps = tiling.warps
+    while tall * wide * source.tensors > _MOST_ELEMENTS * 32 * warps and warps < 16:
+        warps *= 2
+    return warps
 
 
 def _of_elements(source: Kernel, elements: int) -> list[Tiling]:
@@ -219,7 +251,7 @@ def _of_products(source: Kernel, rows: int, wide: int) -> list[Tiling]:
     return [Tiling((blocks(rows, tall), 1), (tall, wide), warps) for tall, warps in others]
 
 
-def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) -> list[Tiling]:
+def _of_rows_and_columns(read: int, rows: int, wide: int, gpu: Gpu) -> list[Tiling]:
     tall, each, warps = _tile_of_rows(wide)
     found = []
     for t, e, w in (
@@ -229,8 +261,8 @@ def _of_rows_and_columns(read: int, rows: int, wide: int, multiprocessors: int) 
         (tall * 2, each, warps),
     ):
         t = min(t, power_of_two(rows))
-        stages = _stages(t * wide * read * e, 3 if w > 1 else 1)
-        found.append(Tiling((min(blocks(rows, t), multiprocessors * e), 1), (t, wide, stages), w))
+        stages = _stages(t * wide * read * e, 3 if w > 1 else 1, gpu)
+        found.append(Tiling((min(blocks(rows, t), gpu.multiprocessors * e), 1), (t, wide, stages), w))
     return found
 
 
@@ -251,7 +283,7 @@ def tallest(columns: int) -> int:
     return max(1, _LARGEST_TILE // _exact(columns))
 
 
-def _of_columns(source: Kernel, space: Space, multiprocessors: int) -> list[Tiling]:
+def _of_columns(source: Kernel, space: Space, gpu: Gpu) -> list[Tiling]:
     wide = _exact(space.columns)
     across = blocks(space.columns, wide)
     found = []
@@ -261,8 +293,8 @@ def _of_columns(source: Kernel, space: Space, multiprocessors: int) -> list[Tili
         ahead, ways = 1, ((2, 16), (2, 8), (1, 8), (1, 16))
     for part, each in ways:
         tall = min(max(1, tallest(space.columns) // part), power_of_two(space.rows))
-        programs = min(blocks(space.rows, tall), max(1, multiprocessors * each // (across * space.batch)))
-        stages = _stages(tall * wide * source.loaded * each, ahead)
+        programs = min(blocks(space.rows, tall), max(1, gpu.multiprocessors * each // (across * space.batch)))
+        stages = _stages(tall * wide * source.loaded * each, ahead, gpu)
         found.append(Tiling((programs * space.batch, across), (tall, wide, stages), 4))
     return found
 
@@ -294,9 +326,9 @@ def _tile_of_rows(wide: int) -> tuple[int, int, int]:
     return 1, 1, 16 if wide <= 8192 else 32
 
 
-def _stages(shared: int, most: int) -> int:
+def _stages(shared: int, most: int, gpu: Gpu) -> int:
     """Return the number of pipeline stages, including the current tile: as many as shared memory can hold."""
-    return max(1, min(most, _SHARED // max(shared, 1) + 1))
+    return max(1, min(most, (gpu.shared - _REDUCTIONS) // max(shared, 1) + 1))
 
 
 def _exact(columns: int) -> int:

@@ -139,6 +139,10 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "masked_fill_": lambda y, x: y.masked_fill_(x > 1, 0.0),
     "under no_grad": under_no_grad,
     "of something detached": lambda y, x: y.copy_(x.detach()),
+    "its bits": lambda y, x: y.view(torch.int64).bitwise_and_(-2),
+    "its bits as half of the size": lambda y, x: y.view(dtype=torch.int32)[0].clamp_(0),
+    "its bits as other floats": lambda y, x: y.view(torch.float32).mul_(0),
+    "its bits, and back": lambda y, x: y.view(torch.int64).view(torch.float64).mul_(2),
 }
 
 

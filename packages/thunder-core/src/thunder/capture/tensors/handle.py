@@ -60,6 +60,8 @@ class View(NamedTuple):
     @property
     def hides_writes(self) -> bool:
         """Whether autograd misses writes to the base through this view."""
+        if self.sym.name == "view" and any(isinstance(x, torch.dtype) for x in (*self.args, *self.kwargs.values())):
+            return True  # torch has no derivative of a view with another dtype
         return self.detached or not self.sym.differentiable
 
     def put_back(self, base: TensorProxy, new: TensorProxy) -> TensorProxy:

@@ -266,6 +266,18 @@ def test_one_image_keeps_its_strides() -> None:
         assert described(thunder.jit(f), last(1, 4, 3, 3)) == described(f, last(1, 4, 3, 3))
 
 
+def test_one_image_keeps_its_strides_under_no_grad() -> None:
+    """Also a view of a leaf with the same shape, whose values `as_strided` reads in the order of memory."""
+
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            pooled = torch.nn.functional.avg_pool2d(x.view_as(x), 1)
+            return pooled, pooled.as_strided((6,), (1,))
+
+    leaf = last(1, 4, 3, 3).requires_grad_()
+    assert described(thunder.jit(f), leaf) == described(f, leaf)
+
+
 def test_an_attribute_of_a_view_of_an_input_is_kept() -> None:
     def f(x: Any) -> Any:
         y = x.view(-1)

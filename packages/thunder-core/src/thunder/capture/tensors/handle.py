@@ -244,6 +244,7 @@ class Lifted:
 class WriteObserver(Protocol):
     """A part of the program that is traced separately, because a transform is applied to it."""
 
+    name: str  # of the transform
     forward_mode: bool  # whether the transform computes tangents
 
     def check_write(self, handle: Handle, name: str) -> None:

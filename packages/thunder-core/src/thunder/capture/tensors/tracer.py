@@ -398,7 +398,7 @@ class Tracer:
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             if base is None or sym.facts.view == "maybe":
                 self.communication.check_reads(map(self.handle_of, tensors))
-            out = call_with_autocast(sym, args, kwargs) if any_autocast() else sym(*args, **kwargs)
+            out = call_with_autocast(sym, args, kwargs, self.parts) if any_autocast() else sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
             out = self.detached(out, args, kwargs) if detached else out

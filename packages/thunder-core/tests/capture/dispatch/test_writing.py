@@ -160,6 +160,32 @@ def test_what_requires_grad_goes_on_requiring_it(name: str) -> None:
     torch.testing.assert_close(results[1], results[0])
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y, z: y.copy_(z),
+        lambda y, z: y.fill_(z[0, 0]),
+        lambda y, z: y[:1].copy_(z[0]),
+        lambda y, z: y.__setitem__(..., z),
+        lambda y, z: y.__setitem__(slice(0, 2), z[1]),
+    ],
+)
+def test_what_is_overwritten_has_a_gradient_of_zeros(write: Any) -> None:
+    """As in eager mode, where it is not None."""
+
+    def f(x: Any, z: Any) -> Any:
+        y = x * 2
+        write(y, z)
+        return y * z
+
+    gradients = []
+    for g in (f, thunder.jit(f)):
+        x, z = value(), value()
+        g(x, z).sum().backward()
+        gradients.append((x.grad, z.grad))
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 def test_what_does_not_require_grad() -> None:
     """Stays so, unless what is written requires it."""
 

@@ -90,8 +90,6 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
         return _channels_last(p.shape)
     if sym is prims.flip:
         return _together(p.shape, [strides])
-    if sym is prims.linear_recurrence:
-        return _together(p.shape, [found[op.args[1].name]])
     if sym is prims.transpose:
         return tuple([strides[i] for i in op.args[1]])
     if sym is prims.broadcast_in_dim:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -287,3 +288,27 @@ def test_an_attribute_of_a_view_of_an_input_is_kept() -> None:
     jitted = thunder.jit(f)
     for _ in range(2):
         assert jitted(image(2, 4).requires_grad_()).tag == 3
+
+
+def test_copies_are_split_off_without_a_walk_over_all_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing would take time that grows with the square of their number."""
+    walks: list[Any] = []
+    walk = weakref.WeakSet.__iter__
+    monkeypatch.setattr(weakref.WeakSet, "__iter__", lambda found: [walks.append(found), walk(found)][1])
+
+    def f(x: Any, count: int) -> Any:
+        made = []
+        for i in range(count):
+            copy = (x + i).T.reshape(-1)
+            part = copy.view(-1)[1:]
+            copy.add_(1)
+            made.append((copy, part))
+        return made
+
+    counts = []
+    for count in (2, 12):
+        walks.clear()
+        found = thunder.jit(f)(image(2, 3), count)
+        counts.append(len(walks))
+        assert all(part.tolist() == copy[1:].tolist() for copy, part in found)
+    assert counts[0] == counts[1]

@@ -16,7 +16,6 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.capture.base.fallback import fall_back
-from thunder.capture.tensors.handle import WriteObserver
 from thunder.core import dtypes
 from thunder.core.facts import AutocastPolicy
 from thunder.core.proxies import TensorProxy
@@ -27,8 +26,8 @@ from thunder.torch.private import autocast_key, has_kernel
 __all__ = ["call_with_autocast", "is_composite"]
 
 
-def call_with_autocast(sym: Symbol, args: Any, kwargs: Any, transforms: Sequence[WriteObserver] = ()) -> Any:
-    """Call an operation, in a function to which `transforms` are applied, while autocast is enabled."""
+def call_with_autocast(sym: Symbol, args: Any, kwargs: Any, transforms: Sequence[Any] = ()) -> Any:
+    """Call an operation while autocast is enabled, in a function to which `transforms` (`WriteObserver`) are applied."""
     return _call(sym, args, kwargs, batched=any(part.name == "vmap" for part in transforms))
 
 

@@ -27,7 +27,7 @@ __all__ = ["call_with_autocast", "is_composite"]
 
 
 def call_with_autocast(sym: Symbol, args: Any, kwargs: Any, transforms: Sequence[Any] = ()) -> Any:
-    """Call an operation while autocast is enabled, in a function to which `transforms` (`WriteObserver`) are applied."""
+    """Call an operation, in a function to which `transforms` (`WriteObserver`) are applied, under autocast."""
     return _call(sym, args, kwargs, batched=any(part.name == "vmap" for part in transforms))
 
 

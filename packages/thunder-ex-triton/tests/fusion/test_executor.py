@@ -277,6 +277,12 @@ def _rotated_heads(x: Any, cos: Any, sin: Any) -> Any:
     return rotated(q, cos, sin), rotated(k, cos, sin)
 
 
+def _overwritten(x: Any) -> Any:
+    y = (x * 2).mT
+    y[0] = 0.5
+    return y.relu(), y + x.mT
+
+
 def images(*channels: int) -> tuple[torch.Tensor, ...]:
     """Channels-last images with 4 x 6 places, or volumes if there are three numbers."""
     places, kind = ((4, 6), torch.channels_last) if len(channels) == 2 else ((2, 4, 6), torch.channels_last_3d)
@@ -294,6 +300,9 @@ PLACED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "joined channels": (lambda a, b: (torch.cat((a * 2, b), 1), torch.cat((b, b[..., :1]), -1) * 2), images(3, 5)),
     "joined images of one channel": (lambda a, b: (torch.cat((a * 2, b), 1) * 2,), images(1, 1)),
     "joined volumes": (lambda a, b: (torch.cat((a * 2, b), 1) * 2,), images(3, 2, 2)),
+    "stacked images": (lambda a, b: [torch.stack((a * 2, b), dim) * 2 for dim in range(5)], images(3, 3)),
+    "stacked with another image": (lambda a, b: [torch.stack((a * 2, b.contiguous()), 1).exp()], images(3, 3)),
+    "a part that is all": (_overwritten, (make(1, 3, 4).detach(),)),
     "padded image": (lambda a, b: (F.pad(a * 2, (1, 0, 2, 1)), F.pad(b, (1, 1)) * 2), images(3, 2)),
     "packed by kernels": (lambda a: (F.softmax(a.mT, -1), F.layer_norm(a.mT * 2, (4,)), F.gelu(a.mT)), (make(4, 5),)),
     "filled like an image": (lambda a, b: (torch.zeros_like(a) + a, torch.ones_like(a).mul_(b)), images(3, 3)),

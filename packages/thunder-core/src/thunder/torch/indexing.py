@@ -43,7 +43,7 @@ def _(base: Any, new: Any, key: Any) -> Any:
     return clang.setitem(base, key, new)
 
 
-@torchsymbol(tags=_SHAPE)
+@torchsymbol(tags=_SHAPE, layout="as input")
 def setitem(input: TensorProxy, key: Any, value: Any) -> TensorProxy:
     """Return `input` after `input[key] = value`."""
     return own_memory(clang.setitem(input, key, value), input)

@@ -139,6 +139,10 @@ WRITES: dict[str, Callable[[Any, Any], Any]] = {
     "masked_fill_": lambda y, x: y.masked_fill_(x > 1, 0.0),
     "under no_grad": under_no_grad,
     "of something detached": lambda y, x: y.copy_(x.detach()),
+    "its bits": lambda y, x: y.view(torch.int64).bitwise_and_(-2),
+    "its bits as half of the size": lambda y, x: y.view(dtype=torch.int32)[0].clamp_(0),
+    "its bits as other floats": lambda y, x: y.view(torch.float32).mul_(0),
+    "its bits, and back": lambda y, x: y.view(torch.int64).view(torch.float64).mul_(2),
 }
 
 
@@ -154,6 +158,32 @@ def test_what_requires_grad_goes_on_requiring_it(name: str) -> None:
         (out.sum() + before.sum()).backward()
         results.append((required, out.requires_grad, out.detach(), x.grad))
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y, z: y.copy_(z),
+        lambda y, z: y.fill_(z[0, 0]),
+        lambda y, z: y[:1].copy_(z[0]),
+        lambda y, z: y.__setitem__(..., z),
+        lambda y, z: y.__setitem__(slice(0, 2), z[1]),
+    ],
+)
+def test_what_is_overwritten_has_a_gradient_of_zeros(write: Any) -> None:
+    """As in eager mode, where it is not None."""
+
+    def f(x: Any, z: Any) -> Any:
+        y = x * 2
+        write(y, z)
+        return y * z
+
+    gradients = []
+    for g in (f, thunder.jit(f)):
+        x, z = value(), value()
+        g(x, z).sum().backward()
+        gradients.append((x.grad, z.grad))
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_what_does_not_require_grad() -> None:

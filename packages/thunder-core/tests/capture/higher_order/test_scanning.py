@@ -165,3 +165,21 @@ def test_steps_grow_with_the_logarithm() -> None:
         jitted(torch.rand(n, 2))
         counts.append(len(thunder.last_traces(jitted)[-1].bound_symbols))
     assert counts[1] < 1.5 * counts[0]
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_strides_of_linear_recurrences(dim: int, count: int) -> None:
+    """The scanned dimension is the first one in memory, in both results."""
+
+    def f(a: Any, b: Any) -> Any:
+        return associative_scan(affine, (a, b), dim=dim, combine_mode="generic")
+
+    shape = [3, 2, 4]
+    shape[dim] = count
+    generator = torch.Generator().manual_seed(dim)
+    a, b = torch.rand(2, *shape, generator=generator)
+    b = b.mT.contiguous().mT
+    for found, expected in zip(thunder.jit(f)(a, b), f(a, b), strict=True):
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()

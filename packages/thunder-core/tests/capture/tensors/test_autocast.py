@@ -273,3 +273,48 @@ def test_products_inside_of_operations(fn: Any) -> None:
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found, f(A))
     torch.testing.assert_close(thunder.jit(fn)(A), fn(A))
+
+
+def _same_batched(f: Callable[..., Any], *inputs: torch.Tensor, dims: tuple[int | None, ...]) -> None:
+    """Check a function of one example under vmap and autocast against torch."""
+
+    def g(*batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.vmap(f, dims)(*batch)
+
+    torch.testing.assert_close(thunder.jit(g)(*inputs), g(*inputs))
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (0, 0, 0)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w, b: torch.softmax(nn.functional.linear(x, w), -1) * x.sum(),
+        lambda x, w, b: torch.stack([torch.einsum("i,ij->j", x, w), x]).relu(),
+        lambda x, w, b: torch.func.grad(lambda v: nn.functional.linear(x, v).square().mean())(w),
+    ],
+)
+@pytest.mark.filterwarnings("error:.*runs eagerly")
+def test_products_under_vmap(f: Any, dims: Any) -> None:
+    torch.manual_seed(0)
+    sizes = [(8, 8), (8,)] if None in dims else [(4, 8, 8), (4, 8)]
+    _same_batched(f, torch.randn(4, 8), *map(torch.randn, sizes), dims=dims)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w, b: torch.softmax(nn.functional.linear(x, w, b), -1),  # autocast does not see the bias
+        lambda x, w, b: torch.dot(x, b),  # it sees a product of matrices
+        lambda x, w, b: torch.mv(w, x),
+        lambda x, w, b: torch.inner(x, b),
+        lambda x, w, b: nn.functional.conv1d(x[None], w[:, None, :3]),
+        lambda x, w, b: nn.functional.scaled_dot_product_attention(*3 * [x.view(1, 2, 4)]),
+        lambda x, w, b: nn.functional.cross_entropy(nn.functional.linear(x, w), torch.tensor(1)),
+        lambda x, w, b: nn.functional.layer_norm(nn.functional.linear(x, w), (8,), b, b),
+    ],
+)
+def test_what_autocast_sees_otherwise_under_vmap_runs_eagerly(f: Any) -> None:
+    torch.manual_seed(0)
+    with pytest.warns(thunder.FallbackWarning, match="under vmap and autocast"):
+        _same_batched(f, torch.randn(4, 8), torch.randn(4, 8, 8), torch.randn(4, 8), dims=(0, 0, 0))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -266,6 +267,18 @@ def test_one_image_keeps_its_strides() -> None:
         assert described(thunder.jit(f), last(1, 4, 3, 3)) == described(f, last(1, 4, 3, 3))
 
 
+def test_one_image_keeps_its_strides_under_no_grad() -> None:
+    """Also a view of a leaf with the same shape, whose values `as_strided` reads in the order of memory."""
+
+    def f(x: Any) -> Any:
+        with torch.no_grad():
+            pooled = torch.nn.functional.avg_pool2d(x.view_as(x), 1)
+            return pooled, pooled.as_strided((6,), (1,))
+
+    leaf = last(1, 4, 3, 3).requires_grad_()
+    assert described(thunder.jit(f), leaf) == described(f, leaf)
+
+
 def test_an_attribute_of_a_view_of_an_input_is_kept() -> None:
     def f(x: Any) -> Any:
         y = x.view(-1)
@@ -275,3 +288,27 @@ def test_an_attribute_of_a_view_of_an_input_is_kept() -> None:
     jitted = thunder.jit(f)
     for _ in range(2):
         assert jitted(image(2, 4).requires_grad_()).tag == 3
+
+
+def test_copies_are_split_off_without_a_walk_over_all_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing would take time that grows with the square of their number."""
+    walks: list[Any] = []
+    walk = weakref.WeakSet.__iter__
+    monkeypatch.setattr(weakref.WeakSet, "__iter__", lambda found: [walks.append(found), walk(found)][1])
+
+    def f(x: Any, count: int) -> Any:
+        made = []
+        for i in range(count):
+            copy = (x + i).T.reshape(-1)
+            part = copy.view(-1)[1:]
+            copy.add_(1)
+            made.append((copy, part))
+        return made
+
+    counts = []
+    for count in (2, 12):
+        walks.clear()
+        found = thunder.jit(f)(image(2, 3), count)
+        counts.append(len(walks))
+        assert all(part.tolist() == copy[1:].tolist() for copy, part in found)
+    assert counts[0] == counts[1]

@@ -23,8 +23,9 @@ from thunder_ex_triton.fusion.sizes import hint_of
 __all__ = ["Declared", "contiguous", "declared", "dense", "layouts"]
 
 Strides = Sequence[Any]
-# For results: the value whose strides give the order of their dimensions; None: they are contiguous.
+# For results: the value whose strides give the order of their dimensions, or STACKED; None: they are contiguous.
 Declared = Mapping[str, str | None]
+STACKED = "torch.stack"  # torch stacks by a concatenation, whose result it views
 
 
 def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -46,6 +47,8 @@ def declared(operations: Iterable[BoundSymbol]) -> Declared:
                 found.update(dict.fromkeys(op.out_names, op.arg_names[0]))
         elif layout != "unknown" and op.sym.facts.view == "never":
             found.update(dict.fromkeys(op.out_names))
+        elif op.sym.id == STACKED:
+            found.update(dict.fromkeys(op.out_names, STACKED))
         elif op.subsymbols:
             found |= declared(op.subsymbols)
     return found
@@ -59,17 +62,38 @@ def layouts(
     for op in operations:
         for p in op.flat_outs:
             if isinstance(p, TensorProxy):
-                found[p.name] = _declared_layout(p, declared, found) or _layout(op, p, found)
+                found[p.name] = _declared_layout(op, p, declared, found) or _layout(op, p, found)
     return found
 
 
 def _declared_layout(
-    p: TensorProxy, declared: Declared, found: Mapping[str, tuple[Any, ...]]
+    op: BoundSymbol, p: TensorProxy, declared: Declared, found: Mapping[str, tuple[Any, ...]]
 ) -> tuple[Any, ...] | None:
     if p.name not in declared:
         return None
+    if declared[p.name] == STACKED:
+        return _stacked(op, p, found) if op.sym is prims.cat else None
     strides = found.get(declared[p.name] or "")  # unknown if the region does not read the value
     return contiguous(p.shape) if strides is None else dense(p.shape, strides)
+
+
+def _stacked(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """Return the strides of a stack of images; None if torch does not concatenate them along an own dimension."""
+    dim = op.args[1] % p.ndim
+    if dim == p.ndim - 1:
+        return None
+    images = [(_without(x.shape, dim), _without(found[x.name], dim)) for x in op.tensors()]
+    if not all(_is_channels_last(shape, strides) for shape, strides in images):
+        return contiguous(p.shape)
+    size = p.shape[dim + 1]
+    joined = list(_without(p.shape, dim))
+    joined[dim] = size * p.shape[dim]
+    strides = _channels_last(joined)
+    return (*strides[:dim], strides[dim] * size, *strides[dim:])
+
+
+def _without(x: Sequence[Any], dim: int) -> tuple[Any, ...]:
+    return (*x[:dim], *x[dim + 1 :])
 
 
 def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -90,8 +114,6 @@ def _layout(op: BoundSymbol, p: TensorProxy, found: Mapping[str, tuple[Any, ...]
         return _channels_last(p.shape)
     if sym is prims.flip:
         return _together(p.shape, [strides])
-    if sym is prims.linear_recurrence:
-        return _together(p.shape, [found[op.args[1].name]])
     if sym is prims.transpose:
         return tuple([strides[i] for i in op.args[1]])
     if sym is prims.broadcast_in_dim:

@@ -61,12 +61,12 @@ handles(torch.as_strided_)(_reshape_in_place("as_strided_"))
 
 def _become(handle: Handle, before: Handle, after: Handle) -> None:
     """Give `handle` the contents of `after`. Views of `handle` become views of `before`, which has its old contents."""
-    for other in list(handle._tracer.handles):
-        if other._parent is handle:
-            other._parent = before
+    for other in handle.possible_views:
+        other.set_parent(before)
     swap_contents(handle, after)
-    for name in ("_value", "_storage", "_views", "_parent", "_version_seen", "_needs_grad"):
+    for name in ("_value", "_storage", "_views", "_version_seen", "_needs_grad"):
         setattr(handle, name, getattr(after, name))
+    handle.set_parent(after._parent)
 
 
 @handles(torch.detach_, torch.Tensor.detach_)

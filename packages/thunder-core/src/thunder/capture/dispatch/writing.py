@@ -52,7 +52,7 @@ def assign(tracer: Tracer, target: torch.Tensor, result: Any, name: str, *, orde
     _check_leaf(tracer, handle, name)
     detaches = name == "detach_" and not handle._views  # torch does not detach views in place
     if not detaches:
-        result = _keeping_gradients(tracer, handle, result)
+        result = _keeping_gradients(tracer, handle, result, name)
     value = aliasing.read(result) if isinstance(result, Handle) else result
     if isinstance(result, Handle) and result._needs_grad:
         # A write that autograd does not see must not hand the gradient on.
@@ -113,14 +113,14 @@ def _assign_out(tracer: Tracer, out: Any, result: Any, name: str) -> Any:
     return out
 
 
-def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
+def _keeping_gradients(tracer: Tracer, target: Handle, result: Any, name: str) -> Any:
     """Make `result` require grad if `target` does, because an in-place write keeps `requires_grad` in eager mode.
 
-    The returned value is `where(False, target, result)`, so that no gradient flows to the old value.
+    The returned value is `where(False, target, result)`, so that the gradient that flows to the old value is zero.
     """
     if (
         not isinstance(result, Handle)
-        or result._needs_grad
+        or (result._needs_grad and not _overwrites(tracer, target, result, name))
         or not target._needs_grad
         or not torch.is_grad_enabled()
         or not tracer.detaching
@@ -130,6 +130,13 @@ def _keeping_gradients(tracer: Tracer, target: Handle, result: Any) -> Any:
     never = tracer.call_symbol(ltorch.zeros, ((),), {"dtype": torch.bool, "device": target.device})
     result = result if result.dtype is target.dtype else tracer.call_symbol(ltorch.to, (result, target.dtype), {})
     return tracer.call_symbol(ltorch.where, (never, target, result), {})
+
+
+def _overwrites(tracer: Tracer, target: Handle, result: Handle, name: str) -> bool:
+    """Check whether the result of an in-place operation does not depend on the old value."""
+    made_by = tracer.producer(result._value) if name == "__setitem__" else None
+    parts = () if made_by is None else made_by.subsymbols
+    return name == "copy_" or (bool(parts) and all(target._value.name not in part.arg_names for part in parts))
 
 
 def _fits(result: Handle, target: Handle) -> bool:

@@ -154,7 +154,9 @@ def scan_traced(
     def combine(left: Sequence[Any], right: Sequence[Any]) -> Sequence[Any]:
         return tree_leaves(combine_fn(*left, *right, *additional_inputs))
 
-    found = None if additional_inputs else _combination(tracer, combine, xs)
+    count = xs[0].shape[0] if xs[0].dim() else 0
+    one = type(count) is int and count < 2  # the result is the input
+    found = None if additional_inputs or one else _combination(tracer, combine, xs)
     if found is None:
         return tuple(running(combine, [*xs]))
     recurrences = found.recurrences()

@@ -115,7 +115,7 @@ def split_off_copy(handle: Handle) -> None:
 
 def _move_views(base: Handle) -> None:
     """Make the views of a handle, which has got its own memory, views of this memory."""
-    for view in [x for x in base._tracer.handles if x._parent is base]:
+    for view in base.possible_views:
         view._storage, view._views = base._storage, (*base._views, view._views[-1])
         view._version_seen = 0  # the version when that memory was created
         _move_views(view)
@@ -344,7 +344,8 @@ def twin(handle: Handle) -> Handle:
         storage=handle._storage,
         views=handle._views,
     )
-    out._parent, out._version_seen, out._is_new = handle._parent, handle._version_seen, True
+    out.set_parent(handle._parent)
+    out._version_seen, out._is_new = handle._version_seen, True
     return out
 
 
@@ -354,7 +355,7 @@ def view_of(handle: Handle, value: TensorProxy, view: View, requires_grad: bool)
         handle._tracer, value, requires_grad=requires_grad, storage=handle._storage, views=(*handle._views, view)
     )
     if handle._parent is not None or not view.certain:
-        out._parent = handle
+        out.set_parent(handle)
     if not view.certain:
         out._is_new = handle._is_new
     return out

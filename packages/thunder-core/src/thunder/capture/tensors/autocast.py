@@ -9,6 +9,7 @@ casts the inputs of the parts.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,21 +20,27 @@ from thunder.core import dtypes
 from thunder.core.facts import AutocastPolicy
 from thunder.core.proxies import TensorProxy
 from thunder.core.state import current_trace, state
-from thunder.core.symbol import Symbol, map_proxies, proxies_in
+from thunder.core.symbol import OpTags, Symbol, map_proxies, proxies_in
 from thunder.torch.private import autocast_key, has_kernel
 
 __all__ = ["call_with_autocast", "is_composite"]
 
 
-def call_with_autocast(sym: Symbol, args: Any, kwargs: Any) -> Any:
-    """Call an operation while autocast is enabled."""
+def call_with_autocast(sym: Symbol, args: Any, kwargs: Any, transforms: Sequence[Any] = ()) -> Any:
+    """Call an operation, in a function to which `transforms` (`WriteObserver`) are applied, under autocast."""
+    return _call(sym, args, kwargs, batched=any(part.name == "vmap" for part in transforms))
+
+
+def _call(sym: Symbol, args: Any, kwargs: Any, *, batched: bool) -> Any:
     tensors = [p for p in proxies_in((args, kwargs)) if isinstance(p, TensorProxy)]
     kind = next((p.device.type for p in tensors if p.ndim), tensors[0].device.type if tensors else "")
     enabled = kind and torch.is_autocast_enabled(kind)
     policy = _policy(sym, kind) if enabled else None
+    if enabled and batched:
+        batched = not _check_batched(sym, policy, kind, tensors)
     frontend, before = state.frontend, state.parts
     if enabled and policy is None and not sym.is_prim and is_composite(str(sym.id)):
-        parts = _Parts()
+        parts = _Parts(batched)
         state.frontend, state.parts = None, parts
         try:
             out = sym.record(args, kwargs)
@@ -72,14 +79,40 @@ def _policy(sym: Symbol, kind: str) -> AutocastPolicy | None:
     return None if registered is False else policy
 
 
+# Products of two tensors that vmap replaces by one product, whose inputs autocast casts.
+_BATCHED_PRODUCTS = frozenset({"mm", "bmm", "matmul", "linear", "einsum"})
+
+
+def _check_batched(sym: Symbol, policy: AutocastPolicy | None, kind: str, tensors: list[TensorProxy]) -> bool:
+    """Fall back if autocast may cast other tensors under `vmap`, which replaces an operation by others before: e.g.
+    `linear` by a product and a sum, which adds the bias without a cast.
+
+    Return whether the operation is certain to have its own policy.
+    """
+    if sym.name in _BATCHED_PRODUCTS and len(tensors) == 2:
+        return True
+    given = {p.dtype for p in tensors if dtypes.is_float_dtype(p.dtype)}
+    if OpTags.MATMUL_OP in sym.tags:
+        same = given <= {dtypes.to_dtype(torch.get_autocast_dtype(kind))}
+    elif policy is None or OpTags.SHAPE_OP in sym.tags:
+        same = len(given) < 2 or not sym.tags.isdisjoint((OpTags.ELEMENTWISE_OP, OpTags.SHAPE_OP))
+    else:
+        same = len(given) < 2 and given <= {_target(policy, kind, tensors), dtypes.float64}
+    if not same and OpTags.OPAQUE_OP not in sym.tags:  # torch runs an opaque operation under vmap
+        fall_back(f"the program calls {sym.name} under vmap and autocast, which casts other tensors there")
+    return False
+
+
 class _Parts:
     """Receives the parts of an operation that torch composes of others."""
 
-    cast = False  # whether the inputs of a part were cast
+    def __init__(self, batched: bool):
+        self.batched = batched
+        self.cast = False  # whether the inputs of a part were cast
 
     def call_symbol(self, sym: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a part of the operation."""
-        return call_with_autocast(sym, args, kwargs)
+        return _call(sym, args, kwargs, batched=self.batched)
 
 
 @functools.cache

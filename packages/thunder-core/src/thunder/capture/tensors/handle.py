@@ -60,6 +60,8 @@ class View(NamedTuple):
     @property
     def hides_writes(self) -> bool:
         """Whether autograd misses writes to the base through this view."""
+        if self.sym.name == "view" and any(isinstance(x, torch.dtype) for x in (*self.args, *self.kwargs.values())):
+            return True  # torch has no derivative of a view with another dtype
         return self.detached or not self.sym.differentiable
 
     def put_back(self, base: TensorProxy, new: TensorProxy) -> TensorProxy:
@@ -112,6 +114,7 @@ class Handle(torch.Tensor):
     _storage: Storage
     _views: tuple[View, ...]
     _parent: Handle | None  # the base, while it is not certain that this handle is a view of the base
+    _derived: list[weakref.ref[Handle]]  # the handles that have had this one as `_parent`
     _value: TensorProxy
     _version_seen: int
     _is_new: bool = False  # whether it is another tensor object in eager mode, although it has the value of its base
@@ -148,6 +151,7 @@ class Handle(torch.Tensor):
         handle._version_seen = handle._storage.version
         handle._views = views
         handle._parent = None
+        handle._derived = []
         handle._needs_grad = requires_grad
         handle._storage.needs_grad |= requires_grad
         if value.dtensor_layout is not None:
@@ -155,6 +159,17 @@ class Handle(torch.Tensor):
             handle._spec = spec_of(value.dtensor_layout, to_torch_dtype(value.dtype))
         tracer.handles.add(handle)
         return handle
+
+    def set_parent(self, parent: Handle | None) -> None:
+        """Set the base of which it is not certain that this handle is a view."""
+        self._parent = parent
+        if parent is not None:
+            parent._derived.append(weakref.ref(self))
+
+    @property
+    def possible_views(self) -> list[Handle]:
+        """The handles whose `_parent` this handle is."""
+        return [x for x in [ref() for ref in self._derived] if x is not None and x._parent is self]
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -242,6 +257,7 @@ class Lifted:
 class WriteObserver(Protocol):
     """A part of the program that is traced separately, because a transform is applied to it."""
 
+    name: str  # of the transform
     forward_mode: bool  # whether the transform computes tangents
 
     def check_write(self, handle: Handle, name: str) -> None:

@@ -398,7 +398,7 @@ class Tracer:
             base = self.handle_of(given) if given is not None and sym.gives_view(args, kwargs) else None
             if base is None or sym.facts.view == "maybe":
                 self.communication.check_reads(map(self.handle_of, tensors))
-            out = call_with_autocast(sym, args, kwargs) if any_autocast() else sym(*args, **kwargs)
+            out = call_with_autocast(sym, args, kwargs, self.parts) if any_autocast() else sym(*args, **kwargs)
             grad = any(needs_grad(t) for t in tensors)
             detached = grad and self.detaching and not torch.is_grad_enabled() and sym.differentiable
             out = self.detached(out, args, kwargs) if detached else out
@@ -441,12 +441,12 @@ class Tracer:
             if same and sym.facts.returns_input:
                 return base
             view = View(sym, args, kwargs, index, certain, detached)
-            if same and detached:
-                value = prims.detach(value)
-            elif same and base._parent is None:  # otherwise, it is a view of a copy if `base` is a copy
-                if not changes_strides(base, view):
+            if same and base._parent is None:  # otherwise, it is a view of a copy if `base` is a copy
+                if changes_strides(base, view):
+                    value = prims.view(value, value.shape)
+                elif not detached:
                     return aliasing.twin(base)
-                value = prims.view(value, value.shape)
+            value = prims.detach(value) if same and detached else value
             out = aliasing.view_of(base, value, view, grad and is_inexact_dtype(value.dtype))
             out._is_new |= same and not detached
             if not certain:

@@ -33,9 +33,9 @@ def cumprod(a: torch.Tensor, dim: int) -> torch.Tensor:
 def linear_recurrence(a: torch.Tensor, b: torch.Tensor, dim: int, reverse: bool = False) -> torch.Tensor:
     """Return the values of `h[t] = a[t] * h[t - 1] + b[t]`, in about 2 log2(n) steps for n elements.
 
-    Half precision is computed in single precision. The result has the layout of `b`.
+    Half precision is computed in single precision. The result is contiguous, like that of `torch.cumsum`.
     """
-    out = torch.empty_like(b)
+    out = torch.empty_like(b, memory_format=torch.contiguous_format)
     if b.dtype in (torch.float16, torch.bfloat16):
         a, b = a.float(), b.float()
     a, b, moved = (x.movedim(dim, 0) for x in (a, b, out))

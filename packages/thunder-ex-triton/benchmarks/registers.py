@@ -84,7 +84,7 @@ class Compiler:
         start = time.perf_counter()
         made = triton.compile(
             ASTSource(kernel.jit, signature, constants, attributes), target=GPUTarget("cuda", self.gpu, 32),
-            options={"num_warps": warps, **kernel.options},
+            options={"num_warps": warps, "enable_fp_fusion": True, **kernel.options},
         )  # fmt: skip
         seconds = time.perf_counter() - start
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:

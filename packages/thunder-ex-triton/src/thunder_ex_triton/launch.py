@@ -9,6 +9,7 @@ module contains all uses of Triton's private interfaces.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -29,6 +30,8 @@ __all__ = [
 
 INTERPRETED = interpreting()  # Triton reads this when a kernel is declared, not when the kernel is launched
 
+# Triton's default is about to change, and Triton 3.9 warns of that.
+_ARITHMETIC: dict[str, Any] = {} if "TRITON_DEFAULT_FP_FUSION" in os.environ else {"enable_fp_fusion": True}
 _MOST = 512  # the number of launch signatures that a kernel caches
 
 
@@ -75,7 +78,7 @@ class Kernel:
         warps: int,
     ) -> Any:
         """Launch the kernel on the current device through Triton, and return the compiled kernel."""
-        return self.jit[grid](*tensors, *numbers, num_warps=warps, **self.options)
+        return self.jit[grid](*tensors, *numbers, num_warps=warps, **_ARITHMETIC, **self.options)
 
     def compile_ahead(
         self, grid: tuple[int, int], dtypes: tuple[torch.dtype, ...], numbers: tuple[Any, ...], warps: int
@@ -84,7 +87,7 @@ class Kernel:
 
         Triton compiles C code that launches kernels of a signature. This is a part of loading.
         """
-        compiled = self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **self.options)
+        compiled = self.jit.warmup(*dtypes, *numbers, grid=grid, num_warps=warps, **_ARITHMETIC, **self.options)
         direct(compiled)
 
     def _launch(

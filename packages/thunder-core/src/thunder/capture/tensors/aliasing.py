@@ -140,7 +140,8 @@ def write(handle: Handle, new: TensorProxy, name: str, *, ordered: bool = False)
         fall_back(
             "the program writes to memory that the arguments and results of a higher-order function share (e.g. vmap)"
         )
-    if storage.source is not None and has_shared_elements(handle._tracer.meta_tensors[storage.source.name]):
+    given = None if storage.source is None else handle._tracer.meta_tensors.get(storage.source.name)
+    if given is not None and has_shared_elements(given):
         fall_back("the program writes to an input whose elements share memory (e.g. of expand)")
     before = storage.value
     if not handle._views:

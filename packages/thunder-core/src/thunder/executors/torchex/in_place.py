@@ -35,7 +35,10 @@ __all__ = ["TorchMemory", "keeps_layout"]
 
 _COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP})
 _UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
-_CREATE = frozenset({prims.clone, prims.clone_in_order, prims.full})
+_CREATE = frozenset({
+    prims.cat, prims.clone, prims.clone_in_order, prims.embedding, prims.empty, prims.full, prims.gather, prims.sort,
+    prims.take, prims.topk,
+})  # fmt: skip
 _DETACH = frozenset({prims.detach, ltorch.detach})
 _CONTIGUOUS = frozenset({ltorch.zeros, ltorch.ones, ltorch.full, prims.full})
 _LIKE = frozenset({ltorch.zeros_like, ltorch.ones_like, ltorch.full_like})

@@ -441,6 +441,30 @@ def test_long_chains_are_several_kernels() -> None:
     check(chain, make(5), torch.linspace(-0.9, 0.9, 5, device=DEVICE), forward=None, backward=None)
 
 
+def test_derivatives_in_the_program() -> None:
+    """The derivative computes values again, so that nothing reads the values of the function."""
+
+    def derivative(x: Any) -> Any:
+        y = torch.sin(torch.sin(x))
+        return torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+    check(derivative, make(5))
+
+
+def test_unused_operations_are_not_fused() -> None:
+    """Transforms may leave them."""
+    from thunder.extend import get_executor
+
+    def f(x: Any) -> Any:
+        torch.sin(torch.sin(x))
+        return x.sum()
+
+    jitted = thunder.jit(f, executors=["triton"])
+    jitted(make(5))
+    fused: Any = get_executor("triton")
+    assert fusions(fused.fusion_pass(thunder.last_traces(jitted)[0])) < 2
+
+
 def test_fuel() -> None:
     """Fusions can be counted down, to find a wrong one."""
     from thunder.extend import get_executor

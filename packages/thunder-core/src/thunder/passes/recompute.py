@@ -22,6 +22,7 @@ from thunder.core.groups import KEPT
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.passes.dce import live_operations
 from thunder.passes.kept_parameters import KeptParameters
 from thunder.passes.remat import choose_saved
 from thunder.passes.split import leading_to, producers_of
@@ -41,7 +42,7 @@ def recompute_in_backward(trace: Trace, executors: Sequence[ExecutorLike], remat
             ends = _ends(operations, before) if KEPT in trace.info else {}
             operations, again = _recomputed(operations, names, ends, out, executors, remat)
             out.info["backward"][k] = names | again
-        out.bound_symbols[:] = operations
+        out.bound_symbols[:] = live_operations(operations)  # without values that are computed again for all uses
     return out
 
 

@@ -87,7 +87,9 @@ class TritonFusion(FusionExecutor):
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
-            if not any(_computes(op) for op in region.operations) or _concatenates(region, views()):
+            if not region.outputs or not any(_computes(op) for op in region.operations):
+                return None  # without results, if a pass has left unused operations
+            if _concatenates(region, views()):
                 return None
             if not self.get_fuel():
                 return None

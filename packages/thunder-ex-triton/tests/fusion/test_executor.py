@@ -441,6 +441,15 @@ def test_long_chains_are_several_kernels() -> None:
     check(chain, make(5), torch.linspace(-0.9, 0.9, 5, device=DEVICE), forward=None, backward=None)
 
 
+def test_concatenations_of_many_tensors() -> None:
+    """Python accepts 200 nested parentheses, and a clipped gradient may have more norms."""
+
+    def many(x: Any) -> Any:
+        return torch.cat([x * i for i in range(210)])
+
+    check(many, make(3), forward=None, backward=None)
+
+
 def test_derivatives_in_the_program() -> None:
     """The derivative computes values again, so that nothing reads the values of the function."""
 

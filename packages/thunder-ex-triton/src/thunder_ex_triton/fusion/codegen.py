@@ -232,7 +232,7 @@ class Writer:
 
             inner = index.mapped(moved, part.shape)
             value = self.value(part, inner, f"{guard} & {condition}" if guard else condition)
-            # A line for each part: Python limits how deeply parentheses are nested, and Triton how deep expressions are.
+            # A line for each part: Python limits how deeply parentheses are nested, and Triton how deep calls are.
             text = self.named(f"tl.where({condition}, {value}, {text})" if text else value)
             start = end
         return text

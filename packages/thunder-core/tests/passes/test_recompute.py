@@ -164,3 +164,18 @@ def test_all_that_is_computed_again_belongs_to_backward() -> None:
     again = values(traces[at].bound_symbols) - values(traces[at - 1].bound_symbols)
     assert len(again) > 10
     assert again <= traces[at].info["backward"][0]
+
+
+def test_no_unused_operations_remain() -> None:
+    """A value that is computed again for all its uses is not computed before them."""
+
+    def derivative(x: torch.Tensor) -> torch.Tensor:
+        y = torch.sin(torch.sin(x))
+        return torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+    jitted = thunder.jit(derivative, executors=["torch"])
+    x = torch.linspace(-1, 1, 5, requires_grad=True)
+    torch.testing.assert_close(jitted(x), derivative(x))
+    (trace,) = [t for t in thunder.last_traces(jitted) if "Recompute in Backward" in str(t)]
+    read = {name for op in trace.bound_symbols for name in op.arg_names}
+    assert all(op.has_effect or not read.isdisjoint(op.out_names) for op in trace.bound_symbols)

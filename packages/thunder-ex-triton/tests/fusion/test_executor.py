@@ -450,6 +450,51 @@ def test_long_chains_are_several_kernels() -> None:
     check(chain, make(5), torch.linspace(-0.9, 0.9, 5, device=DEVICE), forward=None, backward=None)
 
 
+def test_concatenations_of_many_tensors() -> None:
+    """Python accepts 200 nested parentheses, and a clipped gradient may have more norms."""
+
+    def many(x: Any) -> Any:
+        return torch.cat([x * i for i in range(210)])
+
+    check(many, make(3), forward=None, backward=None)
+
+
+def test_derivatives_in_the_program() -> None:
+    """The derivative computes values again, so that nothing reads the values of the function."""
+
+    def derivative(x: Any) -> Any:
+        y = torch.sin(torch.sin(x))
+        return torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+    check(derivative, make(5))
+
+
+def test_unused_operations_are_not_fused() -> None:
+    """Transforms may leave them."""
+    from thunder.extend import get_executor
+
+    def f(x: Any) -> Any:
+        torch.sin(torch.sin(x))
+        return x.sum()
+
+    jitted = thunder.jit(f, executors=["triton"])
+    jitted(make(5))
+    fused: Any = get_executor("triton")
+    assert fusions(fused.fusion_pass(thunder.last_traces(jitted)[0])) < 2
+
+
+def test_kernels_have_few_parameters() -> None:
+    """Drivers limit their size."""
+
+    def products(*xs: Any) -> Any:
+        return [x * xs[0] for x in xs[1:]]
+
+    xs = [make(3, seed=i).detach() for i in range(301)]
+    jitted = check(products, *xs, forward=None)
+    found = [op for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion]
+    assert len(found) > 1 and all(len(op.flat_args) + len(op.flat_outs) <= 256 for op in found)
+
+
 def test_fuel() -> None:
     """Fusions can be counted down, to find a wrong one."""
     from thunder.extend import get_executor

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -257,8 +257,11 @@ def _refuse_overlaps(tracer: Tracer, *, arrays: bool = False) -> None:
 
 def _refuse_shared_writes(tracer: Tracer) -> None:
     """Raise an error if the program writes to a tensor that is passed for several arguments."""
+    names = defaultdict[int, list[str]](list)
     for x in tracer.inputs:
-        shared = [y.proxy.name for y in tracer.inputs if y.tensor is x.tensor]
+        names[id(x.tensor)].append(x.proxy.name)
+    for x in tracer.inputs:
+        shared = names[id(x.tensor)]
         if len(shared) > 1 and x.handle._storage.written:
             raise TracingError(
                 f"gradients are taken for the arguments {', '.join(shared)}, which are the same tensor, and the "

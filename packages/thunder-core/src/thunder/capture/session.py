@@ -113,7 +113,7 @@ class CaptureSession:
         self.writes: list[Write] = []
         self.effects: list[Effect] = []
         self.aliases: dict[int, Any] = {}
-        tracer.name_lifted(recorder.name_of)
+        tracer.names_of = recorder.name_of
         tracer.communication.may_wait = may_run_eagerly
         tracer.undo_later = None if independent else substitutions.callback
         tracer.read_attribute = lambda tensor, name: recorder.attribute_of_tensor(self.source_of(tensor), tensor, name)

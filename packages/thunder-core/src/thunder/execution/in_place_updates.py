@@ -50,6 +50,10 @@ __all__ = ["in_place_updates"]
 
 _PARTS = frozenset({prims.slice_scatter, prims.index_put, prims.index_add, prims.scatter, prims.scatter_add})
 _NUMBERS = frozenset({prims.item, prims.items})
+# A chain of operations of unknown memory would otherwise have the memory of all its values in each of them. Beyond this
+# number, the memory counts as one.
+_MOST_SHARED = 100
+_ONE_MEMORY = "*"
 
 
 def in_place_updates(trace: Trace) -> Trace:
@@ -204,8 +208,14 @@ class _Updates:
         self.targets: dict[int, dict[str, tuple[TensorProxy, frozenset[str]]]] = {}  # results in other memory
         self.access: dict[int, _Access] = {}
         self.moved: set[str] = set()  # values that are in the memory of an input
+        self.merged: set[str] = set()  # memory that counts as one
         for i, op in enumerate(operations):
             self._add(i, op)
+        if self.merged:
+            one = frozenset({_ONE_MEMORY})
+            for name, memory in self.memory.items():
+                if not self.merged.isdisjoint(memory):
+                    self.memory[name] = memory - self.merged | one
 
     def _add(self, i: int, op: BoundSymbol) -> None:
         executor = op.sym.executor
@@ -230,6 +240,9 @@ class _Updates:
         if shared is None:  # results may share memory, which may be kept
             memory |= {*new[:1]}
             self.kept |= memory
+        if len(memory) > _MOST_SHARED:
+            self.merged |= memory
+            memory = frozenset({_ONE_MEMORY})
         for p in op.flat_outs:
             if isinstance(p, TensorProxy) and p.name in new:
                 self.values[p.name] = p

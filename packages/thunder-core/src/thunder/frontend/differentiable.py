@@ -163,9 +163,9 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
     of_tensors = [position[name] for name, p in names.items() if isinstance(p, TensorProxy)]
     order = {p.name: i for i, p in enumerate(split.wrt)}
     gradient_of = [order.get(name) for name in inputs]
-    wanted = [gradient_of.index(i) for i in range(len(split.wrt))]
+    wanted = [inputs[p.name] for p in split.wrt]
     # Only tensors have edges in torch's graph.
-    edges = [i for i, p in enumerate(program.args) if isinstance(p, TensorProxy)]
+    edges = {i: n for n, i in enumerate(i for i, p in enumerate(program.args) if isinstance(p, TensorProxy))}
     tensors = [i for i, p in enumerate(saved) if isinstance(p, TensorProxy)]
     several = guarded and split.returned > 1
     dependencies = split.reach() if several else []
@@ -187,7 +187,7 @@ def _layout_of(split: Split, program: Trace, *, prunes: bool, guarded: bool) -> 
         non_differentiable=[i for i in of_tensors if i not in arriving],
         gradient_of=gradient_of,
         wanted=wanted,
-        edges=[edges.index(i) for i in wanted],
+        edges=[edges[i] for i in wanted],
         guarded=guarded,
         prunes=prunes,
         result_dependencies=dependencies if any(bits != dependencies[0] for bits in dependencies) else [],
@@ -219,10 +219,13 @@ def backward_stages(program: Trace, wrt: Sequence[TensorProxy]) -> list[list[int
     smallest = MIN_STAGE_BYTES_CPU if all(p.device.type == "cpu" for p in wrt) else MIN_STAGE_BYTES
     enough = max(smallest, sum(sizes) // MAX_STAGES)
     stages: list[list[int]] = [[]]
+    size = 0
     for i in sorted(range(len(wrt)), key=lambda i: -first.get(wrt[i].name, -1)):
-        if sum(sizes[j] for j in stages[-1]) >= enough:
+        if size >= enough:
             stages.append([])
+            size = 0
         stages[-1].append(i)
+        size += sizes[i]
     return [sorted(stage) for stage in stages]
 
 

@@ -20,6 +20,7 @@ class GradientPath(NamedTuple):
     values: set[str]  # all values through which gradients flow
     results: set[str]  # those that an operation computed
     read: set[str]  # the tensors that these operations read
+    operations: list[BoundSymbol]  # those through which gradients flow, in the program's order
 
 
 def gradient_path(operations: Sequence[BoundSymbol], start: Iterable[str]) -> GradientPath:
@@ -27,9 +28,11 @@ def gradient_path(operations: Sequence[BoundSymbol], start: Iterable[str]) -> Gr
     values = set(start)
     results: set[str] = set()
     read: set[str] = set()
+    found: list[BoundSymbol] = []
     for op in reversed(operations):
-        if not op.sym.differentiable or values.isdisjoint(op.out_names):
+        if values.isdisjoint(op.out_names) or not op.sym.differentiable:
             continue
+        found.append(op)
         tensors = op.tensors()
         if op.sym is prims.assign_value:  # autograd does not know of it
             tensors = tensors[:1]
@@ -37,7 +40,7 @@ def gradient_path(operations: Sequence[BoundSymbol], start: Iterable[str]) -> Gr
             results.update(op.out_names)
             read.update(p.name for p in tensors)
         values.update(p.name for p in tensors if is_inexact_dtype(p.dtype))
-    return GradientPath(values, results, read)
+    return GradientPath(values, results, read, found[::-1])
 
 
 def add_paths_through(results: AbstractSet[str], found: set[str], operations: Iterable[BoundSymbol]) -> None:

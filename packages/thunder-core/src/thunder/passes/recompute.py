@@ -13,7 +13,7 @@ values are computed again from the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from thunder.core.groups import KEPT
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, proxies_in
 from thunder.core.trace import Trace, construct
+from thunder.passes.dce import live_operations
 from thunder.passes.kept_parameters import KeptParameters
 from thunder.passes.remat import choose_saved
 from thunder.passes.split import leading_to, producers_of
@@ -38,10 +39,10 @@ def recompute_in_backward(trace: Trace, executors: Sequence[ExecutorLike], remat
         operations = list(trace.bound_symbols)
         for k, names in enumerate(trace.info["backward"]):
             before = zip(trace.info["backward"][:k], out.info["backward"])
-            ends = {part: _end(operations, with_repeated) for part, with_repeated in before}
+            ends = _ends(operations, before) if KEPT in trace.info else {}
             operations, again = _recomputed(operations, names, ends, out, executors, remat)
             out.info["backward"][k] = names | again
-        out.bound_symbols[:] = operations
+        out.bound_symbols[:] = live_operations(operations)  # without values that are computed again for all uses
     return out
 
 
@@ -55,7 +56,7 @@ def _recomputed(
 ) -> tuple[list[BoundSymbol], set[str]]:
     """Return the operations, with values computed again before their first use, and the names of these values.
 
-    `ends` has the positions at which the backward parts before this one end.
+    `ends` has the positions at which the backward parts before this one end, if parameters are kept.
     """
     first = next((i for i, op in enumerate(operations) if not names.isdisjoint(op.out_names)), len(operations))
     is_backward = [i >= first and not names.isdisjoint(op.out_names) for i, op in enumerate(operations)]
@@ -89,9 +90,18 @@ def _recomputed(
     return lines, again
 
 
-def _end(operations: Sequence[BoundSymbol], names: frozenset[str]) -> int:
-    """Return the position of the last operation that computes one of the values."""
-    return max((i for i, op in enumerate(operations) if not names.isdisjoint(op.out_names)), default=-1)
+def _ends(
+    operations: Sequence[BoundSymbol], parts: Iterable[tuple[frozenset[str], frozenset[str]]]
+) -> dict[frozenset[str], int]:
+    """Return for each part the position of the last operation that computes one of its values.
+
+    The values of a part are given without and with those that are computed again.
+    """
+    part_of = {name: part for part, with_repeated in parts for name in with_repeated}
+    ends = dict.fromkeys(part_of.values(), -1)
+    for i, op in enumerate(operations):
+        ends.update((part_of[name], i) for name in op.out_names if name in part_of)
+    return ends
 
 
 def _renamed(op: BoundSymbol, renamed: dict[str, Proxy], out: Trace) -> BoundSymbol:

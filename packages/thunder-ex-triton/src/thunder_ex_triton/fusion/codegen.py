@@ -232,9 +232,10 @@ class Writer:
 
             inner = index.mapped(moved, part.shape)
             value = self.value(part, inner, f"{guard} & {condition}" if guard else condition)
-            text = f"tl.where({condition}, {value}, {text})" if text else value
+            # A line for each part: Python limits how deeply parentheses are nested, and Triton how deep calls are.
+            text = self.named(f"tl.where({condition}, {value}, {text})" if text else value)
             start = end
-        return self.named(text)
+        return text
 
     def pad(self, a: TensorProxy, value: Any, config: Sequence[Sequence[int]], index: Index, guard: str) -> str:
         """Return an element of the padded tensor. Outside of the original tensor it is the padding value."""

@@ -46,6 +46,7 @@ __all__ = ["TritonFusion"]
 
 # The longest chain of operations in a kernel. Code is generated recursively, three Python frames for each of them.
 _DEEPEST = 100
+_MOST_TENSORS = 256  # of a kernel, whose parameters are at most 4 KB with some drivers
 _SHAPES = {
     prims.broadcast_in_dim,
     prims.reshape,
@@ -87,13 +88,15 @@ class TritonFusion(FusionExecutor):
 
         def run(region: Region) -> Sequence[BoundSymbol] | None:
             nonlocal count
-            if not any(_computes(op) for op in region.operations) or _concatenates(region, views()):
+            if not region.outputs or not any(_computes(op) for op in region.operations):
+                return None  # without results, if a pass has left unused operations
+            if _concatenates(region, views()):
                 return None
             if not self.get_fuel():
                 return None
             before, inner, after = without_views(region)
             operations = [op for part in inner.operations for op in _primitives(part)]
-            if _depth(operations) > _DEEPEST:
+            if _depth(operations) > _DEEPEST or len(inner.inputs) + len(inner.outputs) > _MOST_TENSORS:
                 return in_halves(region)
             name = f"Triton{count}"
             try:

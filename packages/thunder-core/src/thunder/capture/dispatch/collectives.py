@@ -136,7 +136,7 @@ def wait(tracer: Tracer, handle: Handle) -> Handle:
     with tracer.recording():
         value = aliasing.read(handle)
         if value.name not in tracer.communication.in_flight:
-            if any(x.handle._storage is handle._storage for x in tracer.inputs):
+            if tracer.owner_of(handle) is not None:
                 fall_back("the program waits for a collective that it has not started")
             return handle
         result = tracer.wrap(waited(tracer, value), requires_grad=handle._needs_grad)

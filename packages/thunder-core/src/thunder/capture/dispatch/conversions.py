@@ -55,7 +55,7 @@ def _suggested_format(tracer: Tracer, handle: Handle, wanted: torch.memory_forma
     aliasing.read(handle)  # finds the storage of the handle
     shape = handle._value.shape
     if not handle._views and any(type(n) is not int for n in shape):
-        owner = next((lifted for lifted in tracer.inputs if lifted.handle._storage is handle._storage), None)
+        owner = tracer.owner_of(handle)
         if owner is not None:
             tracer.guarded_of(owner.tensor, SuggestedFormat)
             return suggest_memory_format(tracer.meta_tensors[owner.proxy.name])

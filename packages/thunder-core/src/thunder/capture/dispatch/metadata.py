@@ -99,8 +99,7 @@ def _input(tracer: Tracer, x: Any) -> Lifted | None:
 
 def _owner(tracer: Tracer, x: Any) -> Lifted | None:
     """Return the input whose memory a tensor shares, or None for memory that the program allocated."""
-    handle = tracer.handle_of(x)
-    return next((lifted for lifted in tracer.inputs if lifted.handle._storage is handle._storage), None)
+    return tracer.owner_of(tracer.handle_of(x))
 
 
 @handles_property("_version")

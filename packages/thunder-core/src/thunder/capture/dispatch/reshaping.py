@@ -215,7 +215,7 @@ def _as_strided(tracer: Tracer, x: Any, size: Any, stride: Any, storage_offset: 
     found = _strided_by_sizes(tracer, x, size, stride, storage_offset)
     if found is not NotImplemented:
         return found
-    lifted = None if handle._storage.source is None else tracer.input_of(handle._storage.source)
+    lifted = tracer.owner_of(handle)
     symbolic = any(isinstance(n, SymbolicNumber) for n in (*handle._value.shape, *size, *stride))
     whole_input = symbolic and lifted is not None and not handle._views
     if whole_input and tracer.meta_tensors[lifted.proxy.name].is_contiguous():  # type: ignore[union-attr]

@@ -81,10 +81,8 @@ def _is_of_leaf(tracer: Tracer, handle: Handle) -> bool:
     """Check whether autograd sees writes to a handle as writes to a leaf that requires grad."""
     if tracer.leaves.seen_through(handle):
         return True
-    return not any(view.hides_writes for view in handle._views) and any(
-        x.handle._storage is handle._storage and x.tensor.requires_grad and tracer.is_leaf(x.tensor)
-        for x in tracer.inputs
-    )
+    owner = None if any(view.hides_writes for view in handle._views) else tracer.owner_of(handle)
+    return owner is not None and owner.tensor.requires_grad and tracer.is_leaf(owner.tensor)
 
 
 def assign_out(tracer: Tracer, out: Any, result: Any, call: tuple[Any, Any, Any]) -> Any:

@@ -113,7 +113,7 @@ def _accumulate(
     flowing = flowing_gradients(tracer, outputs, cotangents)
     path = gradient_path(tracer.trace.bound_symbols, [value.name for value, _ in flowing])
     leaves = [leaf for leaf in _leaves(tracer) if leaf[1].name in path.values]
-    graph = path.results & depending_on(tracer.trace.bound_symbols, [value.name for _, value in leaves])
+    graph = path.results & depending_on(path.operations, [value.name for _, value in leaves])
     _refuse_freed(tracer, graph)
     if inputs is not None:
         wanted = [tracer.handle_of(x) for x in ([inputs] if isinstance(inputs, torch.Tensor) else inputs)]
@@ -125,7 +125,7 @@ def _accumulate(
     # Autograd adds a gradient as soon as it is complete: a leaf's gradient after the first use of the leaf. The bias of
     # `linear` comes before the weight, because torch computes `addmm(bias, input, weight.t())`.
     first: dict[str, tuple[int, int]] = {}
-    for i, op in enumerate(tracer.trace.bound_symbols):
+    for i, op in enumerate(path.operations):
         for j, name in enumerate(op.arg_names):
             first.setdefault(name, (-i, -j if op.sym is ltorch.linear else j))
     held = held_units(tracer, path.values)

@@ -100,26 +100,31 @@ def split_off_copy(handle: Handle) -> None:
 
     A copy gets its own memory, with the old value. Views of the copy share this memory.
     """
-    parent = handle._parent
-    if parent is None:
-        return
-    split_off_copy(parent)
-    if not handle._views[-1].certain and not is_view(handle):
-        handle._storage = Storage(handle._value)
-        handle._storage.needs_grad = handle._needs_grad
-        handle._views = ()
-        handle._parent = None
-        handle._version_seen = 0
-        _move_views(handle)
+    steps, seen = list[Handle](), list[torch.Tensor]()
+    while handle._parent is not None:
+        steps.append(handle)
+        handle = handle._parent
+    for handle in reversed(steps):
+        if not handle._views[-1].certain and not is_view(handle, seen):
+            seen.clear()
+            handle._storage = Storage(handle._value)
+            handle._storage.needs_grad = handle._needs_grad
+            handle._views = ()
+            handle._parent = None
+            handle._version_seen = 0
+            _move_views(handle)
 
 
 def _move_views(base: Handle) -> None:
     """Make the views of a handle, which has got its own memory, views of this memory."""
-    for view in base.possible_views:
-        view._storage, view._views = base._storage, (*base._views, view._views[-1])
-        view._version_seen = 0  # the version when that memory was created
-        _move_views(view)
-        if view._views[-1].certain and base._parent is None:
+    moved = [base]
+    for parent in moved:
+        for view in parent.possible_views:
+            view._storage, view._views = parent._storage, (*parent._views, view._views[-1])
+            view._version_seen = 0  # the version when that memory was created
+            moved.append(view)
+    for view in moved:
+        if view._parent is base and view._views[-1].certain:
             view._parent = None
 
 
@@ -291,7 +296,8 @@ def shared_memory(results: Sequence[Any]) -> dict[int, Handle]:
     for key, handles in groups.items():
         first = next(iter(handles.values()))
         storage, tracer = first._storage, first._tracer
-        inputs = [lifted.handle for lifted in tracer.inputs if lifted.handle._storage is storage]
+        owner = tracer.owner_of(first)
+        inputs = [] if owner is None else [owner.handle]
         if len({**handles, **{id(x): x for x in inputs}}) > 1 and all(map(_is_repeatable, handles.values())):
             whole = next((x for x in (*inputs, *handles.values()) if not x._views), None)
             if whole is None:

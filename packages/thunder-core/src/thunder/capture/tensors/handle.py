@@ -281,6 +281,12 @@ class HandleOwner(Protocol):
     def is_leaf(self, tensor: torch.Tensor) -> bool:
         """Return whether a real tensor is a leaf of autograd's graph, and guard the result."""
 
+    def input_with(self, handle: Handle) -> Lifted | None:
+        """Return the input of which a handle is the handle, or None."""
+
+    def owner_of(self, handle: Handle) -> Lifted | None:
+        """Return the input whose memory a tensor is in, or None for memory that the program allocated."""
+
     def producer(self, value: TensorProxy) -> BoundSymbol | None:
         """Return the operation that computed a value, or None for an input."""
 

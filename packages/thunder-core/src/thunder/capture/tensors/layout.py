@@ -165,13 +165,17 @@ def _span(x: torch.Tensor) -> range:
     return range(x.storage_offset(), x.storage_offset() + last + 1)
 
 
-def is_view(handle: Handle) -> bool:
-    """Check whether the last step to a handle (e.g. `reshape` or `contiguous`) returned a view and not a copy."""
-    value = origin_of(handle)
-    for view in handle._views[:-1]:
-        value = _apply(handle, view, value)
-    out = _apply(handle, handle._views[-1], value)
-    return bool(out.untyped_storage()._cdata == value.untyped_storage()._cdata)
+def is_view(handle: Handle, seen: list[torch.Tensor] | None = None) -> bool:
+    """Check whether the last step to a handle (e.g. `reshape` or `contiguous`) returned a view and not a copy.
+
+    `seen` has the memory and the results of its first steps, and gets those of the others.
+    """
+    seen = [] if seen is None else seen
+    if not seen:
+        seen.append(origin_of(handle))
+    for view in handle._views[len(seen) - 1 :]:
+        seen.append(_apply(handle, view, seen[-1]))
+    return bool(seen[-1].untyped_storage()._cdata == seen[-2].untyped_storage()._cdata)
 
 
 def check_view(handle: Handle, view: Callable[..., Any], *args: Any) -> None:

@@ -137,7 +137,7 @@ class Leaves:
         """Apply `handle.requires_grad_(value)`."""
         if handle._needs_grad is value:
             return
-        lifted = next((x for x in tracer.inputs if x.handle is handle), None)
+        lifted = tracer.input_with(handle)
         if lifted is not None:
             self.inputs.switch(tracer, lifted, value)
             return

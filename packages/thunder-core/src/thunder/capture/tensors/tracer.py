@@ -128,7 +128,7 @@ class Tracer:
         self.parts: list[WriteObserver] = []  # the subtraces that are being traced, for transforms
         self.stand_ins: dict[str, tuple[TensorProxy, int | None]] = {}  # subtrace inputs: outer value, batch dimension
         self.module_names: dict[int, str] = {}  # the names of modules that have run, by their ids (`user_lines.py`)
-        self._known: dict[int, Lifted] = {}  # by the ids of tensors and handles
+        self._known: dict[int | str, Lifted] = {}  # by the ids of tensors and handles, and by the names of values
         self._lift = lift
         self.subclasses: set[type] = set()  # the plain subclasses of torch.Tensor that the program uses
         self.read_class: Callable[[type], None] = lambda cls: None
@@ -136,17 +136,14 @@ class Tracer:
         self.recorder: Any = None  # of the reads (`reads/read_recorder.py`, a higher layer)
         self.read_attribute: Callable[[torch.Tensor, str], Any] = lambda tensor, name: ABSENT
         self.guarded_of: Callable[..., Any] = lambda tensor, step, *operands: False
-        self._names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None
+        self.names_of: Callable[[torch.Tensor], str | None] = lambda tensor: None  # names the tensors of `handle_of`
         self.undo_later: Callable[..., None] | None = None  # registers a step that undoes a change after the run
 
     def release(self) -> None:
         """Release the tensors of the call. They would otherwise live until a garbage collection finds the tracer."""
-        self.inputs.clear()
         self.leaves.inputs.release()
-        self._known.clear()
-        self.meta_tensors.clear()
-        self.generators.clear()
-        self.constant_arrays.clear()
+        for tensors in (self.inputs, self._known, self.meta_tensors, self.generators, self.constant_arrays):
+            tensors.clear()
 
     # -- inputs -------------------------------------------------------------------------------------------------------
     def add_input(self, tensor: torch.Tensor, name: str | None, *, independent: bool = False) -> Handle:
@@ -183,7 +180,7 @@ class Tracer:
         trace.args.append(proxy)
         lifted = Lifted(tensor, proxy, handle)
         self.inputs.append(lifted)
-        self._known[id(tensor)] = self._known[id(handle)] = lifted
+        self._known[id(tensor)] = self._known[id(handle)] = self._known[proxy.name] = lifted
         return handle
 
     def class_used(self, cls: type) -> None:
@@ -237,11 +234,12 @@ class Tracer:
 
     def input_of(self, value: TensorProxy) -> Lifted | None:
         """Return the input whose original value is `value`, or None."""
-        return next((x for x in self.inputs if x.proxy.name == value.name), None)
+        return self._known.get(value.name)
 
-    def name_lifted(self, names_of: Callable[[torch.Tensor], str | None]) -> None:
-        """Set the function that names lifted inputs."""
-        self._names_of = names_of
+    def owner_of(self, handle: Handle) -> Lifted | None:
+        """Return the input whose memory a tensor is in, or None for memory that the program allocated."""
+        source = handle._storage.source
+        return None if source is None else self._known.get(source.name)
 
     def handle_of(self, tensor: torch.Tensor) -> Handle:
         """Return the handle of a tensor that user code passed to an operation."""
@@ -257,7 +255,7 @@ class Tracer:
                 "a tensor that is not an argument was used, but this function may use only its arguments. Pass the "
                 "tensor as an argument"
             )
-        return self.add_input(tensor, self._names_of(tensor))
+        return self.add_input(tensor, self.names_of(tensor))
 
     def note_refusal(self, error: Exception) -> None:
         """Record an error of thunder, in case the program catches it."""

@@ -35,7 +35,10 @@ __all__ = ["TorchMemory", "keeps_layout"]
 
 _COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL_OP})
 _UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
-_CREATE = frozenset({prims.clone, prims.clone_in_order, prims.full})
+_CREATE = frozenset({
+    prims.cat, prims.clone, prims.clone_in_order, prims.embedding, prims.empty, prims.full, prims.gather, prims.sort,
+    prims.take, prims.topk,
+})  # fmt: skip
 _DETACH = frozenset({prims.detach, ltorch.detach})
 _CONTIGUOUS = frozenset({ltorch.zeros, ltorch.ones, ltorch.full, prims.full})
 _LIKE = frozenset({ltorch.zeros_like, ltorch.ones_like, ltorch.full_like})
@@ -52,8 +55,10 @@ class TorchMemory(ResultMemory):
         if is_part_update(op):
             return ()
         made = {name: part for part in innermost(op) for name in part.out_names}
-        if OpTags.VIEW_OP not in op.sym.tags and all(name in made and _is_new(made[name]) for name in op.out_names):
-            return ()
+        if OpTags.VIEW_OP not in op.sym.tags:
+            bases = {_base(name, made) for name in op.out_names}
+            if len(bases) == len(op.out_names) and all(base in made and _is_new(made[base]) for base in bases):
+                return ()
         if len(op.subsymbols) == 1 and OpTags.VIEW_OP in op.subsymbols[0].sym.tags:
             return [p.name for p in op.flat_args if isinstance(p, TensorProxy)]
         return None
@@ -168,6 +173,13 @@ def _is_exact(x: TensorProxy, out: TensorProxy) -> bool:
     of loops over expanded operands may.
     """
     return not is_complex_dtype(x.dtype) and (x.ndim == 0 or tuple(x.shape) == tuple(out.shape))
+
+
+def _base(name: str, made: Mapping[str, BoundSymbol]) -> str:
+    """Return the value that a value is a view of, among those that an operation makes."""
+    while name in made and OpTags.VIEW_OP in made[name].sym.tags:
+        name = made[name].arg_names[0]
+    return name
 
 
 def _is_new(op: BoundSymbol) -> bool:

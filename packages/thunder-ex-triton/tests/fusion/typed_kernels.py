@@ -27,6 +27,7 @@ from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, launches_of
 from thunder_ex_triton.fusion.templates import module_text
+from thunder_ex_triton.fusion.tiles import Gpu
 
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -104,7 +105,7 @@ def launches(f: Callable[..., list[Any]], *inputs: torch.Tensor) -> tuple[FusedR
     results = list({p.name: p for p in trace.output if p.name in made}.values())
     region = FusedRegion("kernels", operations, trace.args, results)
     module = load(module_text([source.text for source in region._written]))
-    return region, launches_of(module, region._written, region.space, {p.name for p in results}, 132)[0]
+    return region, launches_of(module, region._written, region.space, {p.name for p in results}, Gpu())[0]
 
 
 def checked(text: str, titles: dict[str, str], kinds: dict[str, str]) -> tuple[str, int]:

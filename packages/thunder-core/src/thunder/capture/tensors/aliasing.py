@@ -37,7 +37,7 @@ from thunder.core import prims
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import dense_strides
 from thunder.core.symbol import BoundSymbol, proxies_in
-from thunder.core.symint.numbers import specialized
+from thunder.core.symint.numbers import has_unbacked, specialized
 from thunder.torch.private import DisableTorchFunction
 
 __all__ = [
@@ -339,7 +339,8 @@ def _is_repeatable(handle: Handle) -> bool:
     is_plain = not handle._tracer.subclasses and handle._value.dtensor_layout is None
     if not is_plain or handle.given_attributes or handle._freed:
         return False  # the epilogue would have to repeat this, too
-    return not any(view.hides_writes or any(proxies_in((view.args, view.kwargs))) for view in handle._views)
+    given = [(view.args, view.kwargs) for view in handle._views]
+    return not any(view.hides_writes for view in handle._views) and not has_unbacked(given) and not proxies_in(given)
 
 
 def twin(handle: Handle) -> Handle:

@@ -21,7 +21,7 @@ from thunder.core.dtypes import to_torch_dtype
 from thunder.core.proxies import TensorProxy
 from thunder.core.strides import Strides, dense_strides, order_of
 from thunder.core.symbol import BoundSymbol, OpTags, map_proxies, proxies_in
-from thunder.core.symint.numbers import specialized
+from thunder.core.symint.numbers import has_unbacked, specialized
 from thunder.executors import meta_tensors
 from thunder.executors.meta_tensors import asks_for_layout, contiguous, torch_function
 from thunder.executors.torchex.foreach import is_elementwise_foreach
@@ -107,6 +107,8 @@ def memory_of_write(handle: Handle, *, whole: bool) -> torch.Tensor:
 
 def has_known_layout(handle: Handle) -> bool:
     """Check whether the strides of a handle depend on no symbolic number, which would become a constant."""
+    if any(has_unbacked((view.args, view.kwargs)) for view in handle._views):
+        return False
     try:
         memory_of_write(handle, whole=False)
     except _UnknownSizes:

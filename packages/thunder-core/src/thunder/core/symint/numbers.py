@@ -30,6 +30,7 @@ __all__ = [
     "converted",
     "equal_shapes",
     "greater",
+    "has_unbacked",
     "index",
     "is_unbacked",
     "same_number",
@@ -123,6 +124,17 @@ def specialized(x: Any, *, hinted: type | tuple[type, ...] = ()) -> Any:
 def is_unbacked(*xs: Any) -> bool:
     """Check whether any of the numbers is unbacked: symbolic and without a hint, because it is data-dependent."""
     return any(isinstance(x, SymbolicNumber) and x.hint is None for x in xs)
+
+
+def has_unbacked(x: Any) -> bool:
+    """Check whether an argument contains an unbacked number."""
+    if type(x) in (tuple, list):
+        return any(map(has_unbacked, x))
+    if type(x) is dict:
+        return any(map(has_unbacked, x.values()))
+    if type(x) is slice:
+        return is_unbacked(x.start, x.stop, x.step)
+    return is_unbacked(x)
 
 
 def always(left: Any, relation: str, right: Any) -> bool | None:

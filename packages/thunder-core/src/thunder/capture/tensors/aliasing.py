@@ -339,8 +339,10 @@ def _is_repeatable(handle: Handle) -> bool:
     is_plain = not handle._tracer.subclasses and handle._value.dtensor_layout is None
     if not is_plain or handle.given_attributes or handle._freed:
         return False  # the epilogue would have to repeat this, too
+    if any(view.hides_writes or view.sym.is_prim for view in handle._views):  # torch has no function of a primitive
+        return False
     given = [(view.args, view.kwargs) for view in handle._views]
-    return not any(view.hides_writes for view in handle._views) and not has_unbacked(given) and not proxies_in(given)
+    return not has_unbacked(given) and not proxies_in(given)
 
 
 def twin(handle: Handle) -> Handle:

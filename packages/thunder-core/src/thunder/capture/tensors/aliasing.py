@@ -192,7 +192,7 @@ def order_copy(handle: Handle) -> None:
     storage, tracer = handle._storage, handle._tracer
     if not storage.written or storage.source is None:
         return
-    if any(proxies_in((storage.origin.shape, *[(view.args, view.kwargs) for view in handle._views]))):
+    if proxies_in((storage.origin.shape, *[(view.args, view.kwargs) for view in handle._views])):
         return
     memory = origin_of(handle)
     if dense_strides(memory.shape, memory.stride()) is None and not is_view(handle):

@@ -99,7 +99,7 @@ def memory_of_write(handle: Handle, *, whole: bool) -> torch.Tensor:
     """Return a tensor with the strides of a handle, or of the `whole` memory that it views, without making symbolic
     numbers constants: raise `_UnknownSizes` instead.
     """
-    if not whole and any(proxies_in([(view.args, view.kwargs) for view in handle._views])):
+    if not whole and proxies_in([(view.args, view.kwargs) for view in handle._views]):
         raise _UnknownSizes
     origin = meta_tensor(handle._tracer, handle._storage.origin, specializing=False, numbers=False)
     return origin if whole else meta_of(handle)

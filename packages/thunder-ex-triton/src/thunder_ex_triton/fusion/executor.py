@@ -176,6 +176,7 @@ def _depth(operations: Sequence[BoundSymbol]) -> int:
 # Answers for one program: passes ask about an operation repeatedly, and layers contain the same operations.
 _ASKED: dict[int, tuple[BoundSymbol, str | None]] = {}  # by id; the stored operation keeps its id unique
 _ANSWERS: dict[Any, str | None] = {}  # by signature
+_UNKNOWN = "not asked yet"
 _MOST_ASKED = 100_000
 _ATOMS = frozenset({int, float, bool, complex, str, type(None), dtypes.dtype})
 
@@ -191,9 +192,9 @@ def _unfit(bsym: BoundSymbol) -> str | None:
         except LookupError:
             answer = _found_unfit(bsym)
         else:
-            if signature not in _ANSWERS:
-                _ANSWERS[signature] = _found_unfit(bsym)
-            answer = _ANSWERS[signature]
+            answer = _ANSWERS.get(signature, _UNKNOWN)
+            if answer is _UNKNOWN:
+                answer = _ANSWERS[signature] = _found_unfit(bsym)
         found = _ASKED[id(bsym)] = bsym, answer
     return found[1]
 

@@ -44,7 +44,8 @@ def gpu_of(device: Any) -> Gpu:
     if interpreting():
         return Gpu(1)
     found = torch.cuda.get_device_properties(to_torch_device(device))
-    return Gpu(found.multi_processor_count, found.shared_memory_per_multiprocessor)
+    # A torch that does not know the shared memory must not stop kernels that fit into any.
+    return Gpu(found.multi_processor_count, getattr(found, "shared_memory_per_multiprocessor", Gpu().shared))
 
 
 class Tiling(NamedTuple):

@@ -17,7 +17,7 @@ class HasOffset(Source):
     __slots__ = ()
 
     def read(self, start: Any, *operands: Any) -> Any:
-        """Return the truth value."""
+        """Return whether the offset is not zero."""
         return start.storage_offset() != 0
 
     def code(self, start: str, *operands: str) -> str:

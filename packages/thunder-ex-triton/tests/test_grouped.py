@@ -384,6 +384,23 @@ def test_defaults(shape: Any, groups: int, size: Any, stride: int, dtype: torch.
     assert [rule.GROUPED.default_of(call) for call in calls] == expected
 
 
+@pytest.mark.parametrize(
+    "shape, size, stride, expected",
+    [
+        ((8, 1, 80000), (10,), 5, "64x64x64x4"),  # Wav2Vec2
+        ((8, 3, 128, 128), (3, 3), 1, "128x64x32x4"),  # U-Net
+        ((4, 3, 512, 512), (7, 7), 4, "128x64x32x4"),  # SegFormer
+        ((64, 3, 224, 224), (7, 7), 2, "torch"),  # ResNet
+        ((8, 64, 128, 128), (3, 3), 1, "torch"),
+        ((8, 80, 3000), (3,), 1, "torch"),
+    ],
+)
+def test_narrow_defaults(shape: Any, size: Any, stride: int, expected: str) -> None:
+    """The first convolutions of models that were measured. Gradients are left to torch."""
+    calls = [call_of(name, shape, 1, size, stride) for name in ("forward", "input", "weight")]
+    assert [rule.NARROW.default_of(call) for call in calls] == [expected, "torch", "torch"]
+
+
 def test_too_many_positions() -> None:
     """The kernels number positions with 32 bits: those of operands, and of results with much padding."""
     assert rule.GROUPED.supports(call_of("forward", (8, 4, 9), 2, (3,)))

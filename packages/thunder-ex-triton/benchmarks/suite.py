@@ -20,7 +20,8 @@ model compile at the same time, and are measured in turns, so that nothing else 
 - memory: peak of the memory that torch has reserved on the device, in GiB.
 - first: seconds of the first call, while other candidates compile, too.
 
-With `--json`, the measurements are added to those in the file, and the tables show all of them. `--profile N` prints
+With `--json`, the measurements are added to those in the file, with the longest kernels and what became of CUDA graphs
+in thunder's steps, and the tables show all of them. `--profile N` prints
 the longest kernels of thunder's calls.
 """
 
@@ -149,7 +150,17 @@ def build(program: str, candidate: str, name: str, given: argparse.Namespace) ->
     run = function(program, candidate, name, given)
     if candidate == "reduce-overhead":
         return Measured(lambda: (torch.compiler.cudagraph_mark_step_begin(), run()), given.device == "cuda")
-    return Measured(run, given.device == "cuda")
+    measured = Measured(run, given.device == "cuda")
+    if program == "step" and candidate == "thunder":
+        measured.report = partial(graphs, run)
+    return measured
+
+
+def graphs(jitted: Any) -> list[str]:
+    """Return what became of the parts of a step that can be CUDA graphs."""
+    import thunder
+
+    return [line.strip() for line in thunder.explain(jitted).splitlines() if "CUDAGraph" in line]
 
 
 def start(program: str, candidate: str, name: str, given: argparse.Namespace) -> Child:
@@ -200,7 +211,7 @@ def run_group(names: list[str], given: argparse.Namespace, results: Found) -> No
             child.end()
             if candidate not in found:
                 print(f"{name}, {program}, {candidate}: see {child.log}", flush=True)
-        short = {c: {k: round(v, 2) for k, v in f.items() if k != "longest"} for c, f in found.items()}
+        short = {c: {k: round(v, 2) for k, v in f.items() if isinstance(v, float | int)} for c, f in found.items()}
         print(program, name, json.dumps(short), flush=True)
         if given.json:
             given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")

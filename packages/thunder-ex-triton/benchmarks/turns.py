@@ -34,6 +34,7 @@ class Measured:
     def __init__(self, function: Callable[[], Any], cuda: bool) -> None:
         self.function, self.cuda, self.warm = function, cuda, False
         self.profile: Any = None
+        self.report: Callable[[], Any] = lambda: None  # what else to say about the function at the end
         start = time.perf_counter()
         function()
         self.wait()
@@ -96,6 +97,7 @@ class Measured:
             times.setdefault(event.name[:120], []).append(event.device_time_total / self.RECORDED / 1e3)
         longest = sorted(times.items(), key=lambda item: -sum(item[1]))[:40]
         return {
+            "report": self.report(),
             "GPU": sum(e.device_time_total for e in events) / self.RECORDED / 1e3,
             "kernels": round(len(events) / self.RECORDED),
             "longest": [[name, round(sum(found), 4), round(len(found) / self.RECORDED)] for name, found in longest],

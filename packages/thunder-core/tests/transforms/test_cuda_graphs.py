@@ -101,6 +101,18 @@ def test_large_results_are_computed_behind_a_graph() -> None:
     assert not {"exp", "neg", "sum"} & set(names)
 
 
+def test_large_values_that_are_not_returned_stay_in_a_graph() -> None:
+    """A change of the order in memory, of which the result may be the value itself, does not make it a result."""
+
+    def fn(a: Any) -> Any:
+        large = prims.sin(prims.cos(a))
+        x = prims.exp(prims.stride_order(large, (0,)))
+        return prims.sum(prims.tanh(x), (0,))
+
+    names, _ = graphs(claimed(fn, "cuda:0", size=1 << 22))
+    assert not {"sin", "exp", "stride_order", "tanh", "sum"} & set(names)
+
+
 def test_operations_on_the_host_move_aside() -> None:
     """They do not end a stretch if they can run before it or behind it, and do not depend on the order."""
 

@@ -99,6 +99,36 @@ def test_gradients_that_are_held(pretended: Played, holder: Callable[[nn.Module]
     assert ours._stats.last.reports == reports  # graphs are launched again
 
 
+@pytest.mark.parametrize("size", [0, 4096])
+def test_storages_that_are_resized(pretended: Played, size: int) -> None:
+    """A graph does not write to memory that somebody has released."""
+    nets = training.network(), training.network()
+    steps = always(adamw(nets[0])), adamw(nets[1])
+    for k in range(10):
+        for step, net in zip(steps, nets):
+            step(*training.batch(k))
+            if k == 5:
+                captures = len(pretended.captures)
+                for p in net.parameters():
+                    p.grad.untyped_storage().resize_(size)  # type: ignore[union-attr]
+        if k != 5:
+            assert training.same(*[training.copied([*net.parameters(), *hold(net)]) for net in nets]), k
+    assert len(pretended.captures) == captures
+
+
+def test_what_gradients_are(pretended: Played) -> None:
+    """They are new tensors in each call, and no views."""
+    net = training.network()
+    step = always(adamw(net))
+    for k in range(6):
+        step(*training.batch(k))
+        for p in net.parameters():
+            g = p.grad
+            assert g is not None and not g._is_view() and g._version == 0 and not hasattr(g, "mark")
+            g.mark = k  # type: ignore[attr-defined]
+            g.mul_(2)
+
+
 def test_gradients_that_nobody_holds(pretended: Played) -> None:
     """Each call launches the graph; the gradients are read where it wrote them."""
     net = training.network()

@@ -220,6 +220,37 @@ def test_single_numbers_on_the_device() -> None:
     check(scaled, tensors(shapes), tensors(shapes, seed=1), tensors([()]))
 
 
+def test_tensors_of_one_element() -> None:
+    """Tensors without dimensions, e.g. a model's temperature, are updated with the others."""
+    shapes = [(), (3,), (), (2, 2)]
+    (update,) = updates(check(momentum, *[tensors(shapes, seed=seed) for seed in range(3)]))
+    assert len(update.updates) == len(shapes)
+    check(momentum, *[tensors([(), ()], seed=seed) for seed in range(3)])
+
+
+def test_tensors_of_one_element_beside_a_factor() -> None:
+    def clipped(ps: Tensors, gs: Tensors, norm: Tensors) -> None:
+        factor = (1 / norm[0]).clamp(max=1)
+        for p, g in zip(ps, gs):
+            p.sub_(g * factor)
+
+    shapes = [(3,), (), (2, 2)]
+    (update,) = updates(check(clipped, tensors(shapes), tensors(shapes, seed=1), tensors([()])))
+    assert len(update.updates) == 2
+
+
+def test_counters() -> None:
+    """Counters of normalizations, which are whole numbers."""
+
+    def count(ns: Tensors, xs: Tensors) -> torch.Tensor:
+        for n in ns:
+            n.add_(1)
+        return xs[0] * 2
+
+    ns = [torch.tensor(3, device=DEVICE), torch.tensor(7, device=DEVICE)]
+    check(count, ns, tensors([(2,)]))
+
+
 def test_layouts() -> None:
     """Tensors with equal dense strides are computed in place; others give eager mode's strides."""
     shapes = [(4, 3), (4, 3), (4, 3)]

@@ -24,6 +24,7 @@ from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
 from thunder.execution.memory_estimate import predicted_peaks
+from thunder.executors.torchex.join_counters import join_counters
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
 from thunder.extend import Compilation, Executor, compiling
@@ -141,9 +142,10 @@ class Passes:
         numbered = numbered_for_checks(traces[-1])
         if numbered is not traces[-1]:
             traces.append(verify_if_asked(numbered))
-        joined = join_foreach(traces[-1])
-        if joined is not traces[-1]:
-            traces.append(verify_if_asked(joined))
+        for join in (join_foreach, join_counters):
+            joined = join(traces[-1])
+            if joined is not traces[-1]:
+                traces.append(verify_if_asked(joined))
         with compiling(self.compilation):
             self.run(traces, "final")
         traces.append(verify_if_asked(delete_last_used(traces[-1])))

@@ -104,8 +104,8 @@ def _fails_late(positions: TensorProxy) -> bool:
 
 
 def is_copy(op: BoundSymbol) -> bool:
-    """Check whether an operation copies a value to an input."""
-    return op.sym is prims.copy_ or (len(op.subsymbols) == 1 and op.subsymbols[0].sym is prims.copy_)
+    """Check whether an operation copies a value to an input, or several values to as many inputs."""
+    return op.sym is prims.copy_ or (bool(op.subsymbols) and all(part.sym is prims.copy_ for part in op.subsymbols))
 
 
 def may_fail(op: BoundSymbol) -> bool:

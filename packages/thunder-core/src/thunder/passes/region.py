@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 from thunder.core import prims
 from thunder.core.errors import ThunderError
@@ -68,14 +69,17 @@ def flattened(operations: Iterable[BoundSymbol], takes: Callable[[BoundSymbol], 
     return found
 
 
-def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
+def without_views(
+    region: Region, *, reshapes: bool = True, inside: Collection[Any] = ()
+) -> tuple[list[BoundSymbol], Region, list[BoundSymbol]]:
     """Return the views before a region, the region without these views, and the views after it.
 
     The results of a region must not be views. To preserve aliasing, a view that is read outside is therefore computed
     outside, from its base; if it is also read inside, the region computes it too. Sometimes only a reshaped view of a
     result is read. With `reshapes`, the region then returns the result in that shape, unless this needs a copy.
+    Operations whose ids are `inside` stay, although they are views.
     """
-    views = _views_at_the_border(region)
+    views = _views_at_the_border(region, inside)
     if reshapes:
         views = _outside(region, views)
     inner = _without(region, views)
@@ -91,12 +95,13 @@ def without_views(region: Region, *, reshapes: bool = True) -> tuple[list[BoundS
     return before, inner, after
 
 
-def _views_at_the_border(region: Region) -> list[BoundSymbol]:
+def _views_at_the_border(region: Region, inside: Collection[Any]) -> list[BoundSymbol]:
     """Return the views that are read outside the region, and the bases of these views that are views themselves."""
     wanted = {p.name for p in region.outputs}
     found: list[BoundSymbol] = []
     for op in reversed(region.operations):
-        if OpTags.VIEW_OP in op.sym.tags and any(name in wanted for name in op.out_names):
+        is_view = OpTags.VIEW_OP in op.sym.tags and op.sym.id not in inside
+        if is_view and any(name in wanted for name in op.out_names):
             wanted.update(op.arg_names)
             found.append(op)
     return found[::-1]

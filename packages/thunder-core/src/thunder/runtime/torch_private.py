@@ -36,7 +36,6 @@ __all__ = [
     "direct_backward",
     "dispatch_keys",
     "executes",
-    "from_dlpack",
     "function_modes",
     "function_transform_active",
     "functorch_active",
@@ -54,6 +53,7 @@ __all__ = [
     "norm_placement",
     "on_profiling",
     "references_to_gradient",
+    "storage_references",
     "suggest_memory_format",
     "tensor_guards",
 ]
@@ -252,26 +252,28 @@ def tensor_guards(
         return None, False
 
 
-# A tensor with a new storage on the memory of a DLPack capsule. The public function is slower, for more kinds of input.
-from_dlpack: Callable[[Any], torch.Tensor] = getattr(torch._C, "_from_dlpack", torch.utils.dlpack.from_dlpack)
-
-
 def increment_versions(tensors: Sequence[torch.Tensor]) -> None:
     """Record a write to tensors by a kernel that torch does not know of, for autograd's checks of saved tensors."""
-    increment_version([x for x in tensors if not x.is_inference()])
+    if any(map(torch.Tensor.is_inference, tensors)):
+        tensors = [x for x in tensors if not x.is_inference()]
+    increment_version(tensors)
 
 
-def references_to_gradient(leaf: torch.Tensor) -> tuple[int, int, int] | None:
-    """Return the numbers of references to a leaf's gradient: to its Python object, to the tensor, and to its storage.
+def references_to_gradient(leaf: torch.Tensor) -> tuple[int, int]:
+    """Return the numbers of references to a leaf's gradient: to its Python object, and to the tensor.
 
-    Return None if torch cannot count them.
+    Raise AttributeError if torch cannot count them.
     """
     gradient: Any = leaf.grad
-    try:
-        count: Any = torch._C._storage_Use_Count  # type: ignore[attr-defined]
-        return sys.getrefcount(gradient), gradient._use_count(), count(gradient.untyped_storage()._cdata)
-    except AttributeError:
-        return None
+    return sys.getrefcount(gradient), gradient._use_count()
+
+
+def _cannot_count(storage: int) -> int:
+    raise AttributeError("this version of torch does not count the references to a storage")
+
+
+#: Returns the number of references to a storage, given by its address.
+storage_references: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", _cannot_count)
 
 
 def on_profiling(started: Callable[[], None], stopped: Callable[[], None]) -> None:

@@ -333,13 +333,14 @@ torch.unravel_index torch.unsafe_chunk torch.unsafe_split torch.unsafe_split_wit
 torch.unsqueeze_copy torch.values_copy torch.vander torch.var torch.var_mean torch.vdot torch.view_as_complex
 torch.view_as_complex_copy torch.view_as_real torch.view_as_real_copy torch.view_copy torch.vsplit torch.vstack
 torch.where torch.xlogy torch.xlogy_ torch.zero_ torch.zeros torch.zeros_like torchex.adaptive_avg_pool
-torchex.adaptive_avg_pool_backward torchex.adaptive_max_pool torchex.adaptive_max_pool_backward torchex.all_gather
-torchex.all_reduce torchex.all_to_all torchex.as_strided torchex.assign_value torchex.atan2 torchex.attention_backward
-torchex.attention_backward_of_mask torchex.attention_dropout torchex.attention_dropout_backward
-torchex.attention_forward torchex.avg_pool torchex.avg_pool_backward torchex.barrier torchex.batch_norm_backward
-torchex.batch_norm_forward torchex.bernoulli torchex.bernoulli_tensor torchex.broadcast torchex.broadcast_in_dim
-torchex.cauchy torchex.celu_backward torchex.clone_in_order torchex.convolution_input_grad
-torchex.convolution_parameters_grad torchex.convolution_weight_grad torchex.copy_ torchex.copysign torchex.cumprod
+torchex.adaptive_avg_pool_backward torchex.adaptive_max_pool torchex.adaptive_max_pool_backward
+torchex.add_to_counters torchex.add_to_counters_ torchex.all_gather torchex.all_reduce torchex.all_to_all
+torchex.as_strided torchex.assign_value torchex.atan2 torchex.attention_backward torchex.attention_backward_of_mask
+torchex.attention_dropout torchex.attention_dropout_backward torchex.attention_forward torchex.avg_pool
+torchex.avg_pool_backward torchex.barrier torchex.batch_norm_backward torchex.batch_norm_forward torchex.bernoulli
+torchex.bernoulli_tensor torchex.broadcast torchex.broadcast_in_dim torchex.cauchy torchex.celu_backward
+torchex.clone_in_order torchex.convolution_input_grad torchex.convolution_parameters_grad
+torchex.convolution_weight_grad torchex.copy_ torchex.copy_counters_ torchex.copysign torchex.cumprod
 torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div torchex.dropout_backward torchex.dropout_noise
 torchex.dtensor_of torchex.elu_backward torchex.embedding_backward torchex.empty torchex.exchange_rng_state
 torchex.exponential torchex.fmod torchex.foreach_abs torchex.foreach_abs_ torchex.foreach_acos torchex.foreach_acos_

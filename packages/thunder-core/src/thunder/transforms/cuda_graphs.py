@@ -49,6 +49,8 @@ _ORDERED = frozenset(
     {OpTags.RANDOM_OP, OpTags.GENERATOR_STATE_OP, OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.COLLECTIVE,
      OpTags.OPAQUE_OP, OpTags.CHECK_OP}
 )  # fmt: skip
+# Operations that return their argument or a copy, with memory that the program uses for nothing else.
+_OWN_MEMORY = frozenset({"new_gradient"})
 # The fewest operations of a stretch that `cuda_graphs="auto"` considers.
 _AUTO = 8
 # A result of this size takes longer to copy out of a graph's memory than the host needs to launch the operations that
@@ -93,7 +95,7 @@ class CUDAGraphTransform(Transform):
         with construct(trace, "CUDA Graphs") as out:
             for stretch in _stretches(trace, self.min_operations, kept):
                 if isinstance(stretch, Region):
-                    before, inner, after = without_views(stretch)
+                    before, inner, after = without_views(stretch, inside=_OWN_MEMORY)
                     if len(inner) < self.min_operations:
                         out.bound_symbols += stretch.operations
                         continue

@@ -2,8 +2,8 @@
 """Results of CUDA graphs that are read where the graph wrote them: saved values, and gradients of a training step.
 
 The next launch of the graph overwrites them, so it must not happen while a value can still be read. Each launch
-therefore hands out new tensors, each with a storage of its own on the graph's memory (through DLPack, which also keeps
-this memory alive). A storage that has expired has no reader left: all views and aliases share it.
+therefore hands out new tensors on the storages of the graph's results. A storage to which nothing else refers has no
+reader left: all views and aliases share it.
 
 A training step replaces `.grad` of its parameters, and does not read the old value. `.grad` is then still set when the
 next launch overwrites its memory. This is safe if nothing but the parameter refers to the old gradient, which its
@@ -16,11 +16,9 @@ import functools
 from collections.abc import Sequence
 
 import torch
-import torch.utils.dlpack
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from thunder.runtime.replaced_gradients import replaced
-from thunder.runtime.torch_private import from_dlpack, references_to_gradient
+from thunder.runtime.torch_private import references_to_gradient, storage_references
 
 __all__ = ["LentResults", "can_be_lent"]
 
@@ -30,22 +28,25 @@ class LentResults:
 
     def __init__(self, results: Sequence[torch.Tensor]):
         self._results = results
-        self.addresses = {x.data_ptr() for x in results}
-        self._lent: list[StorageWeakRef] = []
+        self._addresses = [x.data_ptr() for x in results]
+        self.addresses = {*self._addresses}
+        # The references to each storage while nothing is handed out.
+        self._own = {_storage(x): 0 for x in results}
+        for storage in self._own:
+            self._own[storage] = storage_references(storage)
 
     def hand_out(self) -> list[torch.Tensor]:
-        """Return the results as new tensors."""
-        found = [_again(x) for x in self._results]
-        self._lent = [StorageWeakRef(x.untyped_storage()) for x in found]
-        return found
+        """Return the results as new tensors, which are no views, and whose versions begin with zero."""
+        return [x.data for x in self._results]
 
     def are_unused(self) -> bool:
-        """Check whether nobody can read the tensors that were handed out last."""
-        self._lent = [ref for ref in self._lent if not ref.expired()]
-        read = {ref.cdata for ref in self._lent}
+        """Check whether nobody can read the tensors that were handed out, and the memory is still the graph's."""
+        if self._addresses != [x.data_ptr() for x in self._results]:
+            return False  # somebody has resized a storage
+        read = {storage: n for storage, own in self._own.items() if (n := storage_references(storage) - own)}
         if not read:
             return True
-        inputs = {id(x) for x in replaced.inputs}
+        inputs, slot = {*map(id, replaced.inputs)}, _references_of_slot()
         for leaf in replaced.leaves:
             gradient = leaf.grad
             if gradient is None or id(gradient) in inputs:
@@ -53,30 +54,29 @@ class LentResults:
             storage = gradient.untyped_storage()._cdata
             if storage in read:
                 del gradient
-                references = references_to_gradient(leaf)
-                if references is None or references != _references_of_slot():
+                if references_to_gradient(leaf) != slot:
                     return False
-                read.discard(storage)
-        return not read
+                read[storage] -= 1
+        return not any(read.values())
 
 
 def can_be_lent(x: torch.Tensor) -> bool:
-    """Check whether DLPack supports a tensor."""
-    try:
-        again = _again(x)
-    except (RuntimeError, TypeError, ValueError, BufferError):
-        return False
-    return again.shape == x.shape and again.stride() == x.stride() and again.data_ptr() == x.data_ptr()
+    """Check whether a tensor has memory of which the readers can be counted."""
+    return type(x) is torch.Tensor and x.layout is torch.strided and _references_of_slot() is not None
 
 
-def _again(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the memory of `x` and a storage of its own."""
-    return from_dlpack(torch.utils.dlpack.to_dlpack(x))
+def _storage(x: torch.Tensor) -> int:
+    """Return the identity of a tensor's storage."""
+    return x.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _references_of_slot() -> tuple[int, int, int] | None:
-    """Return the numbers of references to a gradient that only its leaf refers to."""
+def _references_of_slot() -> tuple[int, int] | None:
+    """Return the numbers of references to a gradient that only its leaf refers to. None: torch cannot count them."""
     leaf = torch.zeros(1, requires_grad=True)
     leaf.grad = torch.zeros(1)
-    return references_to_gradient(leaf)
+    try:
+        storage_references(_storage(leaf))
+        return references_to_gradient(leaf)
+    except AttributeError:
+        return None

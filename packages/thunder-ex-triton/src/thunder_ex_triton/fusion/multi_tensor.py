@@ -57,7 +57,7 @@ class MultiTensorUpdate:
         one = updates[0]
         self.sizes = len(one.inputs), len(one.numbers), len(one.outputs)
         self.dtypes = [to_torch_dtype(p.dtype) for p in one.outputs]
-        self.whole = [i for i, p in enumerate(one.inputs) if p.ndim]  # the inputs that are no single numbers
+        self.whole = [i for i, p in enumerate(one.inputs) if one.is_whole(p)]
         self.kernel, self.source = _kernel_of(one)
         self._places = {p.name: i for i, p in enumerate(p for update in updates for p in update.outputs)}
         self._readers = Counter(p.name for update in updates for p in update.inputs)
@@ -233,13 +233,12 @@ def _kernel_of(update: Update) -> tuple[Kernel, str]:
     """Return the kernel for updates like this one, and its source."""
     flat = _flattened(update)
     tensors = (*update.inputs, *update.outputs)
-    one = [p.name for p in tensors if not p.ndim]
-    strides = {p.name: () if p.name in one else (1,) for p in tensors}
+    strides = {p.name: (1,) if update.is_whole(p) else () for p in tensors}
     writer = Writer(flat, strides, Space(_LENGTH, 1))
     index = Index([Group("x", (_LENGTH,))])
     stores = []
     for p in update.outputs:
-        p = _flat(p)
+        p = _flat(p, update)
         stores.append(writer.stored(p, index, writer.value(p, index)))
     lines = [_HEAD.format(block=_BLOCK, width=len(tensors), vector=_VECTOR)]
     for i, p in enumerate(tensors):
@@ -262,18 +261,19 @@ def _kernel_of(update: Update) -> tuple[Kernel, str]:
 _LENGTH = 1 << 20  # stands for the length of any update in generated code
 
 
-def _flat(p: Any) -> Any:
-    return TensorProxy(p.name, like=p, shape=(_LENGTH,)) if isinstance(p, TensorProxy) and p.ndim else p
+def _flat(p: Any, update: Update) -> Any:
+    is_it = isinstance(p, TensorProxy) and update.is_whole(p)
+    return TensorProxy(p.name, like=p, shape=(_LENGTH,)) if is_it else p
 
 
 def _flattened(update: Update) -> list[BoundSymbol]:
     """Return the operations of an update on tensors of one dimension."""
     found = []
     for op in update.primitives:
-        args = tuple(map(_flat, op.args))
+        args = tuple([_flat(a, update) for a in op.args])
         if op.sym is prims.full:
             args = ((_LENGTH,), *args[1:])
         elif op.sym is prims.broadcast_in_dim:
             args = (args[0], (_LENGTH,), ())
-        found.append(op.replace(args=args, output=_flat(op.output)))
+        found.append(op.replace(args=args, output=_flat(op.output, update)))
     return found

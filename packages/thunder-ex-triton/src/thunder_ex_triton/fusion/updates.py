@@ -49,6 +49,10 @@ class Update(NamedTuple):
     last: int
     read: int  # the position of the first reader
 
+    def is_whole(self, p: TensorProxy) -> bool:
+        """Check whether a tensor of the update has an element for each element of the results, and is no number."""
+        return p.ndim == self.outputs[0].ndim
+
     def strides_of_results(self, given: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
         """Return the strides that the results have in eager mode, for inputs of any strides."""
         found = layouts(
@@ -108,15 +112,17 @@ def find_updates(trace: Trace, unfit: Callable[[BoundSymbol], str | None]) -> li
             readers.setdefault(name, []).append(i)
     copies = {i for i, op in enumerate(trace.bound_symbols) if _is_copy(op)}
     ends = copies | {i for i, op in enumerate(trace.bound_symbols) if op.sym.is_return}
-    parts: dict[int, list[BoundSymbol]] = {}
-    for i in range(len(trace.bound_symbols) - 1, -1, -1):
-        op = trace.bound_symbols[i]
-        found = [j for name in op.out_names for j in readers.get(name, ())]
-        if found and i not in ends and all(j in parts or j in ends for j in found):
-            primitives = _pointwise(op, unfit)
-            if primitives is not None:
-                parts[i] = primitives
-    updates = [_update(trace, members, parts, readers) for members in _connected(trace, parts)]
+    updates: list[Update | None] = []
+    for single in (False, True):  # separately: a number that all parameters read does not connect their updates
+        parts: dict[int, list[BoundSymbol]] = {}
+        for i in range(len(trace.bound_symbols) - 1, -1, -1):
+            op = trace.bound_symbols[i]
+            found = [j for name in op.out_names for j in readers.get(name, ())]
+            if found and i not in ends and all(j in parts or j in ends for j in found):
+                primitives = _pointwise(op, unfit, single)
+                if primitives is not None:
+                    parts[i] = primitives
+        updates += [_update(trace, members, parts, readers) for members in _connected(trace, parts)]
     return [u for u in updates if u is not None and any(j in copies for p in u.outputs for j in readers[p.name])]
 
 
@@ -124,17 +130,22 @@ def _is_copy(op: BoundSymbol) -> bool:
     return op.sym is prims.copy_ or (len(op.subsymbols) == 1 and op.subsymbols[0].sym is prims.copy_)
 
 
-def _pointwise(op: BoundSymbol, unfit: Callable[[BoundSymbol], str | None]) -> list[BoundSymbol] | None:
-    """Return the primitives of an operation, or None if one of them is not pointwise on tensors of one shape."""
+def _pointwise(op: BoundSymbol, unfit: Callable[[BoundSymbol], str | None], single: bool) -> list[BoundSymbol] | None:
+    """Return the primitives of an operation, or None if one of them is not pointwise on tensors of one shape.
+
+    The shape has no dimensions if the tensors are `single` elements.
+    """
     if op.sym.executor is not None or op.has_effect or OpTags.VIEW_OP in op.sym.tags:
         return None
     if not op.sym.is_prim:
-        parts = [_pointwise(sub, unfit) for sub in op.subsymbols]
+        parts = [_pointwise(sub, unfit, single) for sub in op.subsymbols]
         return None if not parts or None in parts else [p for part in parts if part for p in part]
     if op.sym.id not in POINTWISE and op.sym not in (prims.full, prims.broadcast_in_dim):
         return None
-    shape = op.output.shape if isinstance(op.output, TensorProxy) else ()
-    if not shape or any(type(n) is not int for n in shape):
+    if not isinstance(op.output, TensorProxy) or (op.output.ndim == 0) is not single:
+        return None
+    shape = op.output.shape
+    if any(type(n) is not int for n in shape):
         return None
     scalar = op.sym is prims.broadcast_in_dim
     if any(p.shape != (() if scalar else shape) for p in op.flat_args if isinstance(p, TensorProxy)):
@@ -191,7 +202,8 @@ def _update(
     tensors: dict[str, TensorProxy] = {}
     numbers: list[Any] = []
     primitives, key = [], []
-    shapes: set[Any] = set()
+    shape = next(tuple(p.shape) for p in operations[0].flat_outs if isinstance(p, TensorProxy))
+    shapes = {shape}
     made: set[str] = set()
 
     def token(a: Any) -> Any:
@@ -199,7 +211,7 @@ def _update(
             if a.ndim:
                 shapes.add(tuple(a.shape))
             tensors.setdefault(a.name, a)
-            return "t", places.setdefault(a.name, len(places)), a.dtype, bool(a.ndim)
+            return "t", places.setdefault(a.name, len(places)), a.dtype, a.ndim == len(shape)
         if isinstance(a, Number):
             return "n", a.index
         return type(a), repr(a)

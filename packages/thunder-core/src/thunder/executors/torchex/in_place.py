@@ -25,6 +25,7 @@ from thunder.core.symbol import BoundSymbol, OpTags, Symbol
 from thunder.executors.torchex.base import ex, qualified_name
 from thunder.executors.torchex.foreach import foreach_in_place, is_foreach, strides_of_foreach, updates_foreach
 from thunder.executors.torchex.fused_updates import is_fused_update, may_update_in_place, operands, updated_in_place
+from thunder.executors.torchex.join_counters import adds_to_counters, written_counters
 from thunder.executors.torchex.part_updates import is_part_update, part_in_place, strides_of_part_update, writes_part
 from thunder.extend.memory import ResultMemory
 from thunder.passes.postponing import innermost
@@ -37,7 +38,7 @@ _COMPUTES = frozenset({OpTags.ELEMENTWISE_OP, OpTags.REDUCTION_OP, OpTags.MATMUL
 _UNKNOWN = frozenset({OpTags.OPAQUE_OP, OpTags.IN_PLACE_OP})
 _CREATE = frozenset({
     prims.cat, prims.clone, prims.clone_in_order, prims.embedding, prims.empty, prims.full, prims.gather, prims.sort,
-    prims.take, prims.topk,
+    prims.resize_backward, prims.take, prims.topk,
 })  # fmt: skip
 _DETACH = frozenset({prims.detach, ltorch.detach})
 _CONTIGUOUS = frozenset({ltorch.zeros, ltorch.ones, ltorch.full, prims.full})
@@ -48,12 +49,14 @@ class TorchMemory(ResultMemory):
     """The memory of the results of torch's functions."""
 
     def may_share(self, op: BoundSymbol) -> Sequence[str] | None:
-        if not _UNKNOWN.isdisjoint(op.sym.tags) or op.sym.fn is None:
+        if not _UNKNOWN.isdisjoint(op.sym.tags) or op.sym.fn is None or adds_to_counters(op):
             return None
         if op.sym.fn is new_gradient:
             return op.arg_names[:1]
         if is_part_update(op):
             return ()
+        if _orders(op, prims.stride_order):
+            return op.arg_names[:1]
         made = {name: part for part in innermost(op) for name in part.out_names}
         if OpTags.VIEW_OP not in op.sym.tags:
             bases = {_base(name, made) for name in op.out_names}
@@ -70,7 +73,9 @@ class TorchMemory(ResultMemory):
             return [op.args[1].name]
         if updates_foreach(op):
             return [x.name for x in op.args[0]]
-        return [op.args[0].name] if writes_part(op) else None
+        if writes_part(op):
+            return [op.args[0].name]
+        return written_counters(op) or None
 
     def strides(self, op: BoundSymbol, known: Mapping[str, Strides]) -> Mapping[str, Strides]:
         if is_fused_update(op):
@@ -93,7 +98,7 @@ class TorchMemory(ResultMemory):
         whole = op.subsymbols[0].sym if len(op.subsymbols) == 1 else op.sym
         if whole in _DETACH or _is_clone(op):
             return known.get(op.arg_names[0])
-        if _orders(op):
+        if _orders(op, prims.clone_in_order):
             return dense_strides(shape, ordered_strides(shape, op.args[1]))
         if whole in _LIKE and not op.kwargs:
             x, strides = op.args[0], known.get(op.arg_names[0])
@@ -130,7 +135,7 @@ class TorchMemory(ResultMemory):
         ((target, whole),) = targets.values()
         if is_part_update(op):
             return part_in_place(op, target, whole)
-        if _is_clone(op) or _orders(op):
+        if _is_clone(op) or _orders(op, prims.clone_in_order):
             return op.replace(sym=_copy(), args=(op.args[0], target), kwargs={})
         if not _accepts_out(fn) or not _is_elementwise(op) or self.may_share(op) != ():
             return None
@@ -163,9 +168,9 @@ def _is_clone(op: BoundSymbol) -> bool:
     return whole in (prims.clone, ltorch.clone) and not op.kwargs
 
 
-def _orders(op: BoundSymbol) -> bool:
-    """Check whether an operation copies its argument to memory with given strides."""
-    return [part.sym for part in innermost(op)] == [prims.clone_in_order]
+def _orders(op: BoundSymbol, sym: Symbol) -> bool:
+    """Check whether an operation is one of the primitives that give their argument's memory an order of strides."""
+    return [part.sym for part in innermost(op)] == [sym]
 
 
 def _is_exact(x: TensorProxy, out: TensorProxy) -> bool:

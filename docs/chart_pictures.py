@@ -53,7 +53,6 @@ STEP = {
 }
 SUITE = {
     "`thunder.jit(step)`": ("thunder.jit(step)", OURS),
-    "`thunder.jit(model)`": ("thunder.jit(model)", PART),
     "its reduce-overhead": ("torch.compile, reduce-overhead", DARK),
     "torch.compile": ("torch.compile", OTHER),
     "eager": ("eager", LIGHT),

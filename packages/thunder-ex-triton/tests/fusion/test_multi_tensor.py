@@ -251,6 +251,47 @@ def test_counters() -> None:
     check(count, ns, tensors([(2,)]))
 
 
+def test_updates_behind_what_may_fail() -> None:
+    """The statistics of norms are written in place, although the loss behind them may refuse a label."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = torch.nn.Sequential(*[torch.nn.BatchNorm1d(8) for _ in range(3)])
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.norms(x), labels)
+
+    ours, theirs = Net().to(DEVICE, torch.float16), Net().to(DEVICE, torch.float16)
+    jitted = thunder.jit(ours, cuda_graphs="never")
+    x = torch.rand(6, 8, device=DEVICE, dtype=torch.float16)
+    for _ in range(3):
+        jitted(x, torch.arange(6, device=DEVICE))
+        theirs(x, torch.arange(6, device=DEVICE))
+    for found, expected in zip(ours.buffers(), theirs.buffers()):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    names = [op.sym.name for op in thunder.last_traces(jitted)[-1].bound_symbols]
+    assert any(name.startswith("TritonUpdate") for name in names) and "copy_" not in names
+
+
+def test_updates_that_keep_large_values_stay() -> None:
+    """A group does not wait for the copies if that would keep values allocated."""
+
+    def step(ps: Tensors, xs: Tensors) -> torch.Tensor:
+        gs = [x.exp().flip(0) for x in xs]
+        for p, g in zip(ps, gs):
+            p.sub_(g)
+        return xs[0].sort(0)[0]
+
+    def place(size: int) -> int:
+        lists = [tensors([(size, 2), (size, 3)], seed=seed) for seed in range(2)]
+        names = [op.sym.name for op in thunder.last_traces(check(step, *lists))[-1].bound_symbols]
+        (update,) = [i for i, name in enumerate(names) if name.startswith("TritonUpdate")]
+        return names[update:].count("sort")
+
+    assert (place(4), place(1 << 17)) == (0, 1)
+
+
 def test_layouts() -> None:
     """Tensors with equal dense strides are computed in place; others give eager mode's strides."""
     shapes = [(4, 3), (4, 3), (4, 3)]

@@ -4,23 +4,26 @@
 An update is a set of pointwise operations on tensors of one shape, whose results are only copied to inputs or returned.
 Updates that differ only in shapes and numbers become one operation, which `multi_tensor` compiles to one kernel.
 
-Contract: the trace computes the same results. A group takes the place of its last operation. Nothing between its first
-operation and this place reads its results or writes memory.
+Contract: the trace computes the same results. A group takes the place of its last operation, or that of the first copy
+if it reads little memory until then. Operations that may fail are before the copies, so that the group can write to the
+tensors that its results are copied to. Nothing between its first operation and this place reads its results or writes
+memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from thunder import prims
-from thunder.extend import BoundSymbol, NumberProxy, OpTags, SymbolicNumber, TensorProxy, Trace, construct
+from thunder.extend import BoundSymbol, NumberProxy, OpTags, SymbolicNumber, TensorProxy, Trace, bytes_of, construct
 from thunder_ex_triton.fusion.layout import declared, dense, layouts
 from thunder_ex_triton.fusion.op_table import POINTWISE
 from thunder_ex_triton.fusion.sizes import Size
 
+_LITTLE = 1 << 20  # bytes that may stay allocated until the copies
 _WRITING = frozenset({OpTags.IN_PLACE_OP, OpTags.SIDE_EFFECT, OpTags.OPAQUE_OP})
 
 __all__ = ["Number", "Update", "find_updates", "with_groups", "with_numbers"]
@@ -69,13 +72,14 @@ def with_groups(
     for update in find_updates(trace, unfit):
         groups.setdefault(update.key, []).append(update)
     effects = [i for i, op in enumerate(trace.bound_symbols) if op.has_effect and _writes(op)]
+    made = {name for op in trace.bound_symbols if not op.sym.is_structural for name in op.out_names}
     gone: set[int] = set()
     placed: dict[int, list[BoundSymbol]] = {}
     for updates in groups.values():
         there = _in_one_place(updates, effects)
         if len(there) > 1:  # a single one may be part of a larger kernel
             gone |= {id(op) for update in there for op in update.operations}
-            placed[max(update.last for update in there)] = make(there)
+            placed.setdefault(_place(there, effects, made), []).extend(make(there))
     if not placed:
         return trace
     with construct(trace, "Multi-tensor updates") as out:
@@ -90,6 +94,16 @@ def with_groups(
 def _writes(op: BoundSymbol) -> bool:
     """Check whether an operation may write memory that exists."""
     return not _WRITING.isdisjoint(op.sym.tags) or any(map(_writes, op.subsymbols))
+
+
+def _place(updates: Sequence[Update], effects: Sequence[int], made: Collection[str]) -> int:
+    """Return the position behind which updates are computed."""
+    place = max(update.last for update in updates)
+    late = min([i for i in effects if i > place], default=place + 1) - 1
+    read = {p.name: p for update in updates for p in update.inputs if p.name in made}
+    if sum(map(bytes_of, read.values())) > _LITTLE or any(update.read <= late for update in updates):
+        return place
+    return late
 
 
 def _in_one_place(updates: list[Update], effects: Sequence[int]) -> list[Update]:

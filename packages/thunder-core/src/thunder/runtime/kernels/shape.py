@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from thunder.core.strides import dense_strides, ordered_strides
+from thunder.core.strides import Strides, dense_strides, ordered_strides
 from thunder.runtime.kernels.table import kernel
 
 
@@ -78,12 +79,25 @@ def as_strided(
 @kernel
 def stride_order(a: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Return `a` if its strides have the given order; otherwise return a copy that has this order."""
-    strides = ordered_strides(a.shape, order)
-    if strides == a.stride():
+    try:
+        strides, moves = _reordered(a.shape, a.stride(), tuple(order))
+    except TypeError:  # torch's symbolic sizes cannot be hashed
+        strides, moves = _reordered.__wrapped__(a.shape, a.stride(), tuple(order))
+    if strides is None:
         return a
-    if dense_strides(a.shape, a.stride()) == dense_strides(a.shape, strides):  # only sizes of one have other strides
+    if not moves:
         return a.as_strided(a.shape, strides)
     return torch.empty_strided(a.shape, strides, dtype=a.dtype, device=a.device).copy_(a)
+
+
+@functools.lru_cache(maxsize=4096)  # programs of images call it hundreds of times, with few shapes
+def _reordered(shape: torch.Size, strides: Strides, order: Strides) -> tuple[Strides | None, bool]:
+    """Return the strides of this order, or None if they are the given ones, and whether elements have to move."""
+    new = ordered_strides(shape, order)
+    if new == strides:
+        return None, False
+    # If only dimensions of one element have other strides, no element has to move.
+    return new, dense_strides(shape, strides) != dense_strides(shape, new)
 
 
 @kernel

@@ -54,6 +54,7 @@ class MultiTensorUpdate:
         self.name = self.__name__ = name
         self.updates = list(updates)
         self.into: dict[int, int] = {}
+        self._in_place: list[int] | None = None  # if nothing is allocated: the arguments in the order of the table
         one = updates[0]
         self.sizes = len(one.inputs), len(one.numbers), len(one.outputs)
         self.dtypes = [to_torch_dtype(p.dtype) for p in one.outputs]
@@ -73,6 +74,12 @@ class MultiTensorUpdate:
         new = copy.copy(self)
         new.into = {self._places[name]: first + i for i, name in enumerate(targets)}
         new._tables = {}
+        if len(new.into) == len(new._places):
+            count, _, results = new.sizes
+            new._in_place = []
+            for i in range(len(new.updates)):
+                new._in_place += range(i * count, (i + 1) * count)
+                new._in_place += [new.into[place] for place in range(i * results, (i + 1) * results)]
         return new
 
     def result_strides(self, known: Mapping[str, Strides]) -> dict[str, Strides]:
@@ -95,11 +102,16 @@ class MultiTensorUpdate:
         return f"<{self.name}>"
 
     def __call__(self, *args: Any) -> tuple[torch.Tensor, ...]:
-        count, numbers, results = self.sizes
+        count, _, results = self.sizes
+        numbers = args[len(self.updates) * count] if self.sizes[1] else None
+        alike = all(map(_is_contiguous, args))
+        if alike and self._in_place is not None:
+            self._launch([args[i] for i in self._in_place], numbers)
+            increment_versions([args[i] for i in self.into.values()])
+            return tuple([args[self.into[place]] for place in range(len(self.into))])
         tensors: list[torch.Tensor] = []  # each update's inputs and results
         made: list[torch.Tensor] = []
         late: list[tuple[torch.Tensor, torch.Tensor]] = []  # results that are copied to their memory afterwards
-        alike = all(x.is_contiguous() for x in args if isinstance(x, torch.Tensor))
         for i, update in enumerate(self.updates):
             given: Any = args[i * count : (i + 1) * count]
             places = range(i * results, (i + 1) * results)
@@ -115,7 +127,7 @@ class MultiTensorUpdate:
                 made += out
             tensors += given
             tensors += out
-        self._launch(tensors, args[len(self.updates) * count] if numbers else None)
+        self._launch(tensors, numbers)
         for x, y in late:
             x.copy_(y)
         increment_versions([args[i] for i in self.into.values()])
@@ -205,6 +217,7 @@ def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:
     return _is_dense(tensors[0]) and all(x.stride() == strides for x in tensors)
 
 
+_is_contiguous = torch.Tensor.is_contiguous
 _is_dense = torch.ops.aten.is_non_overlapping_and_dense.default
 _CONTIGUOUS = torch.contiguous_format
 

@@ -24,6 +24,7 @@ from thunder.core.verify import verify_if_asked
 from thunder.execution.claim import transform_for_execution
 from thunder.execution.in_place_updates import in_place_updates
 from thunder.execution.memory_estimate import predicted_peaks
+from thunder.executors.torchex.join_convolutions import join_convolutions
 from thunder.executors.torchex.join_counters import join_counters
 from thunder.executors.torchex.join_foreach import join_foreach
 from thunder.executors.torchex.merge_views import merge_views
@@ -142,7 +143,7 @@ class Passes:
         numbered = numbered_for_checks(traces[-1])
         if numbered is not traces[-1]:
             traces.append(verify_if_asked(numbered))
-        for join in (join_foreach, join_counters):
+        for join in (join_foreach, join_counters, join_convolutions):
             joined = join(traces[-1])
             if joined is not traces[-1]:
                 traces.append(verify_if_asked(joined))

@@ -339,7 +339,7 @@ torchex.as_strided torchex.assign_value torchex.atan2 torchex.attention_backward
 torchex.attention_dropout torchex.attention_dropout_backward torchex.attention_forward torchex.avg_pool
 torchex.avg_pool_backward torchex.barrier torchex.batch_norm_backward torchex.batch_norm_forward torchex.bernoulli
 torchex.bernoulli_tensor torchex.broadcast torchex.broadcast_in_dim torchex.cauchy torchex.celu_backward
-torchex.clone_in_order torchex.convolution_input_grad torchex.convolution_parameters_grad
+torchex.clone_in_order torchex.convolution_grads torchex.convolution_input_grad torchex.convolution_parameters_grad
 torchex.convolution_weight_grad torchex.copy_ torchex.copy_counters_ torchex.copysign torchex.cumprod
 torchex.cumprod_backward torchex.cumsum torchex.decide torchex.div torchex.dropout_backward torchex.dropout_noise
 torchex.dtensor_of torchex.elu_backward torchex.embedding_backward torchex.empty torchex.exchange_rng_state

@@ -103,8 +103,21 @@ def relu_backward(g: Any, out: Any) -> Any:
 @kernel
 def convolution_parameters_grad(g: Any, a: Any, weight: Any, *how: Any) -> tuple[Any, Any]:
     """Return the gradients of a convolution's weight and bias."""
-    size = [weight.shape[1] * how[-1] if how[3] else weight.shape[0]]
+    size = [filters(weight, *how)]
     return aten.convolution_backward(g, a, weight, size, *how, [False, True, True])[1:]  # type: ignore[no-any-return]
+
+
+@kernel
+def convolution_grads(g: Any, a: Any, weight: Any, has_bias: bool, *how: Any) -> tuple[Any, ...]:
+    """Return the gradients of a convolution's input, weight and, if it has one, bias."""
+    size = [filters(weight, *how)] if has_bias else None
+    found = aten.convolution_backward(g, a, weight, size, *how, [True, True, has_bias])
+    return found if has_bias else found[:2]  # type: ignore[no-any-return]
+
+
+def filters(weight: Any, *how: Any) -> int:
+    """Return the number of a convolution's filters: how many channels its result has."""
+    return weight.shape[1] * how[-1] if how[3] else weight.shape[0]  # type: ignore[no-any-return]
 
 
 # -- gradients whose formulas are in torch's autograd alone ------------------------------------------------------------

@@ -405,6 +405,15 @@ def test_what_is_returned_of_inputs(device: str) -> None:
         torch.testing.assert_close(first, z[0])
 
 
+def test_reshaped_results(device: str) -> None:
+    """A result and its view share memory, although torch computes the view by a function that may copy."""
+    fast = captured(lambda x: ((y := x.exp().sin()), y.view(-1)))
+    for _ in range(5):
+        y, flat = fast(torch.randn(3, 4, device=device))
+        y.add_(1)
+        torch.testing.assert_close(flat, y.view(-1))
+
+
 def test_writes(device: str) -> None:
     """To arguments, and to what the graph reads."""
 

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder.transforms.captured_region import CapturedRegion
+from thunder.transforms.lent_results import LentResults
 
 
 def adamw(net: nn.Module, **options: Any) -> Callable[..., torch.Tensor]:
@@ -71,7 +72,14 @@ def hold_in_a_graph(net: nn.Module) -> Any:
     return [(w * p.grad).sum().grad_fn for w, p in zip(weights, net.parameters())]
 
 
-@pytest.mark.parametrize("holder", [hold, hold_views, hold_details, hold_arrays, hold_in_a_graph])
+def hold_storages(net: nn.Module) -> Any:
+    return [p.grad.untyped_storage() for p in net.parameters()]  # type: ignore[union-attr]
+
+
+HOLDERS = [hold, hold_views, hold_details, hold_arrays, hold_storages, hold_in_a_graph]
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
 def test_gradients_that_are_held(pretended: Played, holder: Callable[[nn.Module], Any]) -> None:
     """Old gradients keep their values, whoever refers to them. The calls meanwhile run uncaptured."""
     net, twin = training.network(), training.network()
@@ -85,6 +93,8 @@ def test_gradients_that_are_held(pretended: Played, holder: Callable[[nn.Module]
         if k == 7:
             for found, expected in held if holder is not hold_in_a_graph else ():
                 for x, y in zip(found, expected):
+                    if isinstance(x, torch.UntypedStorage):
+                        x = torch.empty(0).set_(x)
                     assert torch.equal(torch.as_tensor(x).reshape(-1), y.reshape(-1))
             for nodes, expected in held if holder is hold_in_a_graph else ():
                 for node, y in zip(nodes, expected):
@@ -99,14 +109,24 @@ def test_gradients_that_are_held(pretended: Played, holder: Callable[[nn.Module]
     assert ours._stats.last.reports == reports  # graphs are launched again
 
 
+def test_storages_that_are_held() -> None:
+    """Torch does not count the references to a storage's Python object."""
+    lent = LentResults([torch.ones(3)])
+    storage = lent.hand_out()[0].untyped_storage()
+    assert not lent.are_unused()
+    del storage
+    assert lent.are_unused()
+
+
 @pytest.mark.parametrize("size", [0, 4096])
 def test_storages_that_are_resized(pretended: Played, size: int) -> None:
     """A graph does not write to memory that somebody has released."""
     nets = training.network(), training.network()
     steps = always(adamw(nets[0])), adamw(nets[1])
-    for k in range(10):
+    batches = [training.batch(k) for k in range(10)]  # at addresses of their own
+    for k, batch in enumerate(batches):
         for step, net in zip(steps, nets):
-            step(*training.batch(k))
+            step(*batch)
             if k == 5:
                 captures = len(pretended.captures)
                 for p in net.parameters():

@@ -100,11 +100,15 @@ def _views_at_the_border(region: Region, inside: Collection[Any]) -> list[BoundS
     wanted = {p.name for p in region.outputs}
     found: list[BoundSymbol] = []
     for op in reversed(region.operations):
-        is_view = OpTags.VIEW_OP in op.sym.tags and op.sym.id not in inside
-        if is_view and any(name in wanted for name in op.out_names):
+        if _is_view(op) and op.sym.id not in inside and any(name in wanted for name in op.out_names):
             wanted.update(op.arg_names)
             found.append(op)
     return found[::-1]
+
+
+def _is_view(op: BoundSymbol) -> bool:
+    """Check whether an operation is a view, e.g. `torch.reshape` if an executor computes a view by it."""
+    return OpTags.VIEW_OP in op.sym.tags or (bool(op.subsymbols) and all(map(_is_view, op.subsymbols)))
 
 
 def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:

@@ -3,7 +3,7 @@
 
 The next launch of the graph overwrites them, so it must not happen while a value can still be read. Each launch
 therefore hands out new tensors on the storages of the graph's results. A storage to which nothing else refers has no
-reader left: all views and aliases share it.
+reader left: all views and aliases share it. References to its Python object count, too: torch counts this object once.
 
 A training step replaces `.grad` of its parameters, and does not read the old value. `.grad` is then still set when the
 next launch overwrites its memory. This is safe if nothing but the parameter refers to the old gradient, which its
@@ -13,6 +13,7 @@ reference counts show.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 
 import torch
@@ -30,10 +31,9 @@ class LentResults:
         self._results = results
         self._addresses = [x.data_ptr() for x in results]
         self.addresses = {*self._addresses}
+        self._storages = {storage._cdata: storage for storage in map(torch.Tensor.untyped_storage, results)}
         # The references to each storage while nothing is handed out.
-        self._own = {_storage(x): 0 for x in results}
-        for storage in self._own:
-            self._own[storage] = storage_references(storage)
+        self._own = self._references()
 
     def hand_out(self) -> list[torch.Tensor]:
         """Return the results as new tensors, which are no views, and whose versions begin with zero."""
@@ -42,8 +42,9 @@ class LentResults:
     def are_unused(self) -> bool:
         """Check whether nobody can read the tensors that were handed out, and the memory is still the graph's."""
         if self._addresses != [x.data_ptr() for x in self._results]:
-            return False  # somebody has resized a storage
-        read = {storage: n for storage, own in self._own.items() if (n := storage_references(storage) - own)}
+            self.addresses.clear()  # somebody has resized a storage, and other tensors may be there now
+            return False
+        read = {k: n - self._own[k] for k, n in self._references().items() if n != self._own[k]}
         if not read:
             return True
         inputs, slot = {*map(id, replaced.inputs)}, _references_of_slot()
@@ -58,6 +59,10 @@ class LentResults:
                     return False
                 read[storage] -= 1
         return not any(read.values())
+
+    def _references(self) -> dict[int, int]:
+        """Return the number of references to each storage and to its Python object, which is the same for all."""
+        return {k: storage_references(k) + sys.getrefcount(storage) for k, storage in self._storages.items()}
 
 
 def can_be_lent(x: torch.Tensor) -> bool:

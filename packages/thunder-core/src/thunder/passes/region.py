@@ -107,8 +107,11 @@ def _views_at_the_border(region: Region, inside: Collection[Any]) -> list[BoundS
 
 
 def _is_view(op: BoundSymbol) -> bool:
-    """Check whether an operation is a view, e.g. `torch.reshape` if an executor computes a view by it."""
-    return OpTags.VIEW_OP in op.sym.tags or (bool(op.subsymbols) and all(map(_is_view, op.subsymbols)))
+    """Check whether an operation is a view, e.g. `torch.reshape` that an executor calls to compute a view."""
+    if OpTags.VIEW_OP in op.sym.tags:
+        return True
+    parts = op.subsymbols if op.sym.executor is not None else ()
+    return bool(parts) and all(OpTags.VIEW_OP in part.sym.tags for part in parts)
 
 
 def _outside(region: Region, views: list[BoundSymbol]) -> list[BoundSymbol]:

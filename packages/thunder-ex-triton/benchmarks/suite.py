@@ -21,7 +21,7 @@ model compile at the same time, and are measured in turns, so that nothing else 
 - first: seconds of the first call, while other candidates compile, too.
 
 With `--json`, the measurements are added to those in the file, with the longest kernels and what became of CUDA graphs
-in thunder's steps, and the tables show all of them. `--profile N` prints
+in thunder's programs, and the tables show all of them. `--profile N` prints
 the longest kernels of thunder's calls.
 """
 
@@ -53,11 +53,12 @@ TITLES = {
     "reduce-overhead": "its reduce-overhead",
     "max-autotune": "its max-autotune-no-cudagraphs",
     "module": "thunder.jit(model)",
+    "never": "thunder without CUDA graphs",
     "thunder": "thunder",
 }
 PROGRAMS = {
     "step": ["eager", "compile", "reduce-overhead", "module", "thunder"],
-    "gradients": ["eager", "compile", "max-autotune", "thunder"],
+    "gradients": ["eager", "compile", "reduce-overhead", "max-autotune", "never", "thunder"],
     "inference": ["eager", "compile", "reduce-overhead", "max-autotune", "thunder"],
 }
 MEASURES = {
@@ -102,8 +103,8 @@ def loss_of(found: Any) -> torch.Tensor:
     return result
 
 
-def function(program: str, candidate: str, name: str, given: argparse.Namespace) -> Callable[[], Any]:
-    """Return a function that calls a program of a model as a candidate runs it."""
+def function(program: str, candidate: str, name: str, given: argparse.Namespace) -> tuple[Callable[[], Any], Any]:
+    """Return a function that calls a program of a model as a candidate runs it, and what it has jitted or compiled."""
     model = model_of(name, given, training=program != "inference")
     batch = batch_of(name, given)
     run: Any = model
@@ -111,10 +112,10 @@ def function(program: str, candidate: str, name: str, given: argparse.Namespace)
         for_eager(model)
     elif candidate in MODES:
         run = torch.compile(model, mode=MODES[candidate])
-    elif candidate == "module" or program != "step":
+    elif candidate != "thunder" or program != "step":
         import thunder
 
-        run = thunder.jit(model)
+        run = thunder.jit(model, cuda_graphs="never" if candidate == "never" else "auto")
 
     def loss() -> torch.Tensor:
         return loss_of(run(**batch))
@@ -134,30 +135,31 @@ def function(program: str, candidate: str, name: str, given: argparse.Namespace)
         return result.detach()
 
     if program == "inference":
-        return torch.no_grad()(loss)
+        return torch.no_grad()(loss), run
     if program == "gradients":
-        return gradients
+        return gradients, run
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     if candidate == "thunder":
         import thunder
 
-        return thunder.jit(step)
-    return step
+        jitted = thunder.jit(step)
+        return jitted, jitted
+    return step, run
 
 
 def build(program: str, candidate: str, name: str, given: argparse.Namespace) -> Measured:
     """Return a program that has been called."""
-    run = function(program, candidate, name, given)
+    run, jitted = function(program, candidate, name, given)
     if candidate == "reduce-overhead":
         return Measured(lambda: (torch.compiler.cudagraph_mark_step_begin(), run()), given.device == "cuda")
     measured = Measured(run, given.device == "cuda")
-    if program == "step" and candidate == "thunder":
-        measured.report = partial(graphs, run)
+    if candidate in ("module", "thunder"):
+        measured.report = partial(graphs, jitted)
     return measured
 
 
 def graphs(jitted: Any) -> list[str]:
-    """Return what became of the parts of a step that can be CUDA graphs."""
+    """Return what became of the parts of a program that can be CUDA graphs."""
     import thunder
 
     return [line.strip() for line in thunder.explain(jitted).splitlines() if "CUDAGraph" in line]

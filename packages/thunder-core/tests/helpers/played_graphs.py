@@ -29,9 +29,9 @@ class Played:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: bool = False):
         self.captures: list[Sequence[Any]] = []
-        self.results: list[list[weakref.ref[torch.Tensor]]] = []
+        self.results: list[tuple[Any, list[weakref.ref[torch.Tensor]]]] = []  # of each graph, with its pools
 
-        def capture(fn: Any, inputs: Sequence[Any], memory: Any, tables: Sequence[int]) -> Any:
+        def capture(fn: Any, inputs: Sequence[Any], pools: Any, tables: Sequence[int]) -> Any:
             if fail:
                 raise RuntimeError("operation not permitted when stream is capturing")
             self.captures.append([weakref.ref(x) if isinstance(x, torch.Tensor) else None for x in inputs])
@@ -52,11 +52,11 @@ class Played:
             read = [at_address(x) if isinstance(x, torch.Tensor) else x for x in inputs]
 
             number = len(self.results)
-            self.results.append([weakref.ref(x) for x in own if x is not None])
+            self.results.append((pools, [weakref.ref(x) for x in own if x is not None]))
 
             def launch() -> None:
-                for later in self.results[number + 1 :]:  # may be in the memory of temporary values
-                    for x in later:
+                for others, later in self.results[number + 1 :]:  # may be in the memory of temporary values
+                    for x in later if others is pools else ():
                         if (memory := x()) is not None:
                             memory.fill_(3)
                 for memory, value in zip(own, fn(*read)):

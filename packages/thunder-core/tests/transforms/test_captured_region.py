@@ -105,6 +105,15 @@ def test_what_is_copied_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [which for which, _ in found.launch.static] == [[0, 2], [1]]
 
 
+def test_gradients_with_the_same_memory_are_copied() -> None:
+    """Autograd may make each of them a `.grad`, and the user may change one in place."""
+    x, y = torch.ones(2, 2), torch.ones(2)
+    launch = Launch(Graph(lambda: None, [x, x.view(4), y], torch.device("cpu")), lent=[0, 1, 2], returned=[0, 1, 2])
+    first, second, third = launch([])
+    assert len({x.data_ptr(), first.data_ptr(), second.data_ptr()}) == 3
+    assert third.data_ptr() == y.data_ptr()
+
+
 # -- the choice of `cuda_graphs="auto"` -------------------------------------------------------------------------------
 @pytest.fixture
 def measured(pretended: Played, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -177,6 +186,7 @@ def test_auto_decides_again(measured: dict[str, Any], monkeypatch: pytest.Monkey
 def test_auto_waits_for_the_stretches_before(measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs that move, and would be copied, have constant addresses as soon as a graph computes them."""
     monkeypatch.setattr("thunder.transforms.captured_region._MOST_COPIED", 8)
+    monkeypatch.setattr("thunder.transforms.captured_region._COPIED_SHARE", 0)
 
     def two(x: Any, w: Any) -> Any:
         x = chain(x, w)
@@ -210,12 +220,19 @@ def test_auto_leaves_short_programs_and_the_cpu_alone(
     assert "CUDA" not in str(thunder.last_traces(fast)[-1])
 
 
-def test_auto_leaves_separate_backward_programs_alone(measured: dict[str, Any]) -> None:
-    fast, w = thunder.jit(chain), torch.randn(4, 4, requires_grad=True)
-    for _ in range(6):
-        fast(torch.randn(4, 4), w).sum().backward()
-    for traces in (thunder.last_traces(fast), thunder.last_backward_traces(fast)):
-        assert "CUDAGraph" not in str(traces[-1])
+def test_auto_captures_separate_backward_programs(measured: dict[str, Any]) -> None:
+    """The backward program, as soon as values saved by the forward graph have constant addresses."""
+    fast, w = thunder.jit(chain, executors=["torch"]), torch.randn(4, 4, requires_grad=True)
+    twin = w.detach().clone().requires_grad_()
+    for _ in range(14):
+        w.grad = twin.grad = None
+        x = torch.randn(4, 4)
+        fast(x, w).sum().backward()
+        chain(x, twin).sum().backward()
+        torch.testing.assert_close(w.grad, twin.grad)
+    report = thunder.explain(fast)
+    assert "computation: CUDAGraph0 is captured, 1 time" in report
+    assert "backward: CUDAGraph0 is captured, 1 time" in report
 
 
 def test_never(measured: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ other programs compile, and data loaders start.
 
 from __future__ import annotations
 
+import collections
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from thunder.core.events import current_log
 from thunder.runtime.autocast import no_autocast
 from thunder.runtime.torch_private import increment_versions
-from thunder.transforms.graph_capture import Graph, Memory, Stopwatch, capture, is_capturing
+from thunder.transforms.graph_capture import Graph, Memory, Pools, Stopwatch, capture, is_capturing
 from thunder.transforms.lent_results import LentResults, can_be_lent
 
 __all__ = ["GRAPHS", "CapturedRegion", "Launch", "loaded_region"]
@@ -35,14 +36,19 @@ _CONFLICTS = 4
 # The number of failed captures after which a stretch is not captured again. A thread's first use of a library may fail.
 _FAILURES = 2
 
+# After how many calls that found returned gradients in use the graph is captured again, to copy them.
+_IN_USE = 2
+
 # With `auto`: the number of calls to measure, the host's least share of the time of a stretch that is worth a try (the
-# GPU's time includes the gaps between kernels), and the maximal number of bytes of inputs that each launch copies.
+# GPU's time includes the gaps between kernels), and the maximal number of bytes of inputs that each launch copies, or
+# their share of the graph's memory.
 _MEASURED = 2
 _LEAST_SHARE = 0.5
 # The graph of a stretch that begins when the GPU is idle may be slower than the stretch by this factor: the host has
 # time for what follows.
 _SLOWER = 1.1
 _MOST_COPIED = 1 << 24
+_COPIED_SHARE = 0.5
 # The number of calls in which inputs may still come to constant addresses, e.g. when other stretches are captured.
 _PATIENCE = 32
 # After how many calls to decide again whether to capture a stretch, after each decision against it.
@@ -51,7 +57,7 @@ _AGAIN = (50, 500, 5000)
 _RELEASED = 1 << 26
 
 # The attributes of a stretch that are indices of its inputs or results, or sizes.
-_INDICES = ("sizes", "strides", "written", "lent", "moving", "tables")
+_INDICES = ("sizes", "strides", "written", "lent", "returned", "moving", "tables")
 
 _Tensors = list[tuple[list[int], list[torch.Tensor]]]
 
@@ -60,17 +66,27 @@ class Launch:
     """A graph, with the static memory of its inputs and what becomes of each of its results.
 
     A result that is memory of an input is returned as such. Of the others, those at the indices `lent` are read where
-    the graph wrote them, and the rest is copied.
+    the graph wrote them, and the rest is copied. Of the results at the indices `returned`, those that share memory with
+    another one are copied, too: autograd may make each of them a gradient that is changed in place.
     """
 
     __slots__ = (
         "__weakref__", "_aliases", "_copied", "_launch", "_tables", "_where_lent", "device", "lent", "number",
-        "results", "static",
+        "pools", "results", "static",
     )  # fmt: skip
 
-    def __init__(self, graph: Graph, given: Sequence[Any] = (), lent: Sequence[int] = (), static: Sequence[int] = ()):
+    def __init__(
+        self,
+        graph: Graph,
+        given: Sequence[Any] = (),
+        lent: Sequence[int] = (),
+        static: Sequence[int] = (),
+        returned: Sequence[int] = (),
+        pools: Pools | None = None,
+    ):
         self._launch, self._tables = graph.launch, graph.tables
         self.device = graph.device
+        self.pools = pools
         self.number = 0  # in the order of captures
         self.static: _Tensors = []
         storages = {
@@ -85,7 +101,10 @@ class Launch:
             if x.numel() and (cdata := x.untyped_storage()._cdata) in storages
         }
         own = {k: x for k, x in outputs.items() if k not in self._aliases}
-        self._where_lent = [k for k, x in own.items() if k in lent and x.numel() and can_be_lent(x)]
+        count = collections.Counter(x.untyped_storage()._cdata for x in own.values())
+        shared = {k for k, x in own.items() if k in returned and count[x.untyped_storage()._cdata] > 1}
+        may_be_lent = {*lent} - shared
+        self._where_lent = [k for k, x in own.items() if k in may_be_lent and x.numel() and can_be_lent(x)]
         self.lent = LentResults([own[k] for k in self._where_lent])
         self._copied = {k: x for k, x in own.items() if k not in self._where_lent}
         like = {k: torch.empty_like(x, device="meta") for k, x in self._copied.items()}
@@ -128,8 +147,8 @@ def by_kind(tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 class _Sized:
     """The state of a stretch for one combination of input sizes."""
 
-    __slots__ = ("conflicts", "fixed", "idle", "launch", "left", "moves", "moving", "refusals", "refused", "seen",
-                 "uncaptured", "waited", "watches")  # fmt: skip
+    __slots__ = ("conflicts", "fixed", "idle", "in_use", "launch", "left", "moves", "moving", "refusals", "refused",
+                 "seen", "uncaptured", "waited", "watches")  # fmt: skip
 
     def __init__(self, moving: Sequence[int], refusals: int = 0) -> None:
         self.launch: Launch | None = None
@@ -137,6 +156,7 @@ class _Sized:
         self.moving = set(moving)  # indices of inputs whose addresses change
         self.fixed: set[int] = set()  # indices of inputs that other graphs lend
         self.moves = 0
+        self.in_use = 0  # the number of calls that found results of the last launch still in use
         self.conflicts = 0  # the number of calls in which the graph would have overwritten results of later graphs
         self.refused: str | None = None  # the reason not to capture
         self.refusals = refusals  # the number of decisions not to capture before
@@ -160,8 +180,10 @@ class CapturedRegion:
         strides: Sequence[int] = (),
         written: Sequence[int] = (),
         lent: Sequence[int] = (),
+        returned: Sequence[int] = (),
         moving: Sequence[int] = (),
         tables: Sequence[int] = (),
+        backward: bool = False,
         auto: bool = False,
         needs: int = 0,
     ):
@@ -173,8 +195,10 @@ class CapturedRegion:
         self.strides = strides  # indices of inputs whose strides may differ between calls
         self.written = frozenset(written)  # indices of inputs that the stretch writes to
         self.lent = lent  # indices of results that are read where the graph wrote them
+        self.returned = returned  # indices of lent results that the caller receives
         self.moving = moving  # indices of inputs that are new in each call
         self.tables = tables  # the sizes of the tables that its operations make
+        self.backward = backward  # whether it is a part of a backward program
         self.auto = auto
         self.needs = needs  # the estimated bytes of the graph's memory
         self.captures = 0
@@ -189,7 +213,7 @@ class CapturedRegion:
     def settings(self) -> dict[str, Any]:
         """What the stretch does with its inputs and results, as data of JSON's types. `loaded_region` reads it."""
         found = {name: [int(i) for i in sorted(getattr(self, name))] for name in _INDICES}
-        return {**found, "auto": self.auto, "needs": int(self.needs)}
+        return {**found, "backward": self.backward, "auto": self.auto, "needs": int(self.needs)}
 
     @property
     def report(self) -> str:
@@ -258,6 +282,9 @@ class CapturedRegion:
                 return None  # e.g. saved values of a forward program that ran uncaptured
             if not found.launch.is_free():
                 self.held += 1
+                found.in_use += 1
+                if self.returned and found.in_use == _IN_USE:
+                    found.launch = None
                 return None
             if not moved:
                 if not self.memory.is_overwritten_by(found.launch):
@@ -290,7 +317,10 @@ class CapturedRegion:
         static = {i: inputs[i].detach().clone() for i in found.moving}
         given = [static.get(i, x) for i, x in enumerate(inputs)]
         try:
-            found.launch = Launch(capture(self.fn, given, self.memory, self.tables), given, self.lent, [*static])
+            pools = self.memory.backward if self.backward else self.memory.forward
+            lent = [k for k in self.lent if found.in_use < _IN_USE or k not in self.returned]
+            graph = capture(self.fn, given, pools, self.tables)
+            found.launch = Launch(graph, given, lent, [*static], self.returned, pools)
         except Exception as error:
             self._fail(error)
             return False
@@ -340,13 +370,13 @@ class CapturedRegion:
         host, gpu = found.uncaptured
         if host < _LEAST_SHARE * gpu and not found.idle:
             found.refused = f"the host needs {host:.2f} ms to launch what takes the GPU {gpu:.2f} ms"
-        elif copied > _MOST_COPIED:
+        elif copied > max(_MOST_COPIED, _COPIED_SHARE * self.needs):
             found.waited += 1
             if found.waited < _PATIENCE:
                 return False
             found.refused = f"{copied / 2**20:.0f} MiB of inputs at changing addresses would be copied"
-        elif self.needs > (free := _free_memory(_device_of(inputs))):
-            found.refused = f"it needs about {self.needs / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
+        elif (needs := self.needs + copied) > (free := _free_memory(_device_of(inputs))):
+            found.refused = f"it needs about {needs / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
         if found.refused is not None:
             self._log.add("graph", f"{self.name} runs uncaptured: {found.refused}")
         return found.refused is None
@@ -390,5 +420,11 @@ def loaded_region(program: Callable[..., Any], settings: Mapping[str, Any], memo
     indices = {name: tuple([int(i) for i in settings[name]]) for name in _INDICES}
     run = torch.no_grad()(no_autocast(program))
     return CapturedRegion(
-        program.__name__, run, memory, **indices, auto=settings["auto"] is True, needs=int(settings["needs"])
+        program.__name__,
+        run,
+        memory,
+        **indices,
+        backward=settings["backward"] is True,
+        auto=settings["auto"] is True,
+        needs=int(settings["needs"]),
     )

@@ -9,11 +9,12 @@ Contract: the pass runs last, on operations that may write to inputs. The result
 of parameters and arguments change. Tensors that were passed in or returned earlier stay valid. Inputs with a constant
 address (e.g. parameters, a cache) are read in place; other inputs are copied to static memory. Inputs that a stretch
 writes to are never copied. Some results are read where the graph wrote them (`lent_results.py`): those that only the
-program itself reads, values saved for a backward program, and gradients that the program assigns to `.grad`. Other
-results are copied out of the graphs' memory pool. All graphs of a transform share this pool, which is freed with the
-last graph. Random numbers come from torch's generator: each launch advances the generator, and `manual_seed` repeats
-the numbers. Some operations are not captured: operations on the CPU, with numbers that change between calls, with
-effects, and operations that synchronize with the device.
+program itself reads, values saved for a backward program, gradients that the program assigns to `.grad`, and those that
+a backward program returns. Other results are copied out of the graphs' memory pool. All forward graphs of a transform
+share a pool, and all graphs of backward programs share another one, because gradients are still read when the next
+forward graph is launched. A pool is freed with its last graph. Random numbers come from torch's generator: each launch
+advances the generator, and `manual_seed` repeats the numbers. Some operations are not captured: operations on the CPU,
+with numbers that change between calls, with effects, and operations that synchronize with the device.
 
 If nothing can be captured, the program runs unchanged, and a comment in the trace gives the reason. If a capture fails,
 a warning gives the reason, which `thunder.explain` repeats. The stretch then runs uncaptured in all later calls. The
@@ -63,7 +64,6 @@ class CUDAGraphTransform(Transform):
     """Capture stretches of at least `min_operations` operations on a GPU.
 
     With `auto`, a stretch is captured only if the GPU waits for the host in its first calls, and if memory suffices.
-    Programs with a separate backward program are left alone.
     """
 
     changes_results = False
@@ -81,7 +81,7 @@ class CUDAGraphTransform(Transform):
         return f"{self.min_operations} {self.auto}"
 
     def transform_final(self, trace: Trace, context: PassContext) -> Trace:
-        if self.auto and (_is_differentiated(trace) or not any(map(_is_on_gpu, trace.bound_symbols))):
+        if self.auto and not any(map(_is_on_gpu, trace.bound_symbols)):
             return trace
         # These modules import torch, which is not needed earlier.
         from thunder.transforms.captured_region import CapturedRegion
@@ -89,7 +89,7 @@ class CUDAGraphTransform(Transform):
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
-        kept = _kept(trace)
+        kept, returned = _kept(trace, _results(trace)), _kept(trace, _gradients(trace))
         made = {name for op in trace.bound_symbols if _creates(op) for name in op.out_names}
         count = 0
         with construct(trace, "CUDA Graphs") as out:
@@ -107,6 +107,8 @@ class CUDAGraphTransform(Transform):
                         self._memory,
                         written=_written(inner),
                         lent=[k for k, p in enumerate(inner.outputs) if p.name not in kept],
+                        returned=[k for k, p in enumerate(inner.outputs) if p.name in returned - kept],
+                        backward=_is_backward(trace),
                         moving=[k for k, p in enumerate(inner.inputs) if p.name in made],
                         tables=[n for op in inner.operations for n in getattr(op.sym.fn, "table_sizes", ())],
                         auto=self.auto,
@@ -126,13 +128,9 @@ class CUDAGraphTransform(Transform):
         return out if count or not self.auto else trace
 
 
-def _is_differentiated(trace: Trace) -> bool:
-    """Check whether a program is one part of a forward and a backward program.
-
-    Saved values stay allocated between the two graphs, and gradients are copied. Where it was measured (a jitted GPT-2
-    and a jitted ViT), this took more memory, and no less time.
-    """
-    return trace.name == "backward" or _saves(trace)
+def _is_backward(trace: Trace) -> bool:
+    """Check for a backward program that is not differentiated itself: torch's autograd receives its results."""
+    return trace.name == "backward" and not _saves(trace)
 
 
 def _saves(trace: Trace) -> bool:
@@ -354,16 +352,26 @@ def _written(region: Region) -> list[int]:
     return [i for i, p in enumerate(region.inputs) if p.name in names]
 
 
-def _kept(trace: Trace) -> set[str]:
-    """Return the values that the caller of the program keeps, other than as saved values or as `.grad`."""
-    kept: set[str] = set()
+def _results(trace: Trace) -> list[Any]:
+    """Return what the caller of the program keeps, other than as saved values or as gradients."""
     output = trace.output
     if _saves(trace):
-        kept.update(p.name for p in proxies_in(output[0]))
-    else:
-        gradients = trace.info.get("gradients", frozenset())
-        results = output if gradients else (output,)
-        kept.update(p.name for i, x in enumerate(results) if i not in gradients for p in proxies_in(x))
+        return [output[0]]
+    if _is_backward(trace):
+        return []
+    gradients = trace.info.get("gradients", frozenset())
+    results = output if gradients else (output,)
+    return [x for i, x in enumerate(results) if i not in gradients]
+
+
+def _gradients(trace: Trace) -> list[Any]:
+    """Return the results of a backward program."""
+    return [trace.output] if _is_backward(trace) else []
+
+
+def _kept(trace: Trace, results: list[Any]) -> set[str]:
+    """Return the values that may share memory with `results`, or with what an operation of unknown memory keeps."""
+    kept = {p.name for x in results for p in proxies_in(x)}
     for op in reversed(trace.bound_symbols):
         if op.sym.is_return:
             continue

@@ -26,11 +26,11 @@ from thunder.runtime.device_tables import GraphTables
 from thunder.runtime.torch_private import current_stream
 from thunder.transforms.lent_results import LentResults
 
-__all__ = ["Graph", "Memory", "Stopwatch", "can_be_captured", "capture", "has_grouped_kernel", "is_capturing"]
+__all__ = ["Graph", "Memory", "Pools", "Stopwatch", "can_be_captured", "capture", "has_grouped_kernel", "is_capturing"]
 
 
-class Memory:
-    """The memory of graphs: one pool per device. Graphs share a pool, because only one graph runs at a time.
+class Pools:
+    """The memory pools of graphs of which only one runs at a time: one pool per device.
 
     A pool exists as long as one of its graphs. Torch rejects captures into a pool without graphs, so a new pool is
     created in that case.
@@ -38,37 +38,55 @@ class Memory:
 
     def __init__(self) -> None:
         self._pools: dict[torch.device, tuple[Any, weakref.WeakSet[Any]]] = {}
-        self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
-        self.lock = threading.RLock()  # serializes the launches of all threads
-        # The results that are read where graphs wrote them, in the order of captures, with the launch of each graph.
-        self._lending: list[tuple[int, LentResults, weakref.ref[Any]]] = []
-        self._captures = 0
 
-    def pool(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
+    def of(self, device: torch.device) -> tuple[Any, weakref.WeakSet[Any]]:
         """Return the handle of a device's memory pool, and the set of graphs captured into it."""
         found = self._pools.get(device)
         if found is None or not len(found[1]):
             found = self._pools[device] = (torch.cuda.graph_pool_handle(), weakref.WeakSet())
         return found
 
+
+class _Lending(NamedTuple):
+    """The results of a graph that are read where it wrote them."""
+
+    number: int  # of its capture
+    pools: Pools
+    results: LentResults
+    launch: weakref.ref[Any]
+
+
+class Memory:
+    """The memory of graphs, those of backward programs in pools of their own. Only one graph runs at a time."""
+
+    def __init__(self) -> None:
+        self.forward, self.backward = Pools(), Pools()
+        self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
+        self.lock = threading.RLock()  # serializes the launches of all threads
+        self._lending: list[_Lending] = []  # in the order of captures
+        self._captures = 0
+
     def add(self, launch: Any) -> None:
         """Add the launch of a graph that was captured last."""
         self._captures += 1
         launch.number = self._captures
-        self._lending.append((launch.number, launch.lent, weakref.ref(launch)))
+        self._lending.append(_Lending(launch.number, launch.pools, launch.lent, weakref.ref(launch)))
 
     def is_overwritten_by(self, launch: Any) -> bool:
         """Check whether a launch may overwrite results of another graph that are still read.
 
         A graph's results stay allocated, so graphs that are captured later use other memory. But the memory of
-        temporary values of a graph is free after its capture, and may hold the results of graphs captured later.
+        temporary values of a graph is free after its capture, and may hold the results of graphs of the same pool that
+        are captured later.
         """
-        self._lending = [x for x in self._lending if x[2]() is not None or not x[1].are_unused()]
-        return any(number > launch.number and not lent.are_unused() for number, lent, _ in self._lending)
+        self._lending = [x for x in self._lending if x.launch() is not None or not x.results.are_unused()]
+        return any(
+            x.number > launch.number and x.pools is launch.pools and not x.results.are_unused() for x in self._lending
+        )
 
     def lends(self, address: int) -> bool:
         """Check whether results of a graph that can be launched are read at an address."""
-        return any(address in lent.addresses for _, lent, launch in self._lending if launch() is not None)
+        return any(address in x.results.addresses for x in self._lending if x.launch() is not None)
 
     def follow(self, device: torch.device) -> None:
         """Make the current stream wait for the last launch's stream, whose memory the next launch overwrites."""
@@ -145,7 +163,7 @@ def has_grouped_kernel(index: int | None) -> bool:
 
 
 # -- capturing --------------------------------------------------------------------------------------------------------
-def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, tables: Sequence[int] = ()) -> Graph:
+def capture(fn: Callable[..., Any], inputs: Sequence[Any], pools: Pools, tables: Sequence[int] = ()) -> Graph:
     """Capture `fn` on `inputs`. `tables` are the sizes of the tables that it makes (`runtime/device_tables.py`)."""
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
@@ -154,7 +172,7 @@ def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, table
         raise RuntimeError(f"its inputs are on {names} instead of one GPU")
     with torch.cuda.device(device), torch.no_grad():
         made = GraphTables(device, tables)
-        graph = _captured(fn, inputs, memory, made)
+        graph = _captured(fn, inputs, pools, made)
         made.write()
         return graph
 
@@ -162,9 +180,9 @@ def capture(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, table
 _streams: dict[torch.device, torch.cuda.Stream] = {}
 
 
-def _captured(fn: Callable[..., Any], inputs: Sequence[Any], memory: Memory, tables: GraphTables) -> Graph:
+def _captured(fn: Callable[..., Any], inputs: Sequence[Any], pools: Pools, tables: GraphTables) -> Graph:
     device = tables.memory.device
-    handle, graphs = memory.pool(device)
+    handle, graphs = pools.of(device)
     graph = torch.cuda.CUDAGraph()
     stream = _streams.get(device)
     if stream is None:

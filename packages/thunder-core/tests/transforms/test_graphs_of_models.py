@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA graphs of the forward and the backward program of a jitted model, with everything else in eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import training
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from played_graphs import Played, always
+from torch import nn
+
+import thunder
+from thunder.transforms.captured_region import CapturedRegion
+
+
+class Shared(nn.Module):
+    """A model of which several parameters have the same gradient, or parts of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(4, 3))
+        self.third, self.scale = nn.Parameter(torch.randn(3, 4).T), nn.Parameter(torch.ones(4, 3))
+        self.flat = nn.Parameter(torch.randn(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x.sin() * self.scale).cos() + self.first + self.second
+        return (y + self.flat.reshape(4, 3) + self.third.contiguous()).tanh()
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def batch(k: int) -> torch.Tensor:
+    """An input for both models."""
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(k)).to(DEVICE)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).to(DEVICE)
+
+
+def shared() -> nn.Module:
+    torch.manual_seed(0)
+    return Shared().to(DEVICE)
+
+
+def regions(jitted: Any) -> list[CapturedRegion]:
+    """The stretches of the forward program, and of the backward program that ran last."""
+    traces = [thunder.last_traces(jitted)[-1], *thunder.last_backward_traces(jitted)[-1:]]
+    return [op.sym.fn for t in traces for op in t.bound_symbols if isinstance(op.sym.fn, CapturedRegion)]
+
+
+class Loop:
+    """A training loop that a test writes by actions, with what it holds."""
+
+    def __init__(self, net: nn.Module, run: Callable[..., Any]):
+        self.net, self.run = net, run
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.5)
+        self.losses: list[torch.Tensor] = []
+        self.held: list[Any] = []
+        self.count = 0
+
+    def forward(self) -> None:
+        self.count += 1
+        self.losses.append(self.run(batch(self.count)).square().mean())
+
+    def backward(self) -> None:
+        if self.losses:
+            self.losses.pop().backward()
+
+    def backward_of_the_first(self) -> None:
+        if self.losses:
+            self.losses.pop(0).backward()
+
+    def backward_twice(self) -> None:
+        if self.losses:
+            self.losses[-1].backward(retain_graph=True)
+            self.losses.pop().backward()
+
+    def gradients(self) -> None:
+        if self.losses:
+            self.held.append(torch.autograd.grad(self.losses.pop(), [*self.net.parameters()]))
+
+    def hold(self) -> None:
+        self.held.append([None if p.grad is None else p.grad[1:] for p in self.net.parameters()])
+
+    def drop(self) -> None:
+        self.held.clear()
+
+    def forget(self) -> None:
+        self.losses.clear()
+
+    def zero(self) -> None:
+        self.optimizer.zero_grad()
+
+    def fill_with_zeros(self) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+
+    def change(self) -> None:
+        for k, p in enumerate(self.net.parameters()):
+            if p.grad is not None:
+                p.grad.mul_(k + 2)
+
+    def clip(self) -> None:
+        nn.utils.clip_grad_norm_(self.net.parameters(), 0.01)
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.losses.clear()  # they have saved weights
+
+    def evaluate(self) -> None:
+        self.count += 1
+        with torch.no_grad():
+            self.held.append(self.run(batch(self.count)))
+
+    def usual(self) -> None:
+        """A usual iteration."""
+        for action in (self.zero, self.forward, self.backward, self.step):
+            action()
+
+    def zero_before_backward(self) -> None:
+        for action in (self.forward, self.zero, self.backward, self.step):
+            action()
+
+    def accumulate(self) -> None:
+        for action in (self.zero, self.forward, self.backward, self.forward, self.backward, self.step):
+            action()
+
+    def state(self) -> list[Any]:
+        """Everything that the user of the loop sees."""
+        gradients = [p.grad for p in self.net.parameters()]
+        return training.copied([*self.net.parameters(), *gradients, *self.losses, self.held])
+
+
+ACTIONS = [name for name in vars(Loop) if not name.startswith("_") and name != "state"]
+
+
+class Comparison:
+    """A loop with a jitted model and its twin in eager mode. All tensors are equal after each action."""
+
+    def __init__(self, make: Callable[[], nn.Module]):
+        net, twin = make(), make()
+        self.jitted = always(net)
+        self.loops = Loop(net, self.jitted), Loop(twin, twin)
+
+    def run(self, actions: list[str]) -> list[int]:
+        """Run actions. Return how many calls of both programs have found results in use."""
+        for k, action in enumerate(actions):
+            for loop in self.loops:
+                getattr(loop, action)()
+            states = [loop.state() for loop in self.loops]
+            torch.testing.assert_close(*states, rtol=1e-5, atol=1e-6, msg=f"{k}: {action}")
+        return [r.held for r in regions(self.jitted)]
+
+
+@pytest.mark.parametrize("make", [network, shared])
+@pytest.mark.parametrize("iteration", ["usual", "zero_before_backward"])
+def test_graphs_of_usual_iterations(device: str, make: Callable[[], nn.Module], iteration: str) -> None:
+    """Each iteration launches both graphs."""
+    comparison = Comparison(make)
+    assert comparison.run([iteration] * 9) == [0, 0]
+    assert all(r.captures for r in regions(comparison.jitted))
+
+
+@pytest.mark.parametrize("make", [network, shared])
+@pytest.mark.parametrize(
+    "actions",
+    [["accumulate"], ["forward", "gradients"], ["fill_with_zeros", "forward", "backward", "step"]],
+    ids=lambda actions: actions[-1],
+)
+def test_gradients_that_are_in_use(device: str, make: Callable[[], nn.Module], actions: list[str]) -> None:
+    """If a launch would overwrite old gradients a second time, the backward graph copies them from then on."""
+    comparison = Comparison(make)
+    held = comparison.run(actions * 6)
+    assert held in ([0, 0], [0, 2])
+    assert comparison.run(actions * 5) == held
+    assert all(r.captures for r in regions(comparison.jitted))
+
+
+@settings(max_examples=60)
+@given(st.sampled_from([network, shared]), st.lists(st.sampled_from(ACTIONS), min_size=12, max_size=40))
+def test_any_loop(make: Callable[[], nn.Module], actions: list[str]) -> None:
+    """Whatever is held, accumulated, changed or left out."""
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setattr("thunder.transforms.cuda_graphs._GPU", "cpu")
+            Played(patch)
+        Comparison(make).run(["usual", "usual", "usual", *actions])

@@ -118,7 +118,7 @@ def test_gradients_with_the_same_memory_are_copied() -> None:
 @pytest.fixture
 def measured(pretended: Played, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the next measurements find: milliseconds of the host and the GPU, and whether the GPU was idle."""
-    found: dict[str, Any] = {"host": 5.0, "GPU": 5.0, "graph": 2.0, "idle": True, "free": 1 << 40}
+    found: dict[str, Any] = {"host": 5.0, "GPU": 5.0, "graph": 2.0, "idle": True, "free": 1 << 40, "whole": 1 << 40}
 
     class Stopwatch:
         def __init__(self, device: torch.device):
@@ -133,6 +133,7 @@ def measured(pretended: Played, monkeypatch: pytest.MonkeyPatch) -> dict[str, An
 
     monkeypatch.setattr("thunder.transforms.captured_region.Stopwatch", Stopwatch)
     monkeypatch.setattr("thunder.transforms.captured_region._free_memory", lambda device: found["free"])
+    monkeypatch.setattr("thunder.transforms.captured_region._whole_memory", lambda device: found["whole"])
     return found
 
 
@@ -233,6 +234,20 @@ def test_auto_captures_separate_backward_programs(measured: dict[str, Any]) -> N
     report = thunder.explain(fast)
     assert "computation: CUDAGraph0 is captured, 1 time" in report
     assert "backward: CUDAGraph0 is captured, 1 time" in report
+
+
+def test_auto_limits_the_memory_of_separate_backward_programs(measured: dict[str, Any]) -> None:
+    """Each size has graphs of its own, whose saved values stay allocated."""
+    measured["whole"] = 4 * 2500  # bytes, a quarter of which are enough for two sizes
+    fast, w = thunder.jit(chain, executors=["torch"], cache="symbolic values"), torch.randn(4, 4, requires_grad=True)
+    for size in (4, 5, 6, 7):
+        for _ in range(7):
+            w.grad = None
+            fast(torch.randn(size, 4), w).sum().backward()
+    (forward,) = [op.sym.fn for op in thunder.last_traces(fast)[-1].bound_symbols if "CUDAGraph" in op.sym.name]
+    found = [sized.launch is not None for sized in forward._sizes.values()]
+    assert found == [True, True, False, False], found
+    assert "MiB would stay allocated for results of graphs" in thunder.explain(fast)
 
 
 def test_never(measured: dict[str, Any]) -> None:

@@ -48,7 +48,10 @@ _LEAST_SHARE = 0.5
 # time for what follows.
 _SLOWER = 1.1
 _MOST_COPIED = 1 << 24
-_COPIED_SHARE = 0.5
+_COPIED_SHARE = 1.0
+# The share of a GPU's memory that may stay allocated for results and inputs of graphs of forward and backward programs:
+# each size of inputs has graphs of its own, and values that they save for backward share no memory.
+_KEPT_SHARE = 0.25
 # The number of calls in which inputs may still come to constant addresses, e.g. when other stretches are captured.
 _PATIENCE = 32
 # After how many calls to decide again whether to capture a stretch, after each decision against it.
@@ -56,8 +59,9 @@ _AGAIN = (50, 500, 5000)
 # The bytes of a graph's memory from which on torch's cached memory is released before the capture.
 _RELEASED = 1 << 26
 
-# The attributes of a stretch that are indices of its inputs or results, or sizes.
+# The attributes of a stretch that are indices of its inputs or results, or sizes; and those that are numbers of bytes.
 _INDICES = ("sizes", "strides", "written", "lent", "returned", "moving", "tables")
+_BYTES = ("needs", "keeps")
 
 _Tensors = list[tuple[list[int], list[torch.Tensor]]]
 
@@ -113,6 +117,11 @@ class Launch:
     def is_free(self) -> bool:
         """Check whether nobody reads the results of the last launch any more."""
         return self.lent.are_unused()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that stay allocated between launches, without the pool's memory that graphs share."""
+        return self.lent.nbytes + sum(x.nbytes for _, group in (*self.static, *self.results) for x in group)
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Launch the graph, and return its results."""
@@ -186,6 +195,7 @@ class CapturedRegion:
         backward: bool = False,
         auto: bool = False,
         needs: int = 0,
+        keeps: int = 0,
     ):
         self.name = self.__name__ = name
         self.fn = fn
@@ -201,6 +211,7 @@ class CapturedRegion:
         self.backward = backward  # whether it is a part of a backward program
         self.auto = auto
         self.needs = needs  # the estimated bytes of the graph's memory
+        self.keeps = keeps  # those of its results, which stay allocated, in programs with a separate backward program
         self.captures = 0
         self.held = 0  # the number of calls that found results of the last launch still in use
         self._log = current_log()  # of the program that contains the stretch
@@ -213,7 +224,8 @@ class CapturedRegion:
     def settings(self) -> dict[str, Any]:
         """What the stretch does with its inputs and results, as data of JSON's types. `loaded_region` reads it."""
         found = {name: [int(i) for i in sorted(getattr(self, name))] for name in _INDICES}
-        return {**found, "backward": self.backward, "auto": self.auto, "needs": int(self.needs)}
+        numbers = {name: int(getattr(self, name)) for name in _BYTES}
+        return {**found, **numbers, "backward": self.backward, "auto": self.auto}
 
     @property
     def report(self) -> str:
@@ -228,6 +240,8 @@ class CapturedRegion:
             when = "if the GPU waits for the host" if self.auto else "at the second call"
             return f"{self.name} is captured {when}"
         more = f", and calls of other sizes than its first {GRAPHS} run uncaptured" if self._full else ""
+        if refused:
+            more += f"; calls of other sizes run uncaptured: {refused[-1]}"
         if self.held:
             more += f"; {self.held} calls ran uncaptured because results of an earlier call were still in use"
         return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
@@ -375,8 +389,15 @@ class CapturedRegion:
             if found.waited < _PATIENCE:
                 return False
             found.refused = f"{copied / 2**20:.0f} MiB of inputs at changing addresses would be copied"
-        elif (needs := self.needs + copied) > (free := _free_memory(_device_of(inputs))):
-            found.refused = f"it needs about {needs / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
+        else:
+            device = _device_of(inputs)
+            kept, needed = self.memory.kept(device) + self.keeps + copied, self.needs + copied
+            if self.keeps and kept > (most := _KEPT_SHARE * _whole_memory(device)):
+                found.refused = (
+                    f"{kept / 2**20:.0f} MiB would stay allocated for results of graphs, and {most / 2**20:.0f} MiB may"
+                )
+            elif needed > (free := _free_memory(device)):
+                found.refused = f"it needs about {needed / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
         if found.refused is not None:
             self._log.add("graph", f"{self.name} runs uncaptured: {found.refused}")
         return found.refused is None
@@ -408,6 +429,11 @@ def _free_memory(device: torch.device | None) -> int:
     return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
+def _whole_memory(device: torch.device | None) -> int:
+    """Return the bytes of a GPU's memory."""
+    return torch.cuda.mem_get_info(device)[1]
+
+
 def _summary(error: BaseException) -> str:
     """Return the first error of a chain in one line. A failed capture raises further errors after it."""
     while error.__context__ is not None:
@@ -417,14 +443,15 @@ def _summary(error: BaseException) -> str:
 
 def loaded_region(program: Callable[..., Any], settings: Mapping[str, Any], memory: Memory) -> CapturedRegion:
     """Return the stretch of a saved program. It is captured anew."""
-    indices = {name: tuple([int(i) for i in settings[name]]) for name in _INDICES}
+    indices: dict[str, Any] = {name: tuple([int(i) for i in settings[name]]) for name in _INDICES}
+    numbers: dict[str, Any] = {name: int(settings[name]) for name in _BYTES}
     run = torch.no_grad()(no_autocast(program))
     return CapturedRegion(
         program.__name__,
         run,
         memory,
         **indices,
+        **numbers,
         backward=settings["backward"] is True,
         auto=settings["auto"] is True,
-        needs=int(settings["needs"]),
     )

@@ -93,7 +93,7 @@ class CUDAGraphTransform(Transform):
         made = {name for op in trace.bound_symbols if _creates(op) for name in op.out_names}
         count = 0
         with construct(trace, "CUDA Graphs") as out:
-            for stretch in _stretches(trace, self.min_operations, kept):
+            for stretch in _stretches(trace, self.min_operations, kept, _saved(trace)):
                 if isinstance(stretch, Region):
                     before, inner, after = without_views(stretch, inside=_OWN_MEMORY)
                     if len(inner) < self.min_operations:
@@ -113,6 +113,7 @@ class CUDAGraphTransform(Transform):
                         tables=[n for op in inner.operations for n in getattr(op.sym.fn, "table_sizes", ())],
                         auto=self.auto,
                         needs=_most_bytes(inner),
+                        keeps=_bytes_of_results(inner) if _saves(trace) or _is_backward(trace) else 0,
                         **_watched(inner.inputs, fixed),
                     )
                     run.trace = program
@@ -226,11 +227,12 @@ def _why_nothing(trace: Trace, min_operations: int) -> str:
     return f"not captured, {next(iter(reasons))}"
 
 
-def _stretches(trace: Trace, min_operations: int, kept: set[str]) -> list[BoundSymbol | Region]:
+def _stretches(trace: Trace, min_operations: int, kept: set[str], saved: set[str]) -> list[BoundSymbol | Region]:
     """Return the program as stretches that can be captured, and the operations between them.
 
     An operation on the host does not end a stretch if it can be moved before or behind it. Last operations that compute
-    a large result are left out of a stretch: `kept` are the values that the caller keeps.
+    a large result are left out of a stretch: `kept` are the values that the caller keeps, and `saved` those that the
+    backward program reads.
     """
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
@@ -243,7 +245,7 @@ def _stretches(trace: Trace, min_operations: int, kept: set[str]) -> list[BoundS
     made_behind: set[str] = set()
 
     def close() -> None:
-        end = _first_of_large_results(stretch, kept)
+        end = _first_of_large_results(stretch, kept, saved)
         if end >= min_operations:
             parts.append(Region(stretch[:end], None, read))
             parts.extend(stretch[end:])
@@ -272,17 +274,26 @@ def _stretches(trace: Trace, min_operations: int, kept: set[str]) -> list[BoundS
     return parts
 
 
-def _first_of_large_results(stretch: list[BoundSymbol], kept: set[str]) -> int:
-    """Return the number of operations before the first of the last ones that computes a large result of the program."""
+def _first_of_large_results(stretch: list[BoundSymbol], kept: set[str], saved: set[str]) -> int:
+    """Return the number of operations before the first of the last ones that computes a large result of the program.
+
+    All operations are counted if more would be copied without the last ones: the backward graph reads what they save
+    where the forward graph wrote it.
+    """
     end, last = len(stretch), 0
+    copied = copied_without = copied_at_end = 0
     for i in reversed(range(len(stretch))):
-        last += OpTags.VIEW_OP not in stretch[i].sym.tags
+        if OpTags.VIEW_OP in stretch[i].sym.tags:
+            continue
+        last += 1
         if last > _LAST:
             break
-        made = [p for p in stretch[i].flat_outs if isinstance(p, TensorProxy) and p.name in kept]
-        if any(bytes_of(p) >= _LARGE_RESULT for p in made):
-            end = i
-    return end
+        made = [p for p in stretch[i].flat_outs if isinstance(p, TensorProxy)]
+        copied_without += sum(bytes_of(p) for p in made if p.name in saved - kept)
+        copied += sum(bytes_of(p) for p in made if p.name in kept)
+        if any(p.name in kept and bytes_of(p) >= _LARGE_RESULT for p in made):
+            end, copied_at_end = i, copied - copied_without
+    return end if copied_at_end > 0 else len(stretch)
 
 
 def _creates(bsym: BoundSymbol) -> bool:
@@ -352,6 +363,11 @@ def _written(region: Region) -> list[int]:
     return [i for i, p in enumerate(region.inputs) if p.name in names]
 
 
+def _saved(trace: Trace) -> set[str]:
+    """Return the values that a forward program saves."""
+    return {p.name for p in trace.output[1]} if _saves(trace) else set()
+
+
 def _results(trace: Trace) -> list[Any]:
     """Return what the caller of the program keeps, other than as saved values or as gradients."""
     output = trace.output
@@ -381,6 +397,13 @@ def _kept(trace: Trace, results: list[Any]) -> set[str]:
         elif not kept.isdisjoint(op.out_names):
             kept.update(shared)
     return kept
+
+
+def _bytes_of_results(region: Region) -> int:
+    """Estimate the bytes that the results of a region stay allocated with."""
+    read = {p.name for p in region.outputs}
+    own = [op for op in region.operations if OpTags.VIEW_OP not in op.sym.tags and not written_arguments(op)]
+    return sum(bytes_of(p) for op in own for p in op.flat_outs if p.name in read)
 
 
 def _most_bytes(region: Region) -> int:

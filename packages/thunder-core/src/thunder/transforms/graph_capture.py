@@ -84,9 +84,14 @@ class Memory:
             x.number > launch.number and x.pools is launch.pools and not x.results.are_unused() for x in self._lending
         )
 
+    def kept(self, device: torch.device | None) -> int:
+        """Return the bytes of a device that stay allocated for the results and inputs of graphs."""
+        launches = [x.launch() for x in self._lending]
+        return sum(launch.nbytes for launch in launches if launch is not None and launch.device == device)
+
     def lends(self, address: int) -> bool:
         """Check whether results of a graph that can be launched are read at an address."""
-        return any(address in x.results.addresses for x in self._lending if x.launch() is not None)
+        return any(x.results.include(address) for x in self._lending if x.launch() is not None)
 
     def follow(self, device: torch.device) -> None:
         """Make the current stream wait for the last launch's stream, whose memory the next launch overwrites."""

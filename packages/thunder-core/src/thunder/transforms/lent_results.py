@@ -12,6 +12,7 @@ reference counts show.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import sys
 from collections.abc import Sequence
@@ -30,19 +31,30 @@ class LentResults:
     def __init__(self, results: Sequence[torch.Tensor]):
         self._results = results
         self._addresses = [x.data_ptr() for x in results]
-        self.addresses = {*self._addresses}
         self._storages = {storage._cdata: storage for storage in map(torch.Tensor.untyped_storage, results)}
+        self._starts = sorted(storage.data_ptr() for storage in self._storages.values())
+        self._ends = {storage.data_ptr(): storage.data_ptr() + storage.nbytes() for storage in self._storages.values()}
         # The references to each storage while nothing is handed out.
         self._own = self._references()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the results."""
+        return sum(storage.nbytes() for storage in self._storages.values())
 
     def hand_out(self) -> list[torch.Tensor]:
         """Return the results as new tensors, which are no views, and whose versions begin with zero."""
         return [x.data for x in self._results]
 
+    def include(self, address: int) -> bool:
+        """Check whether an address is in the memory of a result, e.g. of a part of it."""
+        at = bisect.bisect_right(self._starts, address) - 1
+        return at >= 0 and address < self._ends[self._starts[at]]
+
     def are_unused(self) -> bool:
         """Check whether nobody can read the tensors that were handed out, and the memory is still the graph's."""
         if self._addresses != [x.data_ptr() for x in self._results]:
-            self.addresses.clear()  # somebody has resized a storage, and other tensors may be there now
+            self._starts = []  # somebody has resized a storage, and other tensors may be there now
             return False
         read = {k: n - self._own[k] for k, n in self._references().items() if n != self._own[k]}
         if not read:

@@ -181,7 +181,7 @@ def test_gradients(always: None) -> None:
         return (q @ k.mT).softmax(-1) @ v
 
     args = [random(2, 9, 3, 8).add(i).requires_grad_() for i in range(3)]
-    jitted = thunder.jit(attention)
+    jitted = thunder.jit(attention, cuda_graphs="never")
     found = torch.autograd.grad(jitted(*args).cos().sum(), args)
     exact = [x.detach().double().requires_grad_() for x in args]
     for mine, right in zip(found, torch.autograd.grad(attention(*exact).cos().sum(), exact)):

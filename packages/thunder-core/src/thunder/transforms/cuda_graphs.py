@@ -53,7 +53,7 @@ _ORDERED = frozenset(
 # Operations that return their argument or a copy, with memory that the program uses for nothing else.
 _OWN_MEMORY = frozenset({"new_gradient"})
 # The fewest operations of a stretch that `cuda_graphs="auto"` considers.
-_AUTO = 8
+_AUTO = 12
 # A result of this size takes longer to copy out of a graph's memory than the host needs to launch the operations that
 # compute it, if they are the last ones and not more than these.
 _LARGE_RESULT = 1 << 24

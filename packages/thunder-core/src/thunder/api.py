@@ -185,9 +185,8 @@ def jit(
       means the same.
     - `remat`: the values that the backward program recomputes instead of saving. "auto": values that cost no time.
       "none": no values. "all": every elementwise operation.
-    - `cuda_graphs`: whether programs on a GPU are launched as CUDA graphs. "auto": inference and whole training steps,
-      where the first calls show that the GPU waits for the host, and memory suffices; `thunder.explain` gives the
-      reasons. "always" or "never".
+    - `cuda_graphs`: whether programs on a GPU are launched as CUDA graphs. "auto": where the first calls show that
+      the GPU waits for the host, and memory suffices; `thunder.explain` gives the reasons. "always" or "never".
     - `max_programs`: the number of programs after which calls that no cached program accepts run eagerly.
     - `max_compile_time`: the seconds that all compilations together may take. After that, calls that no cached program
       accepts run eagerly. A compilation that has started is finished. None means that there is no limit.

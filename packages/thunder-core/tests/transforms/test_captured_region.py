@@ -138,7 +138,7 @@ def measured(pretended: Played, monkeypatch: pytest.MonkeyPatch) -> dict[str, An
 
 
 def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    for _ in range(5):
+    for _ in range(7):
         x = (x @ w).sin()
     return x
 
@@ -238,7 +238,7 @@ def test_auto_captures_separate_backward_programs(measured: dict[str, Any]) -> N
 
 def test_auto_limits_the_memory_of_separate_backward_programs(measured: dict[str, Any]) -> None:
     """Each size has graphs of its own, whose saved values stay allocated."""
-    measured["whole"] = 4 * 2500  # bytes, a quarter of which are enough for two sizes
+    measured["whole"] = 4 * 3000  # bytes, a quarter of which are enough for two sizes
     fast, w = thunder.jit(chain, executors=["torch"], cache="symbolic values"), torch.randn(4, 4, requires_grad=True)
     for size in (4, 5, 6, 7):
         for _ in range(7):

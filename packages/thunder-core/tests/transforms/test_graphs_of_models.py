@@ -50,6 +50,11 @@ def shared() -> nn.Module:
     return Shared().to(DEVICE)
 
 
+def deep() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)).to(DEVICE)
+
+
 def regions(jitted: Any) -> list[CapturedRegion]:
     """The stretches of the forward program, and of the backward program that ran last."""
     traces = [thunder.last_traces(jitted)[-1], *thunder.last_backward_traces(jitted)[-1:]]
@@ -181,6 +186,28 @@ def test_gradients_that_are_in_use(device: str, make: Callable[[], nn.Module], a
     assert held in ([0, 0], [0, 2])
     assert comparison.run(actions * 5) == held
     assert all(r.captures for r in regions(comparison.jitted))
+
+
+def test_gradients_are_handed_over_between_graphs(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stage of the backward program is a graph, so that gradients are there before the program ends."""
+    monkeypatch.setattr("thunder.frontend.differentiable.MIN_BYTES_TO_PRUNE", 0)
+    monkeypatch.setattr("thunder.frontend.differentiable.MIN_STAGE_BYTES", 50)
+    monkeypatch.setattr("thunder.frontend.differentiable.MIN_STAGE_BYTES_CPU", 50)
+    comparison = Comparison(deep)
+    comparison.run(["usual"] * 6)
+    first, second, *_ = regions(comparison.jitted)[1:]
+    launched: list[Any] = []
+
+    def noting(region: CapturedRegion) -> Any:
+        launch = region._launch
+        return lambda *args: (launched.append(region), launch(*args))[1]
+
+    for region in (first, second):
+        monkeypatch.setattr(region, "_launch", noting(region))
+    last = [*comparison.loops[0].net.parameters()][-1]
+    last.register_post_accumulate_grad_hook(lambda p: launched.append("accumulated"))
+    comparison.run(["usual"])
+    assert launched == [first, "accumulated", second]
 
 
 @settings(max_examples=60)

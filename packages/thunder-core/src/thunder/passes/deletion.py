@@ -76,6 +76,21 @@ def _without_unread(bsym: BoundSymbol, read: set[str]) -> BoundSymbol:
     return bsym.replace(output=map_proxies(bsym.output, lambda p: None if p.name in unread else p))
 
 
+def stage_ends(trace: Trace) -> list[int]:
+    """Return for each stage of `info["stages"]` but the last one the index of the last operation that computes it."""
+    *early, _ = trace.info["stages"]
+    *operations, end = trace.bound_symbols
+    made = {p.name: -1 for p in trace.args}
+    for i, op in enumerate(operations):
+        written = op.arg_names if OpTags.IN_PLACE_OP in op.sym.tags else ()
+        made.update(dict.fromkeys((*op.out_names, *written), i))
+    ends, at = [], -1
+    for stage in early:
+        at = max([at, *[made[p.name] for p in (end.args[0][i] for i in stage) if isinstance(p, Proxy)]])
+        ends.append(at)
+    return ends
+
+
 def hand_over_early(trace: Trace) -> Trace:
     """Return the trace as a generator.
 
@@ -86,19 +101,16 @@ def hand_over_early(trace: Trace) -> Trace:
     *early, last = trace.info["stages"]
     *operations, end = trace.bound_symbols
     results = end.args[0]
-    made = {p.name: -1 for p in trace.args}
     used: dict[str, int] = {}
     for i, op in enumerate(operations):
-        written = op.arg_names if OpTags.IN_PLACE_OP in op.sym.tags else ()
-        made.update(dict.fromkeys((*op.out_names, *written), i))
         used.update(dict.fromkeys(op.arg_names, i))
     start = next((i for i, op in enumerate(operations) if OpTags.UNPACK_OP not in op.sym.tags), len(operations))
     with construct(trace, "Hand Over Early") as out:
         output = [results[i] for i in last]
         name, at, stops = out.add_name("ready"), start - 1, {}
-        for stage in early:
+        for stage, made in zip(early, stage_ends(trace)):
             values = [results[i] for i in stage]
-            at = max([at, *[made[p.name] for p in values if isinstance(p, Proxy)]])
+            at = max(at, made)
             while at + 1 < len(operations) and operations[at + 1].sym is prims.python_del:
                 at += 1  # so that dead values do not stay alive while the generator is suspended
             stops.setdefault(at, []).append(values)

@@ -33,7 +33,7 @@ from thunder.core.prims.structure import Saved
 from thunder.core.proxies import NumberProxy, Proxy, TensorProxy
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, proxies_in
 from thunder.core.trace import Trace, construct
-from thunder.passes.deletion import delete_last_used
+from thunder.passes.deletion import delete_last_used, stage_ends
 from thunder.passes.operation_memory import shared_arguments, written_arguments
 from thunder.passes.postponing import innermost, may_fail
 from thunder.passes.region import Region, without_views
@@ -230,10 +230,11 @@ def _why_nothing(trace: Trace, min_operations: int) -> str:
 def _stretches(trace: Trace, min_operations: int, kept: set[str], saved: set[str]) -> list[BoundSymbol | Region]:
     """Return the program as stretches that can be captured, and the operations between them.
 
-    An operation on the host does not end a stretch if it can be moved before or behind it. Last operations that compute
-    a large result are left out of a stretch: `kept` are the values that the caller keeps, and `saved` those that the
-    backward program reads.
+    An operation on the host does not end a stretch if it can be moved before or behind it. A stretch ends with a stage
+    of a backward program, which hands over gradients there. Last operations that compute a large result are left out of
+    a stretch: `kept` are the values that the caller keeps, and `saved` those that the backward program reads.
     """
+    ends = {*stage_ends(trace)} if "stages" in trace.info else set()
     read: dict[str, int] = {}
     for bsym in trace.bound_symbols:
         for name in set(bsym.arg_names):
@@ -255,7 +256,7 @@ def _stretches(trace: Trace, min_operations: int, kept: set[str], saved: set[str
         for found in (stretch, behind, made, made_behind):
             found.clear()
 
-    for bsym in trace.bound_symbols:
+    for i, bsym in enumerate(trace.bound_symbols):
         if _why_not(bsym) is None:
             if not made_behind.isdisjoint(bsym.arg_names):
                 close()
@@ -270,6 +271,8 @@ def _stretches(trace: Trace, min_operations: int, kept: set[str], saved: set[str
         else:
             close()
             parts.append(bsym)
+        if i in ends:
+            close()
     close()
     return parts
 

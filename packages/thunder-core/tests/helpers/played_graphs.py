@@ -21,7 +21,14 @@ def at_address(x: torch.Tensor) -> torch.Tensor:
     if not storage.nbytes():
         return x
     memory = torch.frombuffer((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()), dtype=torch.uint8)
-    return torch.empty(0, dtype=x.dtype).set_(memory.untyped_storage(), x.storage_offset(), x.shape, x.stride())
+    found = on_storage(memory.untyped_storage(), x)
+    found = torch._neg_view(found) if x.is_neg() else found
+    return found.conj() if x.is_conj() else found
+
+
+def on_storage(storage: Any, x: torch.Tensor) -> torch.Tensor:
+    """A tensor on a storage, at the place that `x` has in its own."""
+    return torch.empty(0, dtype=x.dtype).set_(storage, x.storage_offset(), x.shape, x.stride())
 
 
 class Played:
@@ -43,8 +50,10 @@ class Played:
                 for x, value in zip(tensors, before):  # nothing runs while it is captured
                     if not torch.equal(x, value):
                         x.copy_(value)
+            storages = {x.untyped_storage()._cdata: x.untyped_storage() for x in results}
+            made = {k: torch.zeros(s.nbytes(), dtype=torch.uint8).untyped_storage() for k, s in storages.items()}
             outputs = [
-                x if x.untyped_storage()._cdata in given else torch.zeros_like(x).as_strided(x.shape, x.stride())
+                x if (k := x.untyped_storage()._cdata) in given else on_storage(made[k], x.resolve_conj().resolve_neg())
                 for x in results
             ]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from played_graphs import Played
 
 import thunder
 from thunder.transforms.captured_region import CapturedRegion, Launch, _summary
-from thunder.transforms.graph_capture import Graph
+from thunder.transforms.graph_capture import Graph, Memory
 
 
 def region() -> CapturedRegion:
@@ -112,6 +113,57 @@ def test_gradients_with_the_same_memory_are_copied() -> None:
     first, second, third = launch([])
     assert len({x.data_ptr(), first.data_ptr(), second.data_ptr()}) == 3
     assert third.data_ptr() == y.data_ptr()
+
+
+# -- streams and threads ------------------------------------------------------------------------------------------------
+class Stream:
+    """A stream that counts its work, and how much of the others' work it has waited for."""
+
+    def __init__(self, number: int):
+        self.number, self.work = number, 0
+        self.waited: dict[int, int] = {}
+
+    def wait_stream(self, other: Stream) -> None:
+        self.waited[other.number] = other.work
+
+
+def test_launches_wait_for_the_readers_on_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for work that came after their last launch: it may read results that the next launch overwrites."""
+    first, second = Stream(1), Stream(2)
+    current = [first]
+    monkeypatch.setattr("thunder.transforms.graph_capture.current_stream", lambda index: current[0].number)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[0])
+    memory, device = Memory(), torch.device("cuda", 0)
+    for stream in (first, first, second):
+        current[0] = stream
+        memory.follow(device)
+        stream.work += 1
+    assert not first.waited and second.waited == {1: 2}
+    first.work += 5
+    memory.follow(device)
+    assert second.waited == {1: 7}
+
+
+def test_threads_do_not_wait_for_a_capture(pretended: Played) -> None:
+    """What is captured may need autograd's thread."""
+    run = CapturedRegion("CUDAGraph0", lambda x: (x * 2,))
+    x, results = torch.ones(3), []
+    for _ in range(3):
+        run(x)
+    launched = run.captures
+
+    def call() -> None:
+        results.append(run(x)[0])
+
+    with run.memory.locked() as owned:
+        assert owned
+        run.memory.is_capturing = True
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join(10)
+        run.memory.is_capturing = False
+        assert not thread.is_alive()
+    assert torch.equal(results[0], x * 2) and run.captures == launched
 
 
 # -- the choice of `cuda_graphs="auto"` -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from played_graphs import Played, always
 from torch import nn
+from torch.autograd import forward_ad
 
 import thunder
 from thunder.transforms.captured_region import CapturedRegion
@@ -219,3 +220,86 @@ def test_any_loop(make: Callable[[], nn.Module], actions: list[str]) -> None:
             patch.setattr("thunder.transforms.cuda_graphs._GPU", "cpu")
             Played(patch)
         Comparison(make).run(["usual", "usual", "usual", *actions])
+
+
+# -- gradients that are no plain memory --------------------------------------------------------------------------------
+def scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * w).tanh()
+
+
+def test_gradients_with_a_negative_bit(device: str) -> None:
+    """They are at the address of the memory that they negate."""
+    fast, x = always(scaled), torch.randn(4, device=DEVICE)
+    w, c = torch.randn(4, device=DEVICE, requires_grad=True), torch.randn(4, dtype=torch.cfloat, device=DEVICE)
+    for k in range(8):
+        of_result = c.conj().imag if k > 3 else c.imag
+        found, right = (torch.autograd.grad(f(x, w), w, of_result) for f in (fast, scaled))
+        torch.testing.assert_close(found, right)
+
+
+def test_conjugated_gradients(device: str) -> None:
+    fast, x = always(lambda x, w: x * w * 2), torch.ones(4, dtype=torch.cfloat, device=DEVICE)
+    w, c = (torch.randn(4, dtype=torch.cfloat, device=DEVICE) for _ in range(2))
+    w.requires_grad_()
+    for k in range(8):
+        (found,) = torch.autograd.grad(fast(x, w), w, c.conj() if k > 3 else c)
+        torch.testing.assert_close(found, 2 * (c.conj() if k > 3 else c))
+
+
+def test_tangents(device: str) -> None:
+    """Graphs do not compute them, of results and of gradients."""
+    fast, x = always(scaled), torch.randn(4, device=DEVICE)
+    w = torch.randn(4, device=DEVICE, requires_grad=True)
+    for k in range(8):
+        fast(x, w).sum().backward()
+        if k < 4:
+            continue
+        with forward_ad.dual_level():
+            for f in (fast, scaled):
+                given = forward_ad.make_dual(x, torch.ones_like(x))
+                tangent = forward_ad.unpack_dual(f(given, w)).tangent
+                gradient = torch.autograd.grad(f(x, w), w, given)[0]
+                of_gradient = forward_ad.unpack_dual(gradient).tangent
+                if f is fast:
+                    ours = tangent, of_gradient
+            torch.testing.assert_close(ours, (tangent, of_gradient))
+
+
+def test_batched_gradients(device: str) -> None:
+    """They have no address."""
+    fast, x = always(scaled), torch.randn(4, device=DEVICE)
+    w, many = torch.randn(4, device=DEVICE, requires_grad=True), torch.eye(4, device=DEVICE)
+    for _ in range(4):
+        found = torch.autograd.grad(fast(x, w), w, many, is_grads_batched=True)
+        torch.testing.assert_close(found, torch.autograd.grad(scaled(x, w), w, many, is_grads_batched=True))
+        torch.testing.assert_close(
+            *[torch.autograd.functional.jacobian(f, (x, w), vectorize=True) for f in (fast, scaled)]
+        )
+
+
+def test_results_that_views_were_part_of(device: str) -> None:
+    """A result of a graph is no view, and the caller may write to it."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.cat([w[:1], x[1:].sin()]) + x).t()
+
+    fast, x = always(f), torch.randn(4, 4, device=DEVICE)
+    w = torch.randn(4, 4, device=DEVICE, requires_grad=True)
+    for _ in range(4):
+        found, right = (torch.autograd.grad(g(x, w).mul_(2).sum(), w) for g in (fast, f))
+        torch.testing.assert_close(found, right)
+
+
+# -- graphs that are not launched any more -----------------------------------------------------------------------------
+def test_saved_values_that_are_elsewhere(device: str) -> None:
+    """If the forward graph is not launched any more, the backward graph is captured again, and copies saved values."""
+    comparison = Comparison(network)
+    comparison.run(["usual"] * 5)
+    forward, backward = regions(comparison.jitted)
+    (sized,) = forward._sizes.values()
+    sized.refused = "it is slower"
+    comparison.run(["usual"] * 40)
+    assert backward.missing == 32
+    (sized,) = backward._sizes.values()
+    assert sized.launch is not None and not sized.fixed
+    assert "because a graph that computes their inputs was not launched" in thunder.explain(comparison.jitted)

@@ -118,6 +118,17 @@ def test_storages_that_are_held() -> None:
     assert lent.are_unused()
 
 
+def test_results_whose_storages_were_resized() -> None:
+    """Their graph is not launched any more, but other graphs may be."""
+    lent = LentResults([torch.ones(3), torch.ones(2)])
+    first, second = lent.hand_out()
+    first.untyped_storage().resize_(0)
+    assert not lent.are_unused() and lent.resized
+    assert not lent.include(second.data_ptr())
+    del first, second
+    assert lent.are_unused()
+
+
 @pytest.mark.parametrize("size", [0, 4096])
 def test_storages_that_are_resized(pretended: Played, size: int) -> None:
     """A graph does not write to memory that somebody has released."""

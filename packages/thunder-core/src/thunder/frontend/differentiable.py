@@ -287,7 +287,8 @@ def _unshared_views(program: Trace, results: dict[str, str]) -> set[str]:
     memory: dict[str, str] = {}  # the base of each view
     for op in program.bound_symbols:
         # An executor's operator may have other tags. The operation that it implements is its subsymbol.
-        if (OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in p.sym.tags for p in op.subsymbols)) and op.arg_names:
+        parts = () if op.sym.is_fusion else op.subsymbols
+        if (OpTags.VIEW_OP in op.sym.tags or any(OpTags.VIEW_OP in p.sym.tags for p in parts)) and op.arg_names:
             base = op.arg_names[0]
             memory.update(dict.fromkeys(op.out_names, memory.get(base, base)))
     seen = {p.name: memory.get(p.name, p.name) for p in (*proxies_in(program.output), *program.args)}

@@ -21,7 +21,7 @@ import torch
 
 from thunder.core.events import current_log
 from thunder.runtime.autocast import no_autocast
-from thunder.runtime.torch_private import increment_versions
+from thunder.runtime.torch_private import function_transform_active, increment_versions
 from thunder.transforms.graph_capture import Graph, Memory, Pools, Stopwatch, capture, is_capturing
 from thunder.transforms.lent_results import LentResults, can_be_lent
 
@@ -116,7 +116,7 @@ class Launch:
 
     def is_free(self) -> bool:
         """Check whether nobody reads the results of the last launch any more."""
-        return self.lent.are_unused()
+        return self.lent.are_unused() and not self.lent.resized
 
     @property
     def nbytes(self) -> int:
@@ -156,8 +156,8 @@ def by_kind(tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]
 class _Sized:
     """The state of a stretch for one combination of input sizes."""
 
-    __slots__ = ("conflicts", "fixed", "idle", "in_use", "launch", "left", "moves", "moving", "refusals", "refused",
-                 "seen", "uncaptured", "waited", "watches")  # fmt: skip
+    __slots__ = ("conflicts", "fixed", "idle", "in_use", "launch", "left", "missing", "moves", "moving", "refusals",
+                 "refused", "seen", "uncaptured", "waited", "watches")  # fmt: skip
 
     def __init__(self, moving: Sequence[int], refusals: int = 0) -> None:
         self.launch: Launch | None = None
@@ -165,6 +165,7 @@ class _Sized:
         self.moving = set(moving)  # indices of inputs whose addresses change
         self.fixed: set[int] = set()  # indices of inputs that other graphs lend
         self.moves = 0
+        self.missing = 0  # the number of calls in sequence whose inputs other graphs should have lent, and did not
         self.in_use = 0  # the number of calls that found results of the last launch still in use
         self.conflicts = 0  # the number of calls in which the graph would have overwritten results of later graphs
         self.refused: str | None = None  # the reason not to capture
@@ -214,6 +215,7 @@ class CapturedRegion:
         self.keeps = keeps  # those of its results, which stay allocated, in programs with a separate backward program
         self.captures = 0
         self.held = 0  # the number of calls that found results of the last launch still in use
+        self.missing = 0  # the number of calls whose inputs other graphs should have lent, and did not
         self._log = current_log()  # of the program that contains the stretch
         self._failures = 0
         self.failed: str | None = None  # the reason if capturing failed
@@ -244,18 +246,28 @@ class CapturedRegion:
             more += f"; calls of other sizes run uncaptured: {refused[-1]}"
         if self.held:
             more += f"; {self.held} calls ran uncaptured because results of an earlier call were still in use"
+        if self.missing:
+            more += f"; {self.missing} calls ran uncaptured because a graph that computes their inputs was not launched"
         return f"{self.name} is captured, {graphs} time{'s' if graphs > 1 else ''}{more}"
 
     def __call__(self, *inputs: Any) -> Any:
         if self.failed is not None or is_capturing():  # user code is capturing a graph
             return self.fn(*inputs)
+        if function_transform_active():  # a launch computes no tangents
+            return self.fn(*inputs)
         found = self._of(inputs)
         if found is None or found.refused is not None:
             return self.fn(*inputs)
-        places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
-        for i in self.strides:  # changed strides count as a changed address
-            places[i] = places[i], inputs[i].stride()
-        with self.memory.lock:
+        try:
+            places: list[Any] = [x if type(x) is int else x.data_ptr() for x in inputs]
+        except RuntimeError:  # e.g. batched or sparse gradients, which have no address
+            return self.fn(*inputs)
+        for i in self.strides:  # such a change counts as a changed address
+            x = inputs[i]
+            places[i] = places[i], x.stride(), x.is_conj(), x.is_neg()
+        with self.memory.locked() as owned:
+            if not owned:  # another thread is capturing
+                return self.fn(*inputs)
             launch = self._launch(found, inputs, places)
             if launch is not None:
                 self.memory.follow(launch.device)
@@ -293,14 +305,19 @@ class CapturedRegion:
         moved -= found.moving
         if found.launch is not None:
             if not all(self.memory.lends(_address(places[i])) for i in moved & found.fixed):
-                return None  # e.g. saved values of a forward program that ran uncaptured
-            if not found.launch.is_free():
+                found.missing += 1  # e.g. saved values of a forward program that ran uncaptured
+                self.missing += 1
+                if found.missing < _PATIENCE:
+                    return None
+                found.launch, found.fixed = None, set()
+            found.missing = 0
+            if found.launch is not None and not found.launch.is_free():
                 self.held += 1
                 found.in_use += 1
                 if self.returned and found.in_use == _IN_USE:
                     found.launch = None
                 return None
-            if not moved:
+            if found.launch is not None and not moved:
                 if not self.memory.is_overwritten_by(found.launch):
                     return found.launch
                 found.conflicts += 1
@@ -330,6 +347,7 @@ class CapturedRegion:
             torch.cuda.empty_cache()
         static = {i: inputs[i].detach().clone() for i in found.moving}
         given = [static.get(i, x) for i, x in enumerate(inputs)]
+        self.memory.is_capturing = True
         try:
             pools = self.memory.backward if self.backward else self.memory.forward
             lent = [k for k in self.lent if found.in_use < _IN_USE or k not in self.returned]
@@ -338,6 +356,8 @@ class CapturedRegion:
         except Exception as error:
             self._fail(error)
             return False
+        finally:
+            self.memory.is_capturing = False
         found.fixed = {i for i, x in enumerate(places) if i not in static and self.memory.lends(_address(x))}
         self.memory.add(found.launch)
         found.launch.static = by_kind(static, dict(enumerate(inputs)))

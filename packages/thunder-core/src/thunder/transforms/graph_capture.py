@@ -15,8 +15,8 @@ import functools
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -27,6 +27,10 @@ from thunder.runtime.torch_private import current_stream
 from thunder.transforms.lent_results import LentResults
 
 __all__ = ["Graph", "Memory", "Pools", "Stopwatch", "can_be_captured", "capture", "has_grouped_kernel", "is_capturing"]
+
+
+# Seconds after which a thread that waits for the lock looks whether another one is capturing.
+_PAUSE = 0.01
 
 
 class Pools:
@@ -61,8 +65,9 @@ class Memory:
 
     def __init__(self) -> None:
         self.forward, self.backward = Pools(), Pools()
-        self._streams: dict[torch.device, tuple[int, torch.cuda.Stream]] = {}
+        self._streams: dict[torch.device, dict[int, torch.cuda.Stream]] = {}
         self.lock = threading.RLock()  # serializes the launches of all threads
+        self.is_capturing = False
         self._lending: list[_Lending] = []  # in the order of captures
         self._captures = 0
 
@@ -93,15 +98,32 @@ class Memory:
         """Check whether results of a graph that can be launched are read at an address."""
         return any(x.results.include(address) for x in self._lending if x.launch() is not None)
 
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Hold the lock, or yield False if another thread is capturing.
+
+        A captured function may wait for autograd's thread, which must therefore not wait for the end of a capture.
+        """
+        while not self.lock.acquire(timeout=_PAUSE):
+            if self.is_capturing:
+                yield False
+                return
+        try:
+            yield True
+        finally:
+            self.lock.release()
+
     def follow(self, device: torch.device) -> None:
-        """Make the current stream wait for the last launch's stream, whose memory the next launch overwrites."""
-        stream = current_stream(device.index)
-        last = self._streams.get(device)
-        if last is None or last[0] != stream:
-            current = torch.cuda.current_stream(device)
-            if last is not None:
-                current.wait_stream(last[1])
-            self._streams[device] = stream, current
+        """Make the current stream wait for all other streams that have launched graphs of the device.
+
+        They may still read the memory that the next launch overwrites.
+        """
+        streams, stream = self._streams.setdefault(device, {}), current_stream(device.index)
+        if len(streams) > 1 or stream not in streams:
+            current = streams.setdefault(stream, torch.cuda.current_stream(device))
+            for other in streams.values():
+                if other is not current:
+                    current.wait_stream(other)
 
 
 class Graph(NamedTuple):

@@ -34,6 +34,7 @@ class LentResults:
         self._storages = {storage._cdata: storage for storage in map(torch.Tensor.untyped_storage, results)}
         self._starts = sorted(storage.data_ptr() for storage in self._storages.values())
         self._ends = {storage.data_ptr(): storage.data_ptr() + storage.nbytes() for storage in self._storages.values()}
+        self.resized = False  # whether the graph's memory is not the results' any more
         # The references to each storage while nothing is handed out.
         self._own = self._references()
 
@@ -52,10 +53,9 @@ class LentResults:
         return at >= 0 and address < self._ends[self._starts[at]]
 
     def are_unused(self) -> bool:
-        """Check whether nobody can read the tensors that were handed out, and the memory is still the graph's."""
+        """Check whether nobody can read the tensors that were handed out."""
         if self._addresses != [x.data_ptr() for x in self._results]:
-            self._starts = []  # somebody has resized a storage, and other tensors may be there now
-            return False
+            self._forget_resized()
         read = {k: n - self._own[k] for k, n in self._references().items() if n != self._own[k]}
         if not read:
             return True
@@ -71,6 +71,13 @@ class LentResults:
                     return False
                 read[storage] -= 1
         return not any(read.values())
+
+    def _forget_resized(self) -> None:
+        """Forget results whose storages somebody has resized. Other tensors may be in their memory now."""
+        self.resized, self._starts = True, []
+        whole = [x for x, address in zip(self._results, self._addresses) if x.data_ptr() == address]
+        self._results, self._addresses = whole, [x.data_ptr() for x in whole]
+        self._storages = {storage._cdata: storage for storage in map(torch.Tensor.untyped_storage, whole)}
 
     def _references(self) -> dict[int, int]:
         """Return the number of references to each storage and to its Python object, which is the same for all."""

@@ -115,7 +115,7 @@ def test_gradients_with_the_same_memory_are_copied() -> None:
     assert third.data_ptr() == y.data_ptr()
 
 
-# -- streams and threads ------------------------------------------------------------------------------------------------
+# -- streams and threads -----------------------------------------------------------------------------------------------
 class Stream:
     """A stream that counts its work, and how much of the others' work it has waited for."""
 

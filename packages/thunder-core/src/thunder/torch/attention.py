@@ -506,4 +506,4 @@ def _(make: MakeTensor) -> Any:
 @attention_backward_of_mask.samples
 def _(make: MakeTensor) -> Any:
     *_, args = _after_forward(make)
-    yield SampleInput(*args, "flash")
+    yield SampleInput(*args, "efficient" if args[0].device.type == "cuda" else "flash")

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 import training
-from training import BRANCHING, OPTIMIZERS, PARTLY_EAGER, PROGRAMS, SCHEDULERS, USERS, Make, check
+from training import Make, check
+from training_optimizers import BRANCHING, OPTIMIZERS, SCHEDULERS, USERS, allowed, with_scheduler
+from training_programs import PARTLY_EAGER, PROGRAMS, scaled
 
 import thunder
 
@@ -35,8 +37,8 @@ def test_optimizers_of_users(cls: Any) -> None:
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers(name: str, inside: bool) -> None:
-    made = training.with_scheduler(SCHEDULERS[name][0], adamw, inside=inside)
-    check(made, calls=24, **training.allowed(name, inside))
+    made = with_scheduler(SCHEDULERS[name][0], adamw, inside=inside)
+    check(made, calls=24, **allowed(name, inside))
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
@@ -67,7 +69,7 @@ def test_optimizers_refuse_capturable_on_a_cpu(name: str) -> None:
 def test_overflow_skips_the_update() -> None:
     """Each branch of `GradScaler.step` is a path, and the scale is halved."""
     net = training.network()
-    made = training.scaled(net)
+    made = scaled(net)
     jitted = thunder.jit(made.step)
     scaler = made.kept[1]
     scales, changed = [], []

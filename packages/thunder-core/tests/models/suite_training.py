@@ -12,7 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import training
-from training import BRANCHING, OPTIMIZERS, PROGRAMS, SCHEDULERS, USERS, Make, check
+from training import Make, check
+from training_optimizers import BRANCHING, OPTIMIZERS, SCHEDULERS, USERS, allowed, with_scheduler
+from training_programs import PROGRAMS
 
 CALLS = 100
 
@@ -21,15 +23,15 @@ CALLS = 100
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("optimizer", ["SGD, momentum", "AdamW, foreach=False", "Adam, fused"])
 def test_schedulers(optimizer: str, name: str, inside: bool) -> None:
-    made = training.with_scheduler(SCHEDULERS[name][0], OPTIMIZERS[optimizer], inside=inside)
-    check(made, calls=CALLS, **training.allowed(name, inside))
+    made = with_scheduler(SCHEDULERS[name][0], OPTIMIZERS[optimizer], inside=inside)
+    check(made, calls=CALLS, **allowed(name, inside))
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_optimizers(optimizer: str, inside: bool) -> None:
-    made = training.with_scheduler(SCHEDULERS["CosineAnnealingLR"][0], OPTIMIZERS[optimizer], inside=inside)
-    check(made, calls=CALLS, **training.allowed("CosineAnnealingLR", inside))
+    made = with_scheduler(SCHEDULERS["CosineAnnealingLR"][0], OPTIMIZERS[optimizer], inside=inside)
+    check(made, calls=CALLS, **allowed("CosineAnnealingLR", inside))
 
 
 @pytest.mark.parametrize("name", BRANCHING)

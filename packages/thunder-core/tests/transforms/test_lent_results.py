@@ -13,6 +13,8 @@ import training
 from played_graphs import Played, always
 from torch import nn
 from torch.nn import functional as F
+from training_optimizers import OPTIMIZERS, USERS
+from training_programs import PROGRAMS
 
 import thunder
 from thunder.transforms.captured_region import CapturedRegion
@@ -33,11 +35,9 @@ def adamw(net: nn.Module, **options: Any) -> Callable[..., torch.Tensor]:
     return step
 
 
-CASES = {
-    name: training.with_optimizer(make) for name, make in training.OPTIMIZERS.items() if "foreach=False" not in name
-}
-CASES |= {make.__name__: training.with_optimizer(make) for make in training.USERS}
-CASES |= {make.__name__: make for make in training.PROGRAMS}
+CASES = {name: training.with_optimizer(make) for name, make in OPTIMIZERS.items() if "foreach=False" not in name}
+CASES |= {make.__name__: training.with_optimizer(make) for make in USERS}
+CASES |= {make.__name__: make for make in PROGRAMS}
 
 
 @pytest.mark.parametrize("name", CASES)

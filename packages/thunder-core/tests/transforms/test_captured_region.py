@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import torch
 from played_graphs import Played
 
 import thunder
-from thunder.transforms.captured_region import CapturedRegion, Launch, _summary
-from thunder.transforms.graph_capture import Graph, Memory
+from thunder.transforms.captured_region import GRAPHS, CapturedRegion, _summary
+from thunder.transforms.graph_capture import Graph, Memory, capturing
+from thunder.transforms.graph_launch import Launch
 
 
 def region() -> CapturedRegion:
@@ -39,13 +41,13 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_weight_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is captured anew, and copied from then on."""
+    """A graph is captured that reads it there. If it moves again, it is copied from then on."""
     played, run = Played(monkeypatch), region()
     x, weight = torch.randn(3), torch.randn(3)
     for w in (weight, weight, weight, torch.randn(3), torch.randn(3), weight):
         (out,) = run(x, w)
         torch.testing.assert_close(out, x * w + 1)
-    assert len(played.captures) == run.captures == 2
+    assert len(played.captures) == run.captures == 3
     assert played.captures[0][0]() is x
 
 
@@ -77,7 +79,7 @@ def test_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.arange(9.0).reshape(3, 3)
     for value in (x, x, x.t(), x, x.t(), x[:1].expand(3, 3), x):
         torch.testing.assert_close(run(value)[0], value * 2)
-    assert run.captures == 2
+    assert run.captures == 3
 
 
 def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +166,62 @@ def test_threads_do_not_wait_for_a_capture(pretended: Played) -> None:
         run.memory.is_capturing = False
         assert not thread.is_alive()
     assert torch.equal(results[0], x * 2) and run.captures == launched
+
+
+def test_one_thread_captures_at_a_time(pretended: Played) -> None:
+    """Also of two functions. The other one runs uncaptured, and is captured later."""
+    run, x = CapturedRegion("CUDAGraph0", lambda x: (x * 2,)), torch.ones(3)
+    with capturing:
+        for _ in range(5):
+            assert torch.equal(run(x)[0], x * 2)
+    assert not run.captures and run.failed is None
+    assert torch.equal(run(x)[0], x * 2) and run.captures == 1
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+def test_memory_of_dropped_graphs(pretended: Played) -> None:
+    """Is freed, but for results that somebody still reads, which no other graph overwrites."""
+    run, x = CapturedRegion("CUDAGraph0", lambda x: (x * 2, x + 1), lent=[0, 1]), torch.ones(3)
+    earlier = Launch(Graph(lambda: None, [], torch.device("cpu")), pools=run.memory.forward)
+    run.memory.add(earlier)
+    for _ in range(3):
+        first = second = None
+        first, second = run(x)
+    (sized,) = run._sizes.values()
+    freed = weakref.ref(sized.launch.lent)
+    del second
+    run._drop(sized)
+    assert freed() is None and not run.memory.kept(torch.device("cpu"))
+    assert torch.equal(first, x * 2) and run.memory.is_overwritten_by(earlier)
+    del first
+    assert not run.memory.is_overwritten_by(earlier)
+
+
+def test_sizes_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, pretended: Played) -> None:
+    """Graphs of other sizes stay."""
+    run = CapturedRegion("CUDAGraph0", lambda x: (x * 2,), sizes=[0])
+
+    def calls(size: int) -> None:
+        for _ in range(5):
+            assert torch.equal(run(x := torch.ones(size))[0], x * 2)
+
+    def full(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    calls(2)
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="out of memory"):
+        patch.setattr("thunder.transforms.captured_region.capture", full)
+        calls(3)
+    calls(2)
+    assert run.failed is None and run.captures == 1
+    assert "is captured, 1 time; calls of other sizes run uncaptured: OutOfMemoryError" in run.report
+
+
+def test_more_sizes_than_graphs(pretended: Played) -> None:
+    run = CapturedRegion("CUDAGraph0", lambda x: (x * 2,), sizes=[0])
+    for size in range(1, GRAPHS + 3):
+        run(torch.ones(size))
+    assert f"its first {GRAPHS} sizes did not come again" in run.report
 
 
 # -- the choice of `cuda_graphs="auto"` -------------------------------------------------------------------------------
@@ -300,6 +358,34 @@ def test_auto_limits_the_memory_of_separate_backward_programs(measured: dict[str
     found = [sized.launch is not None for sized in forward._sizes.values()]
     assert found == [True, True, False, False], found
     assert "MiB would stay allocated for results of graphs" in thunder.explain(fast)
+
+
+def test_auto_measures_the_limits_with_the_sizes_of_a_call(measured: dict[str, Any]) -> None:
+    """The first sizes are others than later ones."""
+    measured["free"] = 20_000
+    for sizes, expected in (((4, 4000), [True, False]), ((4000, 4), [False, True])):
+        fast, w = thunder.jit(chain, executors=["torch"], cache="symbolic values"), torch.randn(4, 4)
+        for size in sizes:
+            for _ in range(7):
+                fast(torch.randn(size, 4), w)
+        (region,) = [op.sym.fn for op in thunder.last_traces(fast)[-1].bound_symbols if "CUDAGraph" in op.sym.name]
+        assert [sized.launch is not None for sized in region._sizes.values()] == expected
+
+
+def test_auto_keeps_its_limits_when_inputs_move_later(
+    measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight that is replaced once is read where it is then; one that moves in each call is not copied."""
+    monkeypatch.setattr("thunder.transforms.captured_region._MOST_COPIED", 8)
+    monkeypatch.setattr("thunder.transforms.captured_region._COPIED_SHARE", 0)
+    fast, x = thunder.jit(chain, executors=["torch"]), torch.randn(4, 4)
+    weights = [torch.randn(4, 4) for _ in range(3)]
+    for w in (*[weights[0]] * 8, *[weights[1]] * 3):
+        assert torch.equal(fast(x, w), chain(x, w))
+    assert "CUDAGraph0 is captured, 1 time" in thunder.explain(fast)
+    for w in (weights[2], weights[0], weights[1]):
+        assert torch.equal(fast(x, w), chain(x, w))
+    assert "would be copied" in thunder.explain(fast)
 
 
 def test_never(measured: dict[str, Any]) -> None:

@@ -303,3 +303,19 @@ def test_saved_values_that_are_elsewhere(device: str) -> None:
     (sized,) = backward._sizes.values()
     assert sized.launch is not None and not sized.fixed
     assert "because a graph that computes their inputs was not launched" in thunder.explain(comparison.jitted)
+
+
+def test_saved_values_of_several_graphs(device: str) -> None:
+    """A backward graph that reads them in turns copies them."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        v = (w @ w).sin() @ w
+        return x @ v, v
+
+    fast = thunder.jit(f, executors=["torch"], cuda_graphs="always", cache="symbolic values")
+    w = torch.randn(4, 4, device=DEVICE, requires_grad=True)
+    for size in (3, 5) * 15:
+        x = torch.randn(size, 4, device=DEVICE)
+        found, right = (torch.autograd.grad(g(x, w)[1].sum(), w) for g in (fast, f))
+        torch.testing.assert_close(found, right)
+    assert [r.captures > 0 for r in regions(fast)] == [True, True]

@@ -12,7 +12,6 @@ other programs compile, and data loaders start.
 
 from __future__ import annotations
 
-import collections
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -22,10 +21,10 @@ import torch
 from thunder.core.events import current_log
 from thunder.runtime.autocast import no_autocast
 from thunder.runtime.torch_private import function_transform_active, increment_versions
-from thunder.transforms.graph_capture import Graph, Memory, Pools, Stopwatch, capture, is_capturing
-from thunder.transforms.lent_results import LentResults, can_be_lent
+from thunder.transforms.graph_capture import Memory, Stopwatch, capture, capturing, is_capturing
+from thunder.transforms.graph_launch import Launch, by_kind
 
-__all__ = ["GRAPHS", "CapturedRegion", "Launch", "loaded_region"]
+__all__ = ["GRAPHS", "CapturedRegion", "loaded_region"]
 
 #: The maximal number of graphs of a stretch: one for each combination of input sizes. Other sizes run uncaptured.
 GRAPHS = 16
@@ -61,111 +60,27 @@ _RELEASED = 1 << 26
 
 # The attributes of a stretch that are indices of its inputs or results, or sizes; and those that are numbers of bytes.
 _INDICES = ("sizes", "strides", "written", "lent", "returned", "moving", "tables")
-_BYTES = ("needs", "keeps")
-
-_Tensors = list[tuple[list[int], list[torch.Tensor]]]
-
-
-class Launch:
-    """A graph, with the static memory of its inputs and what becomes of each of its results.
-
-    A result that is memory of an input is returned as such. Of the others, those at the indices `lent` are read where
-    the graph wrote them, and the rest is copied. Of the results at the indices `returned`, those that share memory with
-    another one are copied, too: autograd may make each of them a gradient that is changed in place.
-    """
-
-    __slots__ = (
-        "__weakref__", "_aliases", "_copied", "_launch", "_tables", "_where_lent", "device", "lent", "number",
-        "pools", "results", "static",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        graph: Graph,
-        given: Sequence[Any] = (),
-        lent: Sequence[int] = (),
-        static: Sequence[int] = (),
-        returned: Sequence[int] = (),
-        pools: Pools | None = None,
-    ):
-        self._launch, self._tables = graph.launch, graph.tables
-        self.device = graph.device
-        self.pools = pools
-        self.number = 0  # in the order of captures
-        self.static: _Tensors = []
-        storages = {
-            x.untyped_storage()._cdata: i
-            for i, x in enumerate(given)
-            if isinstance(x, torch.Tensor) and i not in static and x.numel()
-        }
-        outputs = dict(enumerate(graph.outputs))
-        self._aliases = {  # no tensors, which would keep the memory of inputs alive
-            k: (storages[cdata], x.shape, x.stride(), x.storage_offset())
-            for k, x in outputs.items()
-            if x.numel() and (cdata := x.untyped_storage()._cdata) in storages
-        }
-        own = {k: x for k, x in outputs.items() if k not in self._aliases}
-        count = collections.Counter(x.untyped_storage()._cdata for x in own.values())
-        shared = {k for k, x in own.items() if k in returned and count[x.untyped_storage()._cdata] > 1}
-        may_be_lent = {*lent} - shared
-        self._where_lent = [k for k, x in own.items() if k in may_be_lent and x.numel() and can_be_lent(x)]
-        self.lent = LentResults([own[k] for k in self._where_lent])
-        self._copied = {k: x for k, x in own.items() if k not in self._where_lent}
-        like = {k: torch.empty_like(x, device="meta") for k, x in self._copied.items()}
-        self.results: _Tensors = by_kind(self._copied, like)
-
-    def is_free(self) -> bool:
-        """Check whether nobody reads the results of the last launch any more."""
-        return self.lent.are_unused() and not self.lent.resized
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that stay allocated between launches, without the pool's memory that graphs share."""
-        return self.lent.nbytes + sum(x.nbytes for _, group in (*self.static, *self.results) for x in group)
-
-    def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Launch the graph, and return its results."""
-        for which, memory in self.static:
-            torch._foreach_copy_(memory, [inputs[i] for i in which])
-        self._launch()
-        results: dict[int, Any] = {k: torch.empty_like(x) for k, x in self._copied.items()}
-        for which, memory in self.results:
-            torch._foreach_copy_([results[k] for k in which], memory)
-        results.update(zip(self._where_lent, self.lent.hand_out()))
-        for k, (i, *view) in self._aliases.items():
-            x = inputs[i]
-            same = [x.shape, x.stride(), x.storage_offset()] == view
-            results[k] = x if same else x.as_strided(*view)
-        return tuple([results[k] for k in range(len(results))])
-
-
-def by_kind(tensors: dict[int, torch.Tensor], others: Mapping[int, torch.Tensor]) -> _Tensors:
-    """Group tensors such that one kernel can copy each group to or from `others`. Return positions and tensors.
-
-    For this, all tensors of a group must have equal dtypes and the same strides as their counterparts. Otherwise, torch
-    copies each tensor separately.
-    """
-    found: dict[tuple[torch.dtype, bool], tuple[list[int], list[torch.Tensor]]] = {}
-    for i, x in tensors.items():
-        places, same = found.setdefault((x.dtype, x.stride() == others[i].stride()), ([], []))
-        places.append(i)
-        same.append(x)
-    return list(found.values())
+_BYTES = ("needs", "keeps", "reads")
 
 
 class _Sized:
     """The state of a stretch for one combination of input sizes."""
 
-    __slots__ = ("conflicts", "fixed", "idle", "in_use", "launch", "left", "missing", "moves", "moving", "refusals",
-                 "refused", "seen", "uncaptured", "waited", "watches")  # fmt: skip
+    __slots__ = ("alternating", "conflicts", "failures", "fixed", "idle", "in_use", "launch", "left", "missing",
+                 "moves", "moving", "once", "refusals", "refused", "scale", "seen", "uncaptured", "waited",
+                 "watches")  # fmt: skip
 
-    def __init__(self, moving: Sequence[int], refusals: int = 0) -> None:
+    def __init__(self, moving: Sequence[int], scale: float = 1.0, refusals: int = 0) -> None:
         self.launch: Launch | None = None
         self.seen: list[Any] | None = None  # the addresses of the inputs at the capture, or before it in the last call
         self.moving = set(moving)  # indices of inputs whose addresses change
         self.fixed: set[int] = set()  # indices of inputs that other graphs lend
         self.moves = 0
         self.missing = 0  # the number of calls in sequence whose inputs other graphs should have lent, and did not
+        self.scale = scale  # the bytes of these sizes, of those for which `needs` and `keeps` were estimated
+        self.alternating = 0  # the number of calls whose inputs several graphs have lent in turns
+        self.failures = 0  # the number of failed captures
+        self.once: set[int] = set()  # indices of inputs that have moved once since the first capture
         self.in_use = 0  # the number of calls that found results of the last launch still in use
         self.conflicts = 0  # the number of calls in which the graph would have overwritten results of later graphs
         self.refused: str | None = None  # the reason not to capture
@@ -197,6 +112,7 @@ class CapturedRegion:
         auto: bool = False,
         needs: int = 0,
         keeps: int = 0,
+        reads: int = 0,
     ):
         self.name = self.__name__ = name
         self.fn = fn
@@ -213,11 +129,11 @@ class CapturedRegion:
         self.auto = auto
         self.needs = needs  # the estimated bytes of the graph's memory
         self.keeps = keeps  # those of its results, which stay allocated, in programs with a separate backward program
+        self.reads = reads  # the bytes of its inputs with symbolic sizes, in the call for which these were estimated
         self.captures = 0
         self.held = 0  # the number of calls that found results of the last launch still in use
         self.missing = 0  # the number of calls whose inputs other graphs should have lent, and did not
         self._log = current_log()  # of the program that contains the stretch
-        self._failures = 0
         self.failed: str | None = None  # the reason if capturing failed
         self._sizes: dict[Hashable, _Sized] = {}
         self._full = False
@@ -234,11 +150,14 @@ class CapturedRegion:
         """A line about the state of the stretch, for `thunder.explain`."""
         if self.failed is not None:
             return f"{self.name} runs uncaptured: {self.failed}"
-        graphs = sum(found.launch is not None for found in self._sizes.values())
-        refused = [found.refused for found in self._sizes.values() if found.refused]
+        states = [*self._sizes.values()]
+        graphs = sum(found.launch is not None for found in states)
+        refused = [found.refused for found in states if found.refused]
         if not graphs:
             if refused:
                 return f"{self.name} runs uncaptured: {refused[-1]}"
+            if self._full:
+                return f"{self.name} runs uncaptured: its first {GRAPHS} sizes did not come again"
             when = "if the GPU waits for the host" if self.auto else "at the second call"
             return f"{self.name} is captured {when}"
         more = f", and calls of other sizes than its first {GRAPHS} run uncaptured" if self._full else ""
@@ -288,12 +207,16 @@ class CapturedRegion:
         if found is None:
             self._full = len(self._sizes) >= GRAPHS
             if not self._full:
-                found = self._sizes[key] = _Sized(self.moving)
-        elif self.auto and found.refused is not None:
+                scale = self._bytes_of_sized(inputs) / self.reads if self.reads else 1.0
+                found = self._sizes[key] = _Sized(self.moving, scale)
+        elif self.auto and found.refused is not None and found.left > 0:
             found.left -= 1
-            if found.left == 0:
-                found = self._sizes[key] = _Sized(self.moving, found.refusals + 1)
+            if found.left <= 0:
+                found = self._sizes[key] = _Sized(self.moving, found.scale, found.refusals + 1)
         return found
+
+    def _bytes_of_sized(self, inputs: Sequence[Any]) -> int:
+        return sum(x.nbytes for i in self.sizes if isinstance(x := inputs[i], torch.Tensor))
 
     def _launch(self, found: _Sized, inputs: Sequence[Any], places: list[Any]) -> Launch | None:
         """Return the launch for a call, captured if necessary, or None if the call runs uncaptured."""
@@ -309,13 +232,14 @@ class CapturedRegion:
                 self.missing += 1
                 if found.missing < _PATIENCE:
                     return None
-                found.launch, found.fixed = None, set()
+                self._drop(found)
+                found.fixed = set()
             found.missing = 0
             if found.launch is not None and not found.launch.is_free():
                 self.held += 1
                 found.in_use += 1
                 if self.returned and found.in_use == _IN_USE:
-                    found.launch = None
+                    self._drop(found)
                 return None
             if found.launch is not None and not moved:
                 if not self.memory.is_overwritten_by(found.launch):
@@ -326,55 +250,86 @@ class CapturedRegion:
                     return None
         found.seen = places
         lent = {i for i in moved | found.moving if self.memory.lends(_address(places[i]))}
-        found.moving -= lent
         if found.launch is None and lent & moved:
-            return None  # from now on they have constant addresses
-        if self.auto and found.launch is None and not self._is_worth_it(found, inputs, moved):
+            found.alternating += 1
+            if found.alternating <= _MOVES:
+                found.moving -= lent
+                return None  # from now on they have constant addresses
+            lent = set()  # several graphs lend them in turns: copy them
+        found.moving -= lent
+        moved -= lent
+        if found.launch is not None:
+            moved, found.once = moved & found.once, found.once | moved  # e.g. weights that were replaced once
+            refused = self._limit(found, inputs, moved) if self.auto and moved else None
+            if refused is not None:
+                self._drop(found)
+                self._refuse(found, refused)
+                return None
+        elif self.auto and not self._is_worth_it(found, inputs, moved):
             found.moving |= moved - self.written
             return None
-        return found.launch if self._capture(found, inputs, places, moved - lent) else None
+        return found.launch if self._capture(found, inputs, places, moved) else None
 
     def _capture(self, found: _Sized, inputs: Sequence[Any], places: list[Any], moved: set[int]) -> bool:
-        found.moving |= moved - self.written
-        found.moves += 1
-        if found.moves > _MOVES:  # inputs change in each call: treat all as moving
-            if self.written:
-                found.refused, found.launch = "the memory that it writes to moves", None
-                return False
-            found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
-        found.launch = None
-        if self.needs >= _RELEASED:  # the memory of earlier calls, which the graph does not use
-            torch.cuda.empty_cache()
-        static = {i: inputs[i].detach().clone() for i in found.moving}
-        given = [static.get(i, x) for i, x in enumerate(inputs)]
-        self.memory.is_capturing = True
-        try:
-            pools = self.memory.backward if self.backward else self.memory.forward
-            lent = [k for k in self.lent if found.in_use < _IN_USE or k not in self.returned]
-            graph = capture(self.fn, given, pools, self.tables)
-            found.launch = Launch(graph, given, lent, [*static], self.returned, pools)
-        except Exception as error:
-            self._fail(error)
+        """Capture a graph, unless another thread is capturing. `moved` are inputs to copy from now on."""
+        self._drop(found)
+        if not capturing.acquire(blocking=False):
             return False
+        try:
+            found.moving |= moved - self.written
+            found.moves += 1
+            if found.moves > _MOVES:  # inputs change in each call: treat all as moving
+                if self.written:
+                    self._refuse(found, "the memory that it writes to moves")
+                    return False
+                found.moving = {i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+            self.memory.is_capturing = True
+            try:
+                if self.needs * found.scale >= _RELEASED:  # the memory of earlier calls, which the graph does not use
+                    torch.cuda.empty_cache()
+                static = {i: inputs[i].detach().clone() for i in found.moving}
+                given = [static.get(i, x) for i, x in enumerate(inputs)]
+                pools = self.memory.backward if self.backward else self.memory.forward
+                lent = [k for k in self.lent if found.in_use < _IN_USE or k not in self.returned]
+                graph = capture(self.fn, given, pools, self.tables)
+                found.launch = Launch(graph, given, lent, [*static], self.returned, pools)
+            except Exception as error:
+                self._fail(found, error)
+                return False
+            finally:
+                self.memory.is_capturing = False
+            found.fixed = {i for i, x in enumerate(places) if i not in static and self.memory.lends(_address(x))}
+            self.memory.add(found.launch)
+            found.launch.static = by_kind(static, dict(enumerate(inputs)))
         finally:
-            self.memory.is_capturing = False
-        found.fixed = {i for i, x in enumerate(places) if i not in static and self.memory.lends(_address(x))}
-        self.memory.add(found.launch)
-        found.launch.static = by_kind(static, dict(enumerate(inputs)))
+            capturing.release()
         self.captures += 1
         self._log.add("graph", f"{self.name} was captured", details={"captures": self.captures})
         return True
 
-    def _fail(self, error: Exception) -> None:
+    def _drop(self, found: _Sized) -> None:
+        """Drop a graph, whose last launch may not have ended."""
+        if found.launch is not None:
+            self.memory.settle(found.launch.device)
+            found.launch = None
+
+    def _fail(self, found: _Sized, error: Exception) -> None:
         """Count a failed capture, which has run and changed nothing."""
-        self._failures += 1
-        if self._failures < _FAILURES:
+        found.failures += 1
+        if found.failures < _FAILURES:
             return
-        self.failed = _summary(error)
-        self._sizes.clear()
-        self._log.add("graph", f"{self.name} runs uncaptured: {self.failed}")
+        if self.captures or isinstance(error, torch.OutOfMemoryError):
+            self._refuse(found, _summary(error))
+        else:
+            self.failed = _summary(error)
+            self._sizes.clear()
+            self._log.add("graph", f"{self.name} runs uncaptured: {self.failed}")
         if not self.auto:
-            warnings.warn(f"CUDA graphs: {self.name} is not captured ({self.failed})", stacklevel=5)
+            warnings.warn(f"CUDA graphs: {self.name} is not captured ({_summary(error)})", stacklevel=5)
+
+    def _refuse(self, found: _Sized, why: str) -> None:
+        found.refused = why
+        self._log.add("graph", f"{self.name} runs uncaptured: {why}")
 
     # -- the choice of `auto` -----------------------------------------------------------------------------------------
     def _uncaptured(self, found: _Sized, inputs: Sequence[Any]) -> Any:
@@ -390,7 +345,6 @@ class CapturedRegion:
 
     def _is_worth_it(self, found: _Sized, inputs: Sequence[Any], moved: set[int]) -> bool:
         """Check whether to capture a stretch. If the answer is final, `found.refused` has the reason."""
-        copied = sum(inputs[i].nbytes for i in found.moving | moved if isinstance(inputs[i], torch.Tensor))
         if found.uncaptured is None:
             warm = found.watches[1:]  # the first call also loads libraries and allocates
             if len(warm) < _MEASURED:
@@ -402,25 +356,37 @@ class CapturedRegion:
             found.uncaptured, found.watches = (host, gpu), []
             found.idle = all(watch.idle for watch in warm)
         host, gpu = found.uncaptured
+        refused: str | None = None
         if host < _LEAST_SHARE * gpu and not found.idle:
-            found.refused = f"the host needs {host:.2f} ms to launch what takes the GPU {gpu:.2f} ms"
-        elif copied > max(_MOST_COPIED, _COPIED_SHARE * self.needs):
+            refused = f"the host needs {host:.2f} ms to launch what takes the GPU {gpu:.2f} ms"
+        elif self._copies_too_much(found, inputs, moved) and found.waited + 1 < _PATIENCE:
             found.waited += 1
-            if found.waited < _PATIENCE:
-                return False
-            found.refused = f"{copied / 2**20:.0f} MiB of inputs at changing addresses would be copied"
+            return False
         else:
-            device = _device_of(inputs)
-            kept, needed = self.memory.kept(device) + self.keeps + copied, self.needs + copied
-            if self.keeps and kept > (most := _KEPT_SHARE * _whole_memory(device)):
-                found.refused = (
-                    f"{kept / 2**20:.0f} MiB would stay allocated for results of graphs, and {most / 2**20:.0f} MiB may"
-                )
-            elif needed > (free := _free_memory(device)):
-                found.refused = f"it needs about {needed / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
-        if found.refused is not None:
-            self._log.add("graph", f"{self.name} runs uncaptured: {found.refused}")
-        return found.refused is None
+            refused = self._limit(found, inputs, moved)
+        if refused is not None:
+            self._refuse(found, refused)
+        return refused is None
+
+    def _limit(self, found: _Sized, inputs: Sequence[Any], moved: set[int]) -> str | None:
+        """Return the limit that a graph would exceed, or None."""
+        copied = self._copied(found, inputs, moved)
+        if self._copies_too_much(found, inputs, moved):
+            return f"{copied / 2**20:.0f} MiB of inputs at changing addresses would be copied"
+        device = _device_of(inputs)
+        kept = self.memory.kept(device) + self.keeps * found.scale + copied
+        if self.keeps and kept > (most := _KEPT_SHARE * _whole_memory(device)):
+            return f"{kept / 2**20:.0f} MiB would stay allocated for results of graphs, and {most / 2**20:.0f} MiB may"
+        if (needed := self.needs * found.scale + copied) > (free := _free_memory(device)):
+            return f"it needs about {needed / 2**20:.0f} MiB, and {free / 2**20:.0f} MiB are free"
+        return None
+
+    def _copied(self, found: _Sized, inputs: Sequence[Any], moved: set[int]) -> int:
+        return sum(inputs[i].nbytes for i in found.moving | moved if isinstance(inputs[i], torch.Tensor))
+
+    def _copies_too_much(self, found: _Sized, inputs: Sequence[Any], moved: set[int]) -> bool:
+        most = max(_MOST_COPIED, _COPIED_SHARE * self.needs * found.scale)
+        return self._copied(found, inputs, moved) > most
 
     def _compare(self, found: _Sized, watch: Stopwatch) -> None:
         """Keep the graph if it is faster than its operations were."""
@@ -432,7 +398,8 @@ class CapturedRegion:
         before, now = found.uncaptured[1], min(times)
         found.watches, found.uncaptured = [], None
         if now > before * (_SLOWER if found.idle else 1):
-            found.launch, found.refused = None, f"the graph takes {now:.2f} ms, and its operations take {before:.2f} ms"
+            self._drop(found)
+            self._refuse(found, f"the graph takes {now:.2f} ms, and its operations take {before:.2f} ms")
 
 
 def _address(place: Any) -> int:

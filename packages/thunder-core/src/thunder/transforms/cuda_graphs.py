@@ -114,6 +114,7 @@ class CUDAGraphTransform(Transform):
                         auto=self.auto,
                         needs=_most_bytes(inner),
                         keeps=_bytes_of_results(inner) if _saves(trace) or _is_backward(trace) else 0,
+                        reads=sum(bytes_of(p) for p in inner.inputs if isinstance(p, TensorProxy) and _numbers([p])),
                         **_watched(inner.inputs, fixed),
                     )
                     run.trace = program

@@ -24,11 +24,22 @@ import torch
 
 from thunder.runtime.device_tables import GraphTables
 from thunder.runtime.torch_private import current_stream
-from thunder.transforms.lent_results import LentResults
 
-__all__ = ["Graph", "Memory", "Pools", "Stopwatch", "can_be_captured", "capture", "has_grouped_kernel", "is_capturing"]
+__all__ = [
+    "Graph",
+    "Memory",
+    "Pools",
+    "Stopwatch",
+    "can_be_captured",
+    "capture",
+    "capturing",
+    "has_grouped_kernel",
+    "is_capturing",
+]
 
 
+#: Only one thread captures at a time: the stream, cuBLAS's workspaces and the allocator's state are the process's.
+capturing = threading.Lock()
 # Seconds after which a thread that waits for the lock looks whether another one is capturing.
 _PAUSE = 0.01
 
@@ -51,13 +62,19 @@ class Pools:
         return found
 
 
-class _Lending(NamedTuple):
-    """The results of a graph that are read where it wrote them."""
+class _Lending:
+    """The results of a graph that are read where it wrote them, also after the graph is gone."""
 
-    number: int  # of its capture
-    pools: Pools
-    results: LentResults
-    launch: weakref.ref[Any]
+    def __init__(self, launch: Any) -> None:
+        self.number: int = launch.number  # of its capture
+        self.pools: Pools = launch.pools
+        self.launch: weakref.ref[Any] = weakref.ref(launch)
+        self._readers = launch.lent.readers()
+
+    def are_unused(self) -> bool:
+        """Check whether nobody reads the results."""
+        launch = self.launch()
+        return launch.lent.are_unused() if launch is not None else all(x.expired() for x in self._readers)
 
 
 class Memory:
@@ -75,7 +92,11 @@ class Memory:
         """Add the launch of a graph that was captured last."""
         self._captures += 1
         launch.number = self._captures
-        self._lending.append(_Lending(launch.number, launch.pools, launch.lent, weakref.ref(launch)))
+        self._prune()
+        self._lending.append(_Lending(launch))
+
+    def _prune(self) -> None:
+        self._lending = [x for x in self._lending if x.launch() is not None or not x.are_unused()]
 
     def is_overwritten_by(self, launch: Any) -> bool:
         """Check whether a launch may overwrite results of another graph that are still read.
@@ -84,10 +105,8 @@ class Memory:
         temporary values of a graph is free after its capture, and may hold the results of graphs of the same pool that
         are captured later.
         """
-        self._lending = [x for x in self._lending if x.launch() is not None or not x.results.are_unused()]
-        return any(
-            x.number > launch.number and x.pools is launch.pools and not x.results.are_unused() for x in self._lending
-        )
+        self._prune()
+        return any(x.number > launch.number and x.pools is launch.pools and not x.are_unused() for x in self._lending)
 
     def kept(self, device: torch.device | None) -> int:
         """Return the bytes of a device that stay allocated for the results and inputs of graphs."""
@@ -96,7 +115,8 @@ class Memory:
 
     def lends(self, address: int) -> bool:
         """Check whether results of a graph that can be launched are read at an address."""
-        return any(x.results.include(address) for x in self._lending if x.launch() is not None)
+        launches = [x.launch() for x in self._lending]
+        return any(launch.lent.include(address) for launch in launches if launch is not None)
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -112,6 +132,11 @@ class Memory:
             yield True
         finally:
             self.lock.release()
+
+    def settle(self, device: torch.device) -> None:
+        """Wait for launches on several streams, before memory that was allocated on one of them is freed."""
+        if len(self._streams.get(device, ())) > 1:
+            torch.cuda.synchronize(device)
 
     def follow(self, device: torch.device) -> None:
         """Make the current stream wait for all other streams that have launched graphs of the device.

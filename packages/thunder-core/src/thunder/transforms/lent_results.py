@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from thunder.runtime.replaced_gradients import replaced
 from thunder.runtime.torch_private import references_to_gradient, storage_references
@@ -34,6 +35,7 @@ class LentResults:
         self._storages = {storage._cdata: storage for storage in map(torch.Tensor.untyped_storage, results)}
         self._starts = sorted(storage.data_ptr() for storage in self._storages.values())
         self._ends = {storage.data_ptr(): storage.data_ptr() + storage.nbytes() for storage in self._storages.values()}
+        self._handed_out = False  # whether somebody may read the results
         self.resized = False  # whether the graph's memory is not the results' any more
         # The references to each storage while nothing is handed out.
         self._own = self._references()
@@ -45,6 +47,7 @@ class LentResults:
 
     def hand_out(self) -> list[torch.Tensor]:
         """Return the results as new tensors, which are no views, and whose versions begin with zero."""
+        self._handed_out = True
         return [x.data for x in self._results]
 
     def include(self, address: int) -> bool:
@@ -54,10 +57,13 @@ class LentResults:
 
     def are_unused(self) -> bool:
         """Check whether nobody can read the tensors that were handed out."""
+        if not self._handed_out:
+            return True
         if self._addresses != [x.data_ptr() for x in self._results]:
             self._forget_resized()
         read = {k: n - self._own[k] for k, n in self._references().items() if n != self._own[k]}
         if not read:
+            self._handed_out = False
             return True
         inputs, slot = {*map(id, replaced.inputs)}, _references_of_slot()
         for leaf in replaced.leaves:
@@ -71,6 +77,10 @@ class LentResults:
                     return False
                 read[storage] -= 1
         return not any(read.values())
+
+    def readers(self) -> list[StorageWeakRef]:
+        """Return references to the storages which expire when nobody reads them any more, nor this object exists."""
+        return [StorageWeakRef(storage) for storage in self._storages.values()]
 
     def _forget_resized(self) -> None:
         """Forget results whose storages somebody has resized. Other tensors may be in their memory now."""

@@ -13,7 +13,7 @@ from played_graphs import Played
 
 import thunder
 from thunder.transforms.captured_region import GRAPHS, CapturedRegion, _summary
-from thunder.transforms.graph_capture import Graph, Memory, capturing
+from thunder.transforms.graph_capture import Graph, Memory, capture_lock
 from thunder.transforms.graph_launch import Launch
 
 
@@ -171,7 +171,7 @@ def test_threads_do_not_wait_for_a_capture(pretended: Played) -> None:
 def test_one_thread_captures_at_a_time(pretended: Played) -> None:
     """Also of two functions. The other one runs uncaptured, and is captured later."""
     run, x = CapturedRegion("CUDAGraph0", lambda x: (x * 2,)), torch.ones(3)
-    with capturing:
+    with capture_lock:
         for _ in range(5):
             assert torch.equal(run(x)[0], x * 2)
     assert not run.captures and run.failed is None

@@ -21,7 +21,7 @@ import torch
 from thunder.core.events import current_log
 from thunder.runtime.autocast import no_autocast
 from thunder.runtime.torch_private import function_transform_active, increment_versions
-from thunder.transforms.graph_capture import Memory, Stopwatch, capture, capturing, is_capturing
+from thunder.transforms.graph_capture import Memory, Stopwatch, capture, capture_lock, is_capturing
 from thunder.transforms.graph_launch import Launch, by_kind
 
 __all__ = ["GRAPHS", "CapturedRegion", "loaded_region"]
@@ -273,7 +273,7 @@ class CapturedRegion:
     def _capture(self, found: _Sized, inputs: Sequence[Any], places: list[Any], moved: set[int]) -> bool:
         """Capture a graph, unless another thread is capturing. `moved` are inputs to copy from now on."""
         self._drop(found)
-        if not capturing.acquire(blocking=False):
+        if not capture_lock.acquire(blocking=False):
             return False
         try:
             found.moving |= moved - self.written
@@ -302,7 +302,7 @@ class CapturedRegion:
             self.memory.add(found.launch)
             found.launch.static = by_kind(static, dict(enumerate(inputs)))
         finally:
-            capturing.release()
+            capture_lock.release()
         self.captures += 1
         self._log.add("graph", f"{self.name} was captured", details={"captures": self.captures})
         return True
@@ -310,7 +310,7 @@ class CapturedRegion:
     def _drop(self, found: _Sized) -> None:
         """Drop a graph, whose last launch may not have ended."""
         if found.launch is not None:
-            self.memory.settle(found.launch.device)
+            self.memory.wait_for_streams(found.launch.device)
             found.launch = None
 
     def _fail(self, found: _Sized, error: Exception) -> None:

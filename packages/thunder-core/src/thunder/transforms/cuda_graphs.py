@@ -89,7 +89,8 @@ class CUDAGraphTransform(Transform):
 
         self._memory = self._memory or Memory()
         fixed = _laid_out_as_guarded(trace)
-        kept, returned = _kept(trace, _results(trace)), _kept(trace, _gradients(trace))
+        kept = _kept(trace, _results(trace))
+        returned = _kept(trace, [trace.output]) if _is_backward(trace) else set()
         made = {name for op in trace.bound_symbols if _creates(op) for name in op.out_names}
         count = 0
         with construct(trace, "CUDA Graphs") as out:
@@ -285,19 +286,18 @@ def _first_of_large_results(stretch: list[BoundSymbol], kept: set[str], saved: s
     where the forward graph wrote it.
     """
     end, last = len(stretch), 0
-    copied = copied_without = copied_at_end = 0
+    gain = gain_at_end = 0  # the bytes that are copied less without the last operations
     for i in reversed(range(len(stretch))):
         if OpTags.VIEW_OP in stretch[i].sym.tags:
             continue
         last += 1
         if last > _LAST:
             break
-        made = [p for p in stretch[i].flat_outs if isinstance(p, TensorProxy)]
-        copied_without += sum(bytes_of(p) for p in made if p.name in saved - kept)
-        copied += sum(bytes_of(p) for p in made if p.name in kept)
-        if any(p.name in kept and bytes_of(p) >= _LARGE_RESULT for p in made):
-            end, copied_at_end = i, copied - copied_without
-    return end if copied_at_end > 0 else len(stretch)
+        made = {p.name: bytes_of(p) for p in stretch[i].flat_outs if isinstance(p, TensorProxy)}
+        gain += sum(size if name in kept else -size for name, size in made.items() if name in kept or name in saved)
+        if any(name in kept and size >= _LARGE_RESULT for name, size in made.items()):
+            end, gain_at_end = i, gain
+    return end if gain_at_end > 0 else len(stretch)
 
 
 def _creates(bsym: BoundSymbol) -> bool:
@@ -382,11 +382,6 @@ def _results(trace: Trace) -> list[Any]:
     gradients = trace.info.get("gradients", frozenset())
     results = output if gradients else (output,)
     return [x for i, x in enumerate(results) if i not in gradients]
-
-
-def _gradients(trace: Trace) -> list[Any]:
-    """Return the results of a backward program."""
-    return [trace.output] if _is_backward(trace) else []
 
 
 def _kept(trace: Trace, results: list[Any]) -> set[str]:

@@ -32,14 +32,14 @@ __all__ = [
     "Stopwatch",
     "can_be_captured",
     "capture",
-    "capturing",
+    "capture_lock",
     "has_grouped_kernel",
     "is_capturing",
 ]
 
 
 #: Only one thread captures at a time: the stream, cuBLAS's workspaces and the allocator's state are the process's.
-capturing = threading.Lock()
+capture_lock = threading.Lock()
 # Seconds after which a thread that waits for the lock looks whether another one is capturing.
 _PAUSE = 0.01
 
@@ -133,7 +133,7 @@ class Memory:
         finally:
             self.lock.release()
 
-    def settle(self, device: torch.device) -> None:
+    def wait_for_streams(self, device: torch.device) -> None:
         """Wait for launches on several streams, before memory that was allocated on one of them is freed."""
         if len(self._streams.get(device, ())) > 1:
             torch.cuda.synchronize(device)

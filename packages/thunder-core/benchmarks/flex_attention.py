@@ -177,8 +177,9 @@ def main() -> None:
         for name, case in cases(chosen.length).items():
             if chosen.quick and name not in ("causal", "ALiBi, learnt"):
                 continue
-            rows += run(name, case, chosen.length, width, chosen.repetitions)
-            print(rows[-1], file=sys.stderr)
+            found = run(name, case, chosen.length, width, chosen.repetitions)
+            print(*found, sep="\n", file=sys.stderr, flush=True)
+            rows += found
     where = torch.cuda.get_device_name() if GPU else "CPU"
     head = ["program", where, "first call, s", "error", "forward, ms", "forward + backward, ms"]
     benchmarking.report(benchmarking.table(head, rows), chosen)

@@ -6,13 +6,14 @@
 For each convolution of a model, and for its gradients: torch's time for contiguous and for channels-last images (of
 sequences: transposed ones), and the fastest tile of the kernels (`depthwise/rule.py` and `grouped/rule.py`) for both
 layouts, with the times of the other tiles relative to it. The last column is the choice of the default rule. With
-`--compile`, a second table has forward and backward of a layer through autograd: eager, torch.compile, and thunder,
+`--compile`, the table has forward and backward of a layer through autograd instead: eager, torch.compile, and thunder,
 channels-last. Times are microseconds by events, of CUDA graphs that contain the calls: the median of repetitions in
 turns, in bfloat16. Results are compared with float64.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -155,9 +156,10 @@ def times_of(layer: Layer, repetitions: int) -> list[str]:
     last = len(layer.size) == 2
     x = made(layer.shape, last or layer.width > 1).requires_grad_()
     g = torch.randn_like(module(x))
+    torch._dynamo.reset()  # it counts the modules that share the code of a forward
     fns: dict[str, Any] = {
-        "eager": module, "torch.compile": torch.compile(module),
-        "thunder": thunder.jit(module, triton_channels_last=last),
+        "eager": module, "torch.compile": torch.compile(module, dynamic=False),
+        "thunder": thunder.jit(module, triton_channels_last=last, cuda_graphs="never"),
     }  # fmt: skip
     contenders = {name: step(fn, (x,), (x, *module.parameters()), g) for name, fn in fns.items()}
     for run in contenders.values():
@@ -171,20 +173,24 @@ def main() -> None:
     """Print the tables."""
     arguments = parser(__doc__)
     arguments.add_argument("--only", default="", help="measure only the models whose name contains this")
-    arguments.add_argument("--compile", action="store_true", help="also measure layers, with torch.compile")
+    arguments.add_argument("--compile", action="store_true", help="measure layers with torch.compile instead")
     options = arguments.parse_args()
     layers = [layer for layer in LAYERS if options.only in layer.model]
-    rows = [row for layer in layers for row in rows_of(layer, options.repetitions)]
-    head = [
-        "µs", "operation", "torch, contiguous", "kernels, contiguous", "torch, channels-last",
-        "kernels, channels-last", "default",
-    ]  # fmt: skip
-    text = [table(head, rows)]
+    rows = []
     if options.compile:
         head = ["forward and backward, µs", "eager", "torch.compile", "thunder", "of torch.compile"]
-        text.append(table(head, [times_of(layer, options.repetitions) for layer in layers]))
+        found = (times_of(layer, options.repetitions) for layer in layers)
+    else:
+        head = [
+            "µs", "operation", "torch, contiguous", "kernels, contiguous", "torch, channels-last",
+            "kernels, channels-last", "default",
+        ]  # fmt: skip
+        found = (row for layer in layers for row in rows_of(layer, options.repetitions))
+    for row in found:
+        print(row, file=sys.stderr, flush=True)
+        rows.append(row)
     versions = f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, Triton {triton.__version__}"
-    report("\n\n".join([*text, f"{torch.cuda.get_device_name()}, {versions}"]), options)
+    report(f"{table(head, rows)}\n\n{torch.cuda.get_device_name()}, {versions}", options)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,25 @@ def test_training_step() -> None:
     assert ordered(run) > 0
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("of_weights", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("of_image", [torch.contiguous_format, torch.channels_last])
+def test_gradients_are_ordered_like_inputs(of_image: Any, of_weights: Any, autocast: bool) -> None:
+    """Nobody copies them afterwards: neither autograd for parameters, nor what computed a channels-last image."""
+    net = model().to(torch.float32 if autocast else HALF, memory_format=of_weights)
+    x = image(3, CHANNELS, 7, 5).to(memory_format=of_image).requires_grad_()
+    jitted = thunder.jit(net, cuda_graphs="never")
+    wrt = [x, *net.parameters()]
+    runs = []
+    for f in (jitted, net):
+        with torch.autocast(DEVICE, HALF, enabled=autocast):
+            out = f(x)
+        runs.append(torch.autograd.grad(out.float().square().mean(), wrt))
+    for ours, eager, p in zip(*runs, wrt):
+        assert ours.stride() == p.stride()
+        torch.testing.assert_close(ours, eager, rtol=5e-2, atol=2e-2)
+
+
 def test_inference() -> None:
     """Running statistics, and results with eager mode's strides for inputs in either layout."""
     net = model().eval()

@@ -51,7 +51,9 @@ SURFACE = {
     "thunder.toolkit.launch": """
         current_cuda_device current_stream increment_versions launch_cubin load_cubin new_tensor no_device
     """,
-    "thunder.toolkit.layouts": "changed_strides eager_strides has_fixed_strides order_of ordered_strides reads_strides",
+    "thunder.toolkit.layouts": """
+        changed_strides eager_strides gradient_strides has_fixed_strides order_of ordered_strides reads_strides
+    """,
     "thunder.toolkit.measuring": """
         Candidate MeasuredChoice Measurements example_tensor measured_choice shape_class_of size_class
     """,

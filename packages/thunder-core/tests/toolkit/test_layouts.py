@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import thunder
 import thunder.torch as ltorch
 from thunder.core.trace import Trace
-from thunder.toolkit.layouts import changed_strides, eager_strides, has_fixed_strides, reads_strides
+from thunder.toolkit.layouts import changed_strides, eager_strides, gradient_strides, has_fixed_strides, reads_strides
 from thunder.transforms import PassContext, Transform
 
 
@@ -30,6 +30,19 @@ def test_strides_of_values() -> None:
         trace = thunder.last_traces(jitted)[0]
         found = eager_strides(trace, trace.output)
         assert [found[p.name] for p in trace.output] == expected
+
+
+def test_strides_of_gradients() -> None:
+    """Those of the inputs, if the program depends on them."""
+    x = torch.randn(2, 3, 6, 5).to(memory_format=torch.channels_last).requires_grad_()
+    w = torch.randn(3, 3, 1, 1, requires_grad=True)
+    every_second = torch.randn(2, 3, 6, 10)[..., ::2].requires_grad_()
+    jitted = thunder.jit(lambda x, w, y: F.conv2d(x, w) * y)
+    out = jitted(x, w, every_second)
+    torch.autograd.grad(out.sum(), (x, w, every_second))
+    trace = thunder.last_backward_traces(jitted)[-1]
+    assert list(gradient_strides(trace).values()) == [x.stride(), w.stride()]
+    assert gradient_strides(thunder.last_traces(jitted)[-1]) == {}
 
 
 def test_operators_of_executors_are_not_run() -> None:

@@ -33,7 +33,7 @@ from thunder.extend import (
     proxies_in,
     rewrite,
 )
-from thunder.toolkit.layouts import changed_strides, eager_strides, order_of
+from thunder.toolkit.layouts import changed_strides, eager_strides, gradient_strides, order_of
 from thunder_ex_triton import patches
 from thunder_ex_triton.fusion.iteration_space import has_work
 from thunder_ex_triton.norm_layouts import ChannelsLast
@@ -153,16 +153,16 @@ def _changed(trace: Trace, sources: Mapping[str, TensorProxy]) -> dict[str, Tens
 def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapping[str, Sequence[int]] | None:
     """Return the order of strides in eager mode for the results of the program among `changed`.
 
-    Return None if it is not known.
+    Return None if it is not known. Gradients have the order of their inputs, also those of weights.
     """
+    if "forward" in trace.info:
+        return _orders_of_gradients(trace, changed)
     returned = trace.output
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Saved):
         returned = returned[0]
     results = [changed[p.name] for p in proxies_in(returned) if p.name in changed]
     if not results:
         return {}
-    if "strides" not in trace.info:  # a backward program: gradients of inputs, which autograd orders like the inputs
-        return {p.name: tuple(reversed(range(p.ndim))) for p in results}
     results = _or_bases(trace, {p.name: p for p in results}, changed)
     strides = eager_strides(trace, results)
     found = {}
@@ -170,6 +170,25 @@ def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapp
         if p.name not in strides or dense_strides(p.shape, strides[p.name]) is None:
             return None
         found[p.name] = order_of(strides[p.name])
+    return found
+
+
+def _orders_of_gradients(trace: Trace, changed: Mapping[str, TensorProxy]) -> dict[str, Sequence[int]]:
+    """Return the order of strides for the gradients among `changed`, and for those of weights as they are computed."""
+    strides = gradient_strides(trace)
+    found: dict[str, Sequence[int]] = {}
+    for p in proxies_in(trace.output):
+        if p.name in changed:
+            contiguous = tuple(reversed(range(changed[p.name].ndim)))
+            found[p.name] = order_of(strides[p.name]) if p.name in strides else contiguous
+    for op in reversed(trace.bound_symbols):
+        if op.sym is prims.convert_element_type and op.output.name in strides:  # the cast of autocast
+            strides.setdefault(op.args[0].name, strides[op.output.name])
+        convolution = _convolution(op) if _operands(op) else None
+        if convolution is not None and convolution.sym is prims.convolution_weight_grad:
+            name = convolution.output.name
+            if name in strides:
+                found[name] = order_of(strides[name])
     return found
 
 
@@ -243,7 +262,7 @@ class _Ordering:
             return self._image(op.output, orders)
         convolution = _convolution(op) if operands else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
-            orders.update((name, _CONTIGUOUS) for name, p in made.items() if p.ndim == 4)
+            orders = {name: _CONTIGUOUS for name, p in made.items() if p.ndim == 4} | orders
         found = self._fusible(op) if convolution is None else None
         if convolution is None and not orders:
             return found

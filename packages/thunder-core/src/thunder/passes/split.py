@@ -123,7 +123,7 @@ class Split:
             out.names, out._counters = trace.names, trace._counters
             saved = [self.saved_as(p) for p in self.saved]
             out.args = [*saved, *cotangents]
-            out.info["forward"] = self.source
+            out.info["forward"], out.info["wrt"] = self.source, tuple(self.wrt)
             if "symbols" in self.source.info:  # symbolic sizes are shared with the source
                 out.info["symbols"] = self.source.info["symbols"]
             out.bound_symbols[:] = [*[_input(p) for p in out.args], *body]

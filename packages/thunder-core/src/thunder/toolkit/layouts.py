@@ -17,7 +17,8 @@ from thunder.executors import TORCH, meta_tensors
 from thunder.runtime.autograd.leaf_gradients import new_gradient
 
 __all__ = [
-    "changed_strides", "eager_strides", "has_fixed_strides", "order_of", "ordered_strides", "reads_strides",
+    "changed_strides", "eager_strides", "gradient_strides", "has_fixed_strides", "order_of", "ordered_strides",
+    "reads_strides",
 ]  # fmt: skip
 
 # Views of elements by their indices. Other views (`as_strided`, `bitcast`) depend on memory.
@@ -100,6 +101,23 @@ def eager_strides(
         elif all(p.name in known and p.name not in guessed for p in op.tensors()):
             meta_tensors.run(op, known, guessed, claimed=claimed)
     return {name: known[name].stride() for name in wanted if name in known and name not in guessed}
+
+
+def gradient_strides(trace: Trace) -> dict[str, Strides]:
+    """Return the strides of inputs by the names of their gradients, which a backward program returns.
+
+    Autograd copies the gradient of a parameter that has other strides. Inputs of which the prologue does not check the
+    strides are left out. A program that is no backward program has none.
+    """
+    if "forward" not in trace.info:
+        return {}
+    known: Mapping[str, Strides] = trace.info["forward"].info.get("strides", {})
+    pairs = zip(trace.output, trace.info["wrt"])
+    return {
+        g.name: known[p.name]
+        for g, p in pairs
+        if isinstance(g, TensorProxy) and p.name in known and g.shape == p.shape  # and no batch of gradients
+    }
 
 
 def _is_dense(op: BoundSymbol) -> bool:

@@ -494,7 +494,9 @@ def _after_forward(make: MakeTensor) -> Any:
 @attention_backward.samples
 def _(make: MakeTensor) -> Any:
     for args in _after_forward(make):
-        yield SampleInput(*args, "flash")
+        half = args[0].dtype in (torch.float16, torch.bfloat16)
+        yield from [SampleInput(*args, "flash")] if half or args[0].device.type == "cpu" else []
+        yield from [SampleInput(*args, "efficient")] if args[0].device.type == "cuda" else []
 
 
 @attention_mask_grad.samples

@@ -50,6 +50,16 @@ def test_layouts_of_masks_for_the_efficient_kernel(kind: str, length: int) -> No
     assert aligned.untyped_storage().nbytes() <= max(4 * kept, mask.untyped_storage().nbytes())
 
 
+def test_layouts_of_results_for_the_efficient_kernel() -> None:
+    """The heads of a token are adjacent in memory, as the kernel writes them. Such results are not copied."""
+    out = torch.randn(2, 5, 3, 8).transpose(1, 2)
+    assert attention._with_adjacent_heads(out) is out
+    for other in (out.contiguous(), torch.randn(2, 3, 8, 5).mT, torch.randn(2, 3, 5, 16)[..., :8]):
+        found = attention._with_adjacent_heads(other)
+        assert found.stride() == (120, 8, 24, 1)
+        assert torch.equal(found, other)
+
+
 def test_truth_values_become_numbers() -> None:
     """Zero where attention is allowed, else minus infinity."""
     mask = torch.tensor([[True, False]])

@@ -88,6 +88,15 @@ def _readable_mask(mask: Optional) -> Optional:
     return mask.clone(memory_format=torch.contiguous_format)
 
 
+def _with_adjacent_heads(out: torch.Tensor) -> torch.Tensor:
+    """Copy a result of another layout than the efficient kernel's: its backward assumes this layout in half precision.
+
+    Such results come from saved-tensor hooks, and from traces written by hand.
+    """
+    tokens = out.transpose(1, 2)
+    return out if tokens.is_contiguous() else tokens.contiguous().transpose(1, 2)
+
+
 def _cut(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Remove the padding."""
     size = like.shape[-1]
@@ -183,7 +192,7 @@ def _efficient_gradients(
     lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float, *, of_mask: bool,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
     """Run the efficient kernel's backward. The gradient of the mask has the shape of the scores."""
-    bias = _aligned(mask, query, key)
+    bias, out = _aligned(mask, query, key), _with_adjacent_heads(out)
     sums = F.pad(lse, (0, -lse.shape[-1] % _SUM_STEP), value=float("inf"))
     drawn = (seed, offset, p, [True, True, True, of_mask])
     return _efficient_backward(grad, query, key, value, bias, out, sums, *drawn, causal, scale=scale)  # type: ignore[no-any-return]

@@ -53,6 +53,7 @@ __all__ = [
     "norm_placement",
     "on_profiling",
     "references_to_gradient",
+    "saved_tensor_hooks",
     "storage_references",
     "suggest_memory_format",
     "tensor_guards",
@@ -149,8 +150,14 @@ def _keep(ctx: Any) -> None:
 clear_saved_tensors: Callable[[Any], None] = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", _keep)
 
 
-def _always(node: Any) -> bool:
+def _always(node: Any = None) -> bool:
     return True
+
+
+# Returns the current hooks of saved tensors, or None.
+saved_tensor_hooks: Callable[[], Any] = functools.partial(
+    getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", _always), True
+)
 
 
 # Returns whether the current backward pass executes a node. Raises RuntimeError for a leaf that is an input of

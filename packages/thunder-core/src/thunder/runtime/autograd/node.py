@@ -16,6 +16,7 @@ import torch
 from thunder.runtime.autograd.gradient_routing import GradientRouting, observes_gradient
 from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
+from thunder.runtime.autograd.saved_tensors import load, save
 from thunder.runtime.autograd.staged_backward import StagedBackward, StartBackward, as_node, view_returned_inputs
 from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active, in_data_parallel
 
@@ -156,7 +157,7 @@ def _keeper(layout: NodeLayout) -> Callable[..., Any]:
             ctx.numbers = [saved[i] for i in numbers]
             saved = [saved[i] for i in tensors]
         if tensors:
-            ctx.to_save = tuple(saved)
+            save(ctx, saved)
         ctx.materialize_grads = False
         if non_differentiable:
             ctx.mark_non_differentiable(*[flat if single else flat[i] for i in non_differentiable])
@@ -167,7 +168,7 @@ def _keeper(layout: NodeLayout) -> Callable[..., Any]:
 
 def _saved_values(layout: NodeLayout, node: Any) -> list[Any]:
     # A second read of `saved_tensors` raises even if nothing is saved, but a node without saved tensors may run again.
-    return _with_numbers(layout, node, list(node.saved_tensors) if layout.tensors else [])
+    return _with_numbers(layout, node, load(node) if layout.tensors else [])
 
 
 def _with_numbers(layout: NodeLayout, node: Any, saved: list[Any]) -> list[Any]:

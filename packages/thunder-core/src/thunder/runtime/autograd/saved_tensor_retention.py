@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from thunder.runtime.autograd.saved_tensors import load, save
 from thunder.runtime.autograd.staged_backward import as_node
 from thunder.runtime.torch_private import clear_saved_tensors, function_transform_active
 
@@ -50,7 +51,7 @@ class SavedTensorRetention:
     def take(self, node: Any, arriving: int) -> list[Any]:
         """Return the saved tensors of a node for the gradients that arrive, with None for tensors not needed."""
         try:
-            tensors = list(node.saved_tensors)
+            tensors = load(node)
         except RuntimeError:
             retained: dict[int, Any] = getattr(node, "retained", {})
             asked = [bits for bits, needed in self._groups.items() if bits & arriving and needed]
@@ -59,7 +60,7 @@ class SavedTensorRetention:
             tensors = [None] * len(self._tensors)
             for bits in asked:
                 kept = retained[bits].grad_fn
-                for i, x in zip(self._groups[bits], kept.saved_tensors):
+                for i, x in zip(self._groups[bits], load(kept)):
                     tensors[i] = x
                 clear_saved_tensors(kept)
             return tensors
@@ -78,7 +79,7 @@ def _freed(node: Any) -> bool:
 
 
 def _keep(ctx: Any, link: torch.Tensor, tensors: Sequence[Any]) -> torch.Tensor:
-    ctx.to_save = tuple(tensors)
+    save(ctx, tensors)
     return link.detach()
 
 

@@ -53,9 +53,11 @@ class Writer:
         space: Space,
         axis: str = "x",
         long: bool = False,
+        integer: str = "",
     ):
         self.products = any(op.sym.id == MATVEC for op in operations)
         self.long = long  # whether the kernel loops over the chunks of a row
+        self.integer = integer  # the conversion of indices to 64 bits, if offsets need them
         self.sums = space.by_column and not space.by_row and axis == "x"  # whether the kernel loops over tiles of rows
         self.axis = axis  # the index variable of a kernel with a single axis
         self.operations = operations
@@ -372,7 +374,7 @@ class Writer:
         found = self._of_rows()
         self.lines, self.known = before
         self.known.update(found)
-        self.rows += [Line(f"{name} = tl.full((XB, RB), {neutral}, {kind})"), in_chunks(body, self.space)]
+        self.rows += [Line(f"{name} = tl.full((XB, RB), {neutral}, {kind})"), in_chunks(body, self.space, self.integer)]
         return name
 
     def _of_rows(self) -> dict[Any, str]:
@@ -524,11 +526,11 @@ def in_blocks(body: Sequence[Line], space: Space, integer: str) -> Loop:
     return Loop(head, tuple(body))
 
 
-def in_chunks(body: Sequence[Line], space: Space) -> Loop:
+def in_chunks(body: Sequence[Line], space: Space, integer: str) -> Loop:
     """Return a loop over the chunks of a row."""
     head = (
         f"for start in range(0, {space.columns}, RB):",
-        "r = (start + tl.arange(0, RB))[None, :]",
+        f"r = (start + tl.arange(0, RB){integer})[None, :]",
         f"rm = r < {space.columns}",
     )
     return Loop(head, tuple(body))

@@ -50,14 +50,14 @@ def in_whole_vectors(items: Sequence[Line | Loop], columns: int, size: int, inte
     chunks = f"{columns - size} // RB"  # the number of interior chunks, after the first vector
     middle = (
         f"for start in range({size}, {chunks} * RB + {size}, RB):",
-        "lane = (start + tl.arange(0, RB))[None, :]",
+        f"lane = (start + tl.arange(0, RB){integer})[None, :]",
         "r = lane - before",
         "rm = tl.full((1, RB), True, tl.int1)",
     )
     ends = (
         f"for end in range(0, {columns + size - 1} - {chunks} * RB, RB):",
         f"begin = tl.where(vector + end > 0, end + {chunks} * RB, 0)",
-        "lane = begin + tl.arange(0, RB)[None, :]",
+        f"lane = begin + tl.arange(0, RB)[None, :]{integer}",
         "r = lane - before",
         f"rm = (r >= 0) & (r < {columns})",
         "first = begin + vector - before",

@@ -144,7 +144,7 @@ def kernels_of(
     if long:
         return [_long(operations, strides, outputs, space, integer)]
     late = after_columns(operations)
-    writer = Writer(operations, strides, space)
+    writer = Writer(operations, strides, space, integer=integer)
     if space.by_ends:
         return _sums_of_tiles(operations, strides, outputs, space, integer)
     if not space.by_column:
@@ -169,24 +169,26 @@ def kernels_of(
     stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     # Sums of a whole tile: a sum over its rows in each iteration would make the warps wait for each other.
     start = [f"{part} = tl.zeros((XB, RB), {compute_type(op.output.dtype)})" for op, part in zip(sums, partial)]
-    head = ["first = tl.program_id(0)"]
+    program = f"tl.program_id(0){integer}"
+    head = [f"first = {program}"]
     if space.batch != 1:  # each program is one of those of a batch entry
-        head = [f"b = (tl.program_id(0) % {space.batch}){integer}", f"first = tl.program_id(0) // {space.batch}"]
-    row = "first" if space.batch == 1 else "tl.program_id(0)"
+        head = [f"b = {program} % {space.batch}", f"first = {program} // {space.batch}"]
+    row = "first" if space.batch == 1 else program
     total = [f"{part} = tl.sum({part}, 0)[None, :]" for part in partial]
     place, mask = f"{row} * {space.columns} + r", "rm"
     if space.period != 1:  # each program has some of the rows of each period
-        head += ["inner = (tl.program_id(1) * XB + tl.arange(0, XB))[:, None]", f"xm = inner < {space.period}"]
+        inner = f"inner = (tl.program_id(1) * XB + tl.arange(0, XB){integer})[:, None]"
+        head += [inner, f"xm = inner < {space.period}"]
         total, place, mask = [], f"first * {space.sums} + inner * {space.columns} + r", "xm & rm"
     body: list[str | Line | Loop] = [
-        *head, *_columns(space, whole=space.by_row), *start, *writer.before,
+        *head, *_columns(space, integer, whole=space.by_row), *start, *writer.before,
         _in_turn(space, integer, [*writer.lines, *stores, *accumulate]),
         *total, *(f"tl.store({pointer(part)} + {place}, {part}, mask={mask})" for part in partial),
     ]  # fmt: skip
     writes = [p.name for p in outputs if p.name not in late] + partial
     parameters = "XB: tl.constexpr, RB: tl.constexpr, stages: tl.constexpr"
     main = _kernel("columns", writer, writer.reads, writes, parameters, body)
-    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
+    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums, integer)]
 
 
 def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer: str, early: bool) -> KernelSource:
@@ -196,7 +198,8 @@ def _rows(writer: Writer, writes: Sequence[str], stores: Sequence[Line], integer
     lines = [*writer.before, *writer.lines]
     if writer.products:
         lines.sort(key=lambda line: not _is_load_of_weight(line))
-    body: list[str | Line | Loop] = [*(_EARLY if early else ()), *head, *_columns(space, whole=True), *lines, *stores]
+    head += _columns(space, integer, whole=True)
+    body: list[str | Line | Loop] = [*(_EARLY if early else ()), *head, *lines, *stores]
     return _kernel("rows", writer, writer.reads, writes, "XB: tl.constexpr, RB: tl.constexpr", body)
 
 
@@ -219,11 +222,11 @@ def _in_turn(space: Space, integer: str, lines: Sequence[Line]) -> Loop:
     if space.period != 1:
         count = space.rows // space.period
         first = f"for entry in tl.range(first, {count}, tl.num_programs(0), num_stages=stages):"
-        return Loop((first, f"x = entry{integer} * {space.period} + inner"), tuple(lines))
+        return Loop((first, f"x = entry * {space.period} + inner"), tuple(lines))
     programs = "tl.num_programs(0)" if space.batch == 1 else f"(tl.num_programs(0) // {space.batch})"
     head = (
         f"for row in tl.range(first * XB, {space.rows}, {programs} * XB, num_stages=stages):",
-        f"x = (row{integer} + tl.arange(0, XB))[:, None]",
+        f"x = (row + tl.arange(0, XB){integer})[:, None]",
         f"xm = x < {space.rows}",
     )
     return Loop(head, tuple(lines))
@@ -290,7 +293,7 @@ def _sums_of_tiles(
     stores = _stores(writer, [p for p in outputs if p.name not in late], space)
     writes = [*(p.name for p in outputs if p.name not in late), *(f"{op.output.name}_part" for op in sums)]
     main = _tiles(writer, writes, [*writer.before, *writer.lines, *stores, *accumulate], integer)
-    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums)]
+    return [main, _finish(operations, strides, [p for p in outputs if p.name in late], space, sums, integer)]
 
 
 def _of_summed(op: BoundSymbol, space: Space) -> Index:
@@ -312,12 +315,12 @@ def _long(
     """Return a kernel that loops over the chunks of a row: once per reduction, and once more for the outputs."""
     if space.by_column:
         raise Unfit("reduces both long rows and columns")
-    writer = Writer(operations, strides, space, long=True)
+    writer = Writer(operations, strides, space, long=True, integer=integer)
     single = _stores(writer, [p for p in outputs if math.prod(p.shape) != space.size], space)
     whole = _stores(writer, [p for p in outputs if math.prod(p.shape) == space.size], space)
     head = [f"x = (tl.program_id(0){integer} * XB + tl.arange(0, XB))[:, None]", f"xm = x < {space.rows}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
-    last = [in_chunks([*writer.lines, *whole], space)] if whole else []
+    last = [in_chunks([*writer.lines, *whole], space, integer)] if whole else []
     body = held([*writer.before, *writer.rows, *single, *last])
     passes = sum(isinstance(item, Loop) for item in body)
     written = [p.dtype.bytes for p in outputs if math.prod(p.shape) == space.size]
@@ -334,7 +337,7 @@ def _scan(
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
     """Return a kernel that goes along rows in blocks, and carries what the blocks before amount to."""
-    writer = Writer(operations, strides, space, long=True)
+    writer = Writer(operations, strides, space, long=True, integer=integer)
     places = _places_of_scans(operations)
     whole = next(scan_index(op) for op in operations if is_scan(op))
     stores = []
@@ -382,11 +385,10 @@ def _turned(index: Index, shape: Sequence[int], dims: Sequence[int]) -> Index:
     return index.mapped(lambda i, e: flipped(e, shape[i]) if i in turned else e, shape)
 
 
-def _columns(space: Space, *, whole: bool) -> list[str]:
+def _columns(space: Space, integer: str, *, whole: bool) -> list[str]:
+    lanes = f"tl.arange(0, RB){integer}"
     first = "" if whole else "tl.program_id(1) * RB + "
-    return [
-        f"r = ({first}tl.arange(0, RB))[None, :]", f"rm = r < {space.columns}", "zero = tl.arange(0, 1)[:, None]"
-    ]  # fmt: skip
+    return [f"r = ({first}{lanes})[None, :]", f"rm = r < {space.columns}", "zero = tl.arange(0, 1)[:, None]"]
 
 
 def _stores(writer: Writer, outputs: Sequence[TensorProxy], space: Space) -> list[Line]:
@@ -463,19 +465,19 @@ def _by_column(op: BoundSymbol, space: Space) -> bool:
 
 def _finish(
     operations: Sequence[BoundSymbol], strides: Mapping[str, Sequence[int]],
-    outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol],
+    outputs: Sequence[TensorProxy], space: Space, sums: Sequence[BoundSymbol], integer: str,
 ) -> KernelSource:  # fmt: skip
     """Return the kernel that adds partial sums in a fixed order, and computes values from the sums."""
     writer = Writer(operations, strides, space, axis="r")
     columns = space.sums
-    head = ["r = (tl.program_id(0) * RB + tl.arange(0, RB))[None, :]", f"rm = r < {columns}"]
+    head = [f"r = (tl.program_id(0) * RB + tl.arange(0, RB){integer})[None, :]", f"rm = r < {columns}"]
     head.append("zero = tl.arange(0, 1)[:, None]")
     for op in sums:
         part, kind = f"{op.output.name}_part", compute_type(op.output.dtype)
         head += [
             f"{part} = tl.zeros((XB, RB), {kind})",
             "for first in range(0, programs, XB):",
-            "    p = (first + tl.arange(0, XB))[:, None]",
+            f"    p = (first + tl.arange(0, XB){integer})[:, None]",
             f"    {part} += tl.load({pointer(part)} + p * {columns} + r, mask=rm & (p < programs), other=0)",
             f"{part} = tl.sum({part}, 0)[None, :]",
         ]

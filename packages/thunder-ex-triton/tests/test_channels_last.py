@@ -137,6 +137,60 @@ def test_gradients_are_ordered_like_inputs(of_image: Any, of_weights: Any, autoc
         torch.testing.assert_close(ours, eager, rtol=5e-2, atol=2e-2)
 
 
+class ReadsStrides(torch.autograd.Function):
+    """The identity, whose backward returns the elements of the gradient in the order of memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return torch.as_strided(g, (4 * CHANNELS, 3), (3, 1)).reshape(g.shape)
+
+
+def gradients(fn: Callable[..., Any], *inputs: torch.Tensor, **how: Any) -> list[tuple[Any, ...]]:
+    """Return gradients as in eager mode, and jitted."""
+    runs = []
+    for f in (fn, thunder.jit(fn, triton_channels_last=True, cuda_graphs="never")):
+        out = f(*inputs)
+        runs.append(
+            torch.autograd.grad(out, inputs, torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(out), **how)
+        )
+    torch.testing.assert_close(*runs, rtol=2e-2, atol=2e-2)
+    return runs
+
+
+def test_gradients_of_weights_that_something_reads() -> None:
+    """They have eager mode's order, on which an operation may depend; so has what is computed from them."""
+    x = image(2, CHANNELS, 5, 5).requires_grad_()
+    flat, of_weights = image(4, CHANNELS, 3, 1, mean=0.0).requires_grad_(), torch.channels_last
+    ordered_weight = image(4, CHANNELS, 3, 1, mean=0.5).to(memory_format=of_weights).requires_grad_()
+    gradients(lambda x, v, w: F.conv2d(x, ReadsStrides.apply(v) + w), x, flat, ordered_weight)
+    eager, ours = gradients(lambda x, v, w: F.conv2d(x, v + w), x, flat, ordered_weight)
+    assert [g.stride() for g in ours] == [g.stride() for g in eager]
+
+
+def test_one_gradient_of_two_images() -> None:
+    """Its layout is neither the first one's nor the second one's if they differ."""
+    x, w = image(2, CHANNELS, 5, 5).requires_grad_(), image(4, CHANNELS, 3, 3, mean=0.0).requires_grad_()
+    other = x.detach().to(memory_format=torch.channels_last).requires_grad_()
+    for images in ((x, other), (other, x)):
+        _, ours = gradients(lambda x, y, w: F.conv2d(x + y, w), *images, w)
+        assert ours[0].stride() == ours[1].stride() == x.stride()
+
+
+def test_second_derivatives() -> None:
+    """First ones that are differentiated again have the layout of their inputs, too."""
+    for channels in (CHANNELS, 1):
+        x = image(2, channels, 5, 4).to(memory_format=torch.channels_last).requires_grad_()
+        w = image(4, channels, 3, 3, mean=0.0).requires_grad_()
+        found = gradients(lambda x, w: F.conv2d(x, w).sin(), x, w, create_graph=True)
+        assert found[1][0].stride() == x.stride()
+        twice = [torch.autograd.grad(g.float().square().mean(), (x, w)) for g, _ in found]
+        torch.testing.assert_close(*twice, rtol=5e-2, atol=2e-2)
+
+
 def test_inference() -> None:
     """Running statistics, and results with eager mode's strides for inputs in either layout."""
     net = model().eval()

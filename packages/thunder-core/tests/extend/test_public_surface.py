@@ -53,6 +53,7 @@ SURFACE = {
     """,
     "thunder.toolkit.layouts": """
         changed_strides eager_strides gradient_strides has_fixed_strides order_of ordered_strides reads_strides
+        results_of
     """,
     "thunder.toolkit.measuring": """
         Candidate MeasuredChoice Measurements example_tensor measured_choice shape_class_of size_class

@@ -23,7 +23,6 @@ from thunder.extend import (
     BoundSymbol,
     OpTags,
     Proxy,
-    Saved,
     TensorProxy,
     Trace,
     current_trace,
@@ -33,7 +32,14 @@ from thunder.extend import (
     proxies_in,
     rewrite,
 )
-from thunder.toolkit.layouts import changed_strides, eager_strides, gradient_strides, order_of
+from thunder.toolkit.layouts import (
+    changed_strides,
+    eager_strides,
+    gradient_strides,
+    order_of,
+    ordered_strides,
+    results_of,
+)
 from thunder_ex_triton import patches
 from thunder_ex_triton.fusion.iteration_space import has_work
 from thunder_ex_triton.norm_layouts import ChannelsLast
@@ -157,10 +163,7 @@ def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapp
     """
     if "forward" in trace.info:
         return _orders_of_gradients(trace, changed)
-    returned = trace.output
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Saved):
-        returned = returned[0]
-    results = [changed[p.name] for p in proxies_in(returned) if p.name in changed]
+    results = [changed[p.name] for p in proxies_in(results_of(trace)) if p.name in changed]
     if not results:
         return {}
     results = _or_bases(trace, {p.name: p for p in results}, changed)
@@ -169,26 +172,41 @@ def _orders_of_results(trace: Trace, changed: Mapping[str, TensorProxy]) -> Mapp
     for p in results:
         if p.name not in strides or dense_strides(p.shape, strides[p.name]) is None:
             return None
-        found[p.name] = order_of(strides[p.name])
+        found[p.name] = _order(p.shape, strides[p.name])
     return found
 
 
+def _order(shape: Sequence[int], strides: Sequence[int]) -> Sequence[int]:
+    """Return the order of strides. Dimensions of one element do not tell it, so the usual orders come first."""
+    usual = (_CONTIGUOUS, CHANNELS_LAST) if len(shape) == 4 else ()
+    return next((order for order in usual if ordered_strides(shape, order) == strides), order_of(strides))
+
+
 def _orders_of_gradients(trace: Trace, changed: Mapping[str, TensorProxy]) -> dict[str, Sequence[int]]:
-    """Return the order of strides for the gradients among `changed`, and for those of weights as they are computed."""
+    """Return the order of strides for the gradients among `changed`, and for those of weights as they are computed.
+
+    A gradient of a weight that another operation than a cast reads has the order that it has in eager mode.
+    """
     strides = gradient_strides(trace)
     found: dict[str, Sequence[int]] = {}
-    for p in proxies_in(trace.output):
+    for p in proxies_in(results_of(trace)):
         if p.name in changed:
             contiguous = tuple(reversed(range(changed[p.name].ndim)))
-            found[p.name] = order_of(strides[p.name]) if p.name in strides else contiguous
+            found[p.name] = _order(changed[p.name].shape, strides[p.name]) if p.name in strides else contiguous
+    read: set[str] = set()
     for op in reversed(trace.bound_symbols):
+        if op.sym.is_structural:
+            continue
         if op.sym is prims.convert_element_type and op.output.name in strides:  # the cast of autocast
-            strides.setdefault(op.args[0].name, strides[op.output.name])
+            source = op.args[0].name
+            if strides.setdefault(source, strides[op.output.name]) == strides[op.output.name]:
+                continue
+        read.update(op.arg_names)
         convolution = _convolution(op) if _operands(op) else None
         if convolution is not None and convolution.sym is prims.convolution_weight_grad:
-            name = convolution.output.name
-            if name in strides:
-                found[name] = order_of(strides[name])
+            weight = convolution.output
+            if weight.name in strides and weight.name not in read:
+                found[weight.name] = _order(weight.shape, strides[weight.name])
     return found
 
 

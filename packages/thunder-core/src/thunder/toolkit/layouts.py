@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 
 from thunder.core import prims
 from thunder.core.dtypes import to_torch_dtype
+from thunder.core.prims.structure import Saved
 from thunder.core.proxies import Proxy, TensorProxy
 from thunder.core.strides import Strides, order_of, ordered_strides
 from thunder.core.symbol import BoundSymbol, OpTags
@@ -18,7 +20,7 @@ from thunder.runtime.autograd.leaf_gradients import new_gradient
 
 __all__ = [
     "changed_strides", "eager_strides", "gradient_strides", "has_fixed_strides", "order_of", "ordered_strides",
-    "reads_strides",
+    "reads_strides", "results_of",
 ]  # fmt: skip
 
 # Views of elements by their indices. Other views (`as_strided`, `bitcast`) depend on memory.
@@ -107,17 +109,24 @@ def gradient_strides(trace: Trace) -> dict[str, Strides]:
     """Return the strides of inputs by the names of their gradients, which a backward program returns.
 
     Autograd copies the gradient of a parameter that has other strides. Inputs of which the prologue does not check the
-    strides are left out. A program that is no backward program has none.
+    strides are left out, and so is a gradient of several inputs with different strides. A program that is no backward
+    program has none.
     """
     if "forward" not in trace.info:
         return {}
     known: Mapping[str, Strides] = trace.info["forward"].info.get("strides", {})
-    pairs = zip(trace.output, trace.info["wrt"])
-    return {
-        g.name: known[p.name]
-        for g, p in pairs
-        if isinstance(g, TensorProxy) and p.name in known and g.shape == p.shape  # and no batch of gradients
-    }
+    found: dict[str, set[Strides | None]] = {}
+    for g, p in zip(results_of(trace), trace.info["wrt"]):
+        if isinstance(g, TensorProxy):
+            # The gradients of a batch have other shapes.
+            found.setdefault(g.name, set()).add(known.get(p.name) if g.shape == p.shape else None)
+    return {name: strides for name, (strides, *others) in found.items() if strides is not None and not others}
+
+
+def results_of(trace: Trace) -> Any:
+    """Return the output of a program without the values that a forward program saves."""
+    output = trace.output
+    return output[0] if isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Saved) else output
 
 
 def _is_dense(op: BoundSymbol) -> bool:

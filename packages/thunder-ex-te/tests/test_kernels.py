@@ -3,37 +3,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 import torch
 
 from thunder_ex_te.probe import kernels
-
-
-def test_it_runs_on_the_gpu_of_its_arguments(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever is the current one."""
-    entered: list[int] = []
-
-    class Other:
-        is_cuda = True
-
-        def get_device(self) -> int:
-            return 1
-
-    class Guard:
-        def __init__(self, index: int):
-            entered.append(index)
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: Any) -> None: ...
-
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "device", Guard)
-    found = kernels()._on_its_device(lambda x, *args: args)
-    assert found(Other(), 2, 3) == (2, 3) and entered == [1]
-    assert found(torch.ones(1), 4) == (4,) and entered == [1]
 
 
 def test_quantizers_are_made_once(device: str) -> None:

@@ -50,6 +50,7 @@ SURFACE = {
     """,
     "thunder.toolkit.launch": """
         current_cuda_device current_stream increment_versions launch_cubin load_cubin new_tensor no_device
+        on_its_device
     """,
     "thunder.toolkit.layouts": """
         changed_strides eager_strides gradient_strides has_fixed_strides order_of ordered_strides reads_strides

@@ -14,6 +14,7 @@ import torch
 import thunder.torch as ltorch
 from thunder.extend import dtypes, get_grad, put_grad
 from thunder.toolkit.claiming import loss_reduction
+from thunder.toolkit.launch import on_its_device
 from thunder_ex_apex.probe import CROSS_ENTROPY, extension, unusable_device
 
 __all__ = ["DTYPES", "TAKEN", "backward", "backward_like", "forward", "forward_like", "profitable", "register", "takes"]
@@ -75,6 +76,7 @@ def forward_like(
     return ltorch.cross_entropy_forward(logits, labels, None, ignore_index, reduction, label_smoothing)
 
 
+@on_its_device
 def forward(
     logits: torch.Tensor, labels: torch.Tensor, reduction: str, label_smoothing: float, ignore_index: int = IGNORED
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,6 +106,7 @@ def backward_like(g: Any, logits: Any, *, target: Any, max_log_sum_exp: Any, lab
     return ltorch.to(ltorch.unsqueeze(g, 1) * (softmax - wanted), logits.dtype)
 
 
+@on_its_device
 def backward(
     g: torch.Tensor, logits: torch.Tensor, *, target: torch.Tensor, max_log_sum_exp: torch.Tensor,
     label_smoothing: float,

@@ -13,6 +13,7 @@ import torch
 
 import thunder.torch as ltorch
 from thunder.extend import dtypes, get_grad, put_grads
+from thunder.toolkit.launch import on_its_device
 from thunder_ex_apex.probe import NORMS, extension, unusable_device
 
 __all__ = ["DTYPES", "OF_LAYERS", "OF_ROOTS", "TOLERANCES", "register", "takes_layer_norm", "takes_rms_norm"]
@@ -69,6 +70,7 @@ def _shape(normalized_shape: Any) -> list[int]:
     return [int(n) for n in normalized_shape]
 
 
+@on_its_device
 def layer_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -81,6 +83,7 @@ def layer_norm(
     return out, _statistics(mean, x, len(shape)), _statistics(rstd, x, len(shape))
 
 
+@on_its_device
 def layer_norm_backward(
     grad: torch.Tensor, input: torch.Tensor, normalized_shape: Any, mean: torch.Tensor, rstd: torch.Tensor,
     weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float,
@@ -101,6 +104,7 @@ def layer_norm_backward_like(
     return ltorch.layer_norm_backward(grad, ltorch.contiguous(input), normalized_shape, mean, rstd, weight, bias)
 
 
+@on_its_device
 def rms_norm(
     input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,6 +118,7 @@ def rms_norm(
     return out, _statistics(rstd, x, len(shape))
 
 
+@on_its_device
 def rms_norm_backward(
     grad: torch.Tensor, input: torch.Tensor, normalized_shape: Any, rstd: torch.Tensor, weight: torch.Tensor | None,
     eps: float | None,

@@ -9,8 +9,8 @@ dimension last. `Float8…Storage` objects are created around these tensors for 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import transformer_engine.pytorch  # noqa: F401  (loads the libraries of the imports below)
@@ -23,6 +23,7 @@ from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScaling
 from transformer_engine.pytorch.tensor.storage.float8_blockwise_tensor_storage import Float8BlockwiseQTensorStorage
 from transformer_engine.pytorch.tensor.storage.float8_tensor_storage import Float8TensorStorage
 
+from thunder.toolkit.launch import current_cuda_device, current_stream, on_its_device
 from thunder_ex_te.reference import Quantized
 
 __all__ = [
@@ -30,22 +31,7 @@ __all__ = [
     "update_scales",
 ]  # fmt: skip
 
-F = TypeVar("F", bound=Callable[..., Any])
 TYPES = {"e4m3": DType.kFloat8E4M3, "e5m2": DType.kFloat8E5M2}
-
-
-def _on_its_device(fn: F) -> F:
-    """Decorate a function so that it runs on the GPU of its first argument, a tensor or a list of tensors."""
-
-    @functools.wraps(fn)
-    def run(x: Any, *args: Any) -> Any:
-        first = x[0] if isinstance(x, list) else x
-        if not first.is_cuda or first.get_device() == torch.cuda.current_device():
-            return fn(x, *args)
-        with torch.cuda.device(first.get_device()):
-            return fn(x, *args)
-
-    return run  # type: ignore[return-value]
 
 
 def _block(kind: str) -> int:
@@ -53,29 +39,38 @@ def _block(kind: str) -> int:
     return 0 if " " not in kind else 1 if kind.endswith(" 1x128") else 2
 
 
-@functools.lru_cache(maxsize=256)
-def _quantizer(kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Any:
+def _quantizer(*how: Any) -> Any:
     """Return a quantizer with current scaling.
 
-    With one scale per tensor, it writes a transpose only beside the matrix.
+    It has memory for a scale and an amax, in which kernels of two streams or CUDA graphs must not write at one time.
     """
+    device = current_cuda_device()
+    if device < 0:
+        return _quantizer_of(device, 0, *how)
+    make = _quantizer_of.__wrapped__ if torch.cuda.is_current_stream_capturing() else _quantizer_of
+    return make(device, current_stream(device), *how)
+
+
+@functools.lru_cache(maxsize=256)
+def _quantizer_of(device: int, stream: int, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Any:
+    """Return a quantizer for a stream. With one scale per tensor, it writes a transpose only beside the matrix."""
     type, block = TYPES[kind.partition(" ")[0]], _block(kind)
     how = {"rowwise": rows or not block, "columnwise": columns, "force_pow_2_scales": power_2, "amax_epsilon": epsilon}
     if block:
         made = Float8BlockQuantizer(type, block_scaling_dim=block, **how)
     else:
-        made = Float8CurrentScalingQuantizer(type, device=torch.device("cuda"), **how)
+        made = Float8CurrentScalingQuantizer(type, device=torch.device("cuda", max(device, 0)), **how)
     made.internal = True  # return a storage object instead of a tensor subclass
     return made
 
 
-@_on_its_device
+@on_its_device
 def quantize(x: torch.Tensor, kind: str, power_2: bool, epsilon: float, rows: bool, columns: bool) -> Quantized:
     """Quantize `x` to fp8 with current scaling. All dimensions before the last are flattened to rows."""
     return _parts(tex.quantize(x.contiguous(), _quantizer(kind, power_2, epsilon, rows, columns)), kind, rows, columns)
 
 
-@_on_its_device
+@on_its_device
 def quantize_scaled(
     x: torch.Tensor, kind: str, scale: torch.Tensor, amax: torch.Tensor, rows: bool, columns: bool
 ) -> Quantized:
@@ -83,7 +78,7 @@ def quantize_scaled(
     return _parts(tex.quantize(x.contiguous(), _scaled(kind, scale, amax, columns)), kind, rows, columns)
 
 
-@_on_its_device
+@on_its_device
 def quantize_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, kind: str, power_2: bool,
     epsilon: float, scale: torch.Tensor | None, amax: torch.Tensor | None, rows: bool, columns: bool,
@@ -94,7 +89,7 @@ def quantize_norm(
 
     The result is quantized with the given `scale`. If `scale` is None, current scaling is used.
     """
-    matrix = x.contiguous().view(-1, x.shape[-1])
+    matrix, weight = x.contiguous().view(-1, x.shape[-1]), weight.contiguous()
     if scale is None or amax is None:
         quantizer = _quantizer(kind, power_2, epsilon, rows, columns)
     else:
@@ -103,7 +98,7 @@ def quantize_norm(
     if bias is None:
         found, mean, deviation = tex.rmsnorm_fwd(matrix, weight, *how)
     else:
-        found, mean, deviation = tex.layernorm_fwd(matrix, weight, bias, *how)
+        found, mean, deviation = tex.layernorm_fwd(matrix, weight, bias.contiguous(), *how)
     made = _parts(found, kind, rows, columns)
     if made.data is not None:
         made = made._replace(data=made.data.view(x.shape))
@@ -111,7 +106,7 @@ def quantize_norm(
     return made, None if bias is None else mean.view(of_rows), deviation.view(of_rows)
 
 
-@_on_its_device
+@on_its_device
 def quantize_groups(
     x: torch.Tensor, sizes: Sequence[int], kind: str, power_2: bool, epsilon: float,
     by: Sequence[tuple[torch.Tensor, torch.Tensor]] | None, rows: bool, columns: bool,
@@ -163,7 +158,7 @@ def _factor(data: torch.Tensor, scale: torch.Tensor, kind: str, dtype: torch.dty
     return Float8TensorStorage(data=data, fp8_scale_inv=scale, fp8_dtype=type, fake_dtype=dtype)
 
 
-@_on_its_device
+@on_its_device
 def multiply(
     a: torch.Tensor, a_scale: torch.Tensor, a_kind: str, b: torch.Tensor, b_scale: torch.Tensor, b_kind: str,
     dtype: torch.dtype, bias: torch.Tensor | None, split: bool,
@@ -174,7 +169,7 @@ def multiply(
     return found[0]  # type: ignore[no-any-return]
 
 
-@_on_its_device
+@on_its_device
 def multiply_groups(
     out: Sequence[torch.Tensor], a: Sequence[torch.Tensor], a_scales: Sequence[torch.Tensor], a_kind: str,
     b: Sequence[torch.Tensor], b_scales: Sequence[torch.Tensor], b_kind: str, biases: Sequence[torch.Tensor] | None,
@@ -192,7 +187,7 @@ def multiply_groups(
     )  # fmt: skip
 
 
-@_on_its_device
+@on_its_device
 def update_scales(
     amax: torch.Tensor, histories: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], algorithm: str, kind: str,
     margin: int,

@@ -19,10 +19,10 @@ import triton.language as tl
 from thunder import prims
 from thunder.extend import dtypes, known_shape
 from thunder_ex_triton.fusion.functions import row_number
-from thunder_ex_triton.launch import Kernel, blocks, kernel, power_of_two
+from thunder_ex_triton.launch import MOST_BLOCKS, Kernel, blocks, kernel, power_of_two
 from thunder_ex_triton.probe import unusable_device
 
-__all__ = ["LARGEST", "TAKEN", "embedding_backward", "register", "sums_of_rows", "workspace_of_sums"]
+__all__ = ["LARGEST", "TAKEN", "WIDEST", "embedding_backward", "register", "sums_of_rows", "workspace_of_sums"]
 
 _FEWEST = 3072  # with at most this many indices, torch needs one kernel and less host time
 _MOST_COMPARED = 16384  # with more indices, torch sorts
@@ -31,6 +31,7 @@ _COMPARED = (16, 512)  # a tile of comparisons: indices of a program, and indice
 _PIECE = 32  # the maximal number of sorted positions that one program accumulates
 _TILE = 4096  # the number of elements loaded at a time
 LARGEST = (1 << 31) - 1
+WIDEST = MOST_BLOCKS * 1024  # columns of a row
 TAKEN = (dtypes.float64, dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
@@ -53,7 +54,7 @@ def in_order(
     """
     if tl.program_id(0) < FILLING:
         block = tl.arange(0, 2048)
-        share = tl.cdiv(elements, FILLING * 2048) * 2048
+        share = (elements // (FILLING * 2048) + 1) * 2048  # a sum with the number of elements could overflow
         begin = tl.program_id(0) * share.to(tl.int64)
         for filled in range(0, share, 2048):
             offsets = begin + filled + block
@@ -163,7 +164,8 @@ def embedding_backward(
     width, count = g.shape[-1], indices.numel()
     if g.numel() == 0:
         return g.new_zeros((num_weights, width))
-    if count <= _FEWEST or max(count, num_weights) >= LARGEST:  # the kernels use 32-bit indices
+    # The kernels use 32-bit indices, and a grid has few blocks in its second dimension.
+    if count <= _FEWEST or max(count, num_weights) >= LARGEST or width > WIDEST:
         return torch.ops.aten.embedding_dense_backward(g, indices, num_weights, padding_idx, scale_grad_by_freq)
     return sums_of_rows(g, indices, num_weights, padding_idx)
 
@@ -184,7 +186,7 @@ def sums_of_rows(g: torch.Tensor, indices: torch.Tensor, number: int, padding: i
     arrays = (g.contiguous(), rows, places, out, part)
     pieces((count, blocks(width, wide)), arrays, (count, number, width, padding, *tile), max(1, wide // 256))
     if left > 1:
-        narrow = min(wide, 128)
+        narrow = min(wide, 128 if blocks(width, 128) <= MOST_BLOCKS else 1024)
         tile = (_PIECE, 16, narrow, acc)
         whole_rows((left - 1, blocks(width, narrow)), (part, rows, out), (count, width, padding, *tile), 4)
     return out

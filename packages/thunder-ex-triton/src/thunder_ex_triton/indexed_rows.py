@@ -15,7 +15,7 @@ import torch
 import thunder.torch as ltorch
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, Trace, dtypes, known_shape, rewrite
-from thunder_ex_triton.embedding import LARGEST, TAKEN, sums_of_rows, workspace_of_sums
+from thunder_ex_triton.embedding import LARGEST, TAKEN, WIDEST, sums_of_rows, workspace_of_sums
 from thunder_ex_triton.probe import unusable_device
 
 __all__ = ["add_rows", "like", "register"]
@@ -29,8 +29,11 @@ def add_rows(values: torch.Tensor, index: torch.Tensor, rows: int) -> torch.Tens
     shape = (rows, *values.shape[index.ndim :])
     if values.numel() == 0:
         return values.new_zeros(shape)
+    values = values.reshape(index.numel(), -1)
+    if values.shape[1] > WIDEST:
+        return values.new_zeros(rows, values.shape[1]).index_put_((index.reshape(-1),), values, True).reshape(shape)
     index = torch.where(index < 0, index + rows, index).reshape(-1)
-    return sums_of_rows(values.reshape(index.numel(), -1), index, rows, -1).reshape(shape)
+    return sums_of_rows(values, index, rows, -1).reshape(shape)
 
 
 def like(values: Any, index: Any, rows: int) -> Any:

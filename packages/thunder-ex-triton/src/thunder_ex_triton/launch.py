@@ -24,7 +24,7 @@ from thunder.toolkit.launch import current_cuda_device, current_stream, incremen
 from thunder_ex_triton.environment import interpreting
 
 __all__ = [
-    "INTERPRETED", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks",
+    "INTERPRETED", "MOST_BLOCKS", "Kernel", "blocks", "current_device", "current_stream", "direct", "hooks",
     "increment_versions", "is_watched", "kernel", "load_apart", "new_tensor", "power_of_two", "starts_early",
 ]  # fmt: skip
 
@@ -149,6 +149,9 @@ def starts_early(device: torch.device) -> bool:
 def kernel(function: Callable[..., Any]) -> Kernel:
     """Decorate a function in Triton's language to make it a kernel."""
     return Kernel(function)
+
+
+MOST_BLOCKS = 65535  # in the second and the third dimension of a grid
 
 
 def blocks(number: int, size: int) -> int:

@@ -9,8 +9,15 @@ tensors on a GPU.
 - `new_tensor(shape, strides, dtype)`: uninitialised memory on the current device;
 - `load_cubin(path, name, shared, device)` and `launch_cubin(…)`: kernels from files of CUDA's binary format, as
   `thunder.runtime.torch_private` describes; None if torch lacks this launcher;
-- `increment_versions(tensors)`: tell autograd that a kernel has written to tensors.
+- `increment_versions(tensors)`: tell autograd that a kernel has written to tensors;
+- `on_its_device`: decorate a function whose library launches kernels on the current device.
 """
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
 
 from thunder.runtime.torch_private import (
     current_cuda_device,
@@ -30,4 +37,21 @@ __all__ = [
     "load_cubin",
     "new_tensor",
     "no_device",
+    "on_its_device",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def on_its_device(fn: F) -> F:
+    """Decorate a function so that it runs on the GPU of its first argument, a tensor or a list of tensors."""
+
+    @functools.wraps(fn)
+    def run(x: Any, *args: Any, **kwargs: Any) -> Any:
+        first = x[0] if isinstance(x, list) else x
+        if not first.is_cuda or first.get_device() == current_cuda_device():
+            return fn(x, *args, **kwargs)
+        with torch.cuda.device(first.get_device()):
+            return fn(x, *args, **kwargs)
+
+    return run  # type: ignore[return-value]

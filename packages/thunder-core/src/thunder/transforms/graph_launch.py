@@ -51,7 +51,7 @@ class Launch:
         }
         outputs = dict(enumerate(graph.outputs))
         self._aliases = {  # no tensors, which would keep the memory of inputs alive
-            k: (storages[cdata], x.shape, x.stride(), x.storage_offset())
+            k: (i := storages[cdata], x.shape, x.stride(), x.storage_offset() - given[i].storage_offset())
             for k, x in outputs.items()
             if x.numel() and (cdata := x.untyped_storage()._cdata) in storages
         }
@@ -83,10 +83,10 @@ class Launch:
         for which, memory in self.results:
             torch._foreach_copy_([results[k] for k in which], memory)
         results.update(zip(self._where_lent, self.lent.hand_out()))
-        for k, (i, *view) in self._aliases.items():
+        for k, (i, *view, behind) in self._aliases.items():
             x = inputs[i]
-            same = [x.shape, x.stride(), x.storage_offset()] == view
-            results[k] = x if same else x.as_strided(*view)
+            same = not behind and [x.shape, x.stride()] == view
+            results[k] = x if same else x.as_strided(*view, x.storage_offset() + behind)
         return tuple([results[k] for k in range(len(results))])
 
 

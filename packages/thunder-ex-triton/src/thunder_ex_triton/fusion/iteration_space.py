@@ -23,6 +23,7 @@ from thunder.extend import BoundSymbol, TensorProxy
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, REDUCTIONS
 from thunder_ex_triton.fusion.scans import is_scan, scanned
+from thunder_ex_triton.launch import MOST_BLOCKS
 
 __all__ = [
     "MAX_COLUMNS",
@@ -178,6 +179,8 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
         raise Unfit(f"rows of {found.columns} elements do not fit into registers")
     if largest > found.size:
         raise Unfit("has values larger than the reduced tensor")
+    if found.by_column and not found.by_row and type(found.columns) is int and found.columns > MOST_BLOCKS * 1024:
+        raise Unfit(f"sums {found.columns} columns, more than a grid has blocks for")
     return found
 
 

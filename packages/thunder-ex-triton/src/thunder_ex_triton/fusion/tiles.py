@@ -16,7 +16,7 @@ import torch
 from thunder.extend import to_torch_device
 from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import DRAW, Line
-from thunder_ex_triton.launch import blocks, power_of_two
+from thunder_ex_triton.launch import MOST_BLOCKS, blocks, power_of_two
 from thunder_ex_triton.probe import interpreting
 
 __all__ = ["Gpu", "Tiling", "gpu_of", "is_chunking_profitable", "tallest", "tilings"]
@@ -334,7 +334,10 @@ def _stages(shared: int, most: int, gpu: Gpu) -> int:
 
 def _exact(columns: int) -> int:
     """Return the tile width that masks off the fewest columns. Among equal widths, return the largest."""
-    return min((1024, 512, 256, 128), key=lambda w: blocks(columns, w) * w) if columns > 128 else power_of_two(columns)
+    if columns <= 128:
+        return power_of_two(columns)
+    widths = [w for w in (1024, 512, 256, 128) if blocks(columns, w) <= MOST_BLOCKS]
+    return min(widths or [1024], key=lambda w: blocks(columns, w) * w)
 
 
 def _widest(columns: int) -> int:

@@ -7,6 +7,7 @@ functions hide the differences. `kernel` is the kernel that torch chose when the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from thunder.core.strides import Strides, dense_strides, ordered_strides
 from thunder.runtime.kernels.table import kernel
 
 __all__ = ["is_supported"]
@@ -61,7 +63,8 @@ def _has_aligned_rows(mask: torch.Tensor, length: int) -> bool:
     """Check for dense rows of a length, each of which begins at a multiple of the alignment. Rows may be shared."""
     steps = [step for size, step in zip(mask.shape[:-1], mask.stride()) if size != 1]
     dense = mask.shape[-1] == length and (length == 1 or mask.stride(-1) == 1)
-    return dense and not any(n % _MASK_STEP for n in (length, mask.storage_offset(), *steps))
+    begin = _address(mask) // mask.element_size()
+    return dense and not any(n % _MASK_STEP for n in (length, begin, *steps))
 
 
 def _padded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -78,7 +81,34 @@ def _readable(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _is_readable(x: torch.Tensor) -> bool:
-    return x.stride(-1) == 1 and (x.is_cpu or not x.storage_offset() * x.element_size() & 15)
+    return x.stride(-1) == 1 and (x.is_cpu or not _address(x) & 15)
+
+
+def _address(x: torch.Tensor) -> int:
+    """Return the address of a tensor, or its place in memory that begins at a multiple of the alignments.
+
+    The memory of another library, e.g. of a part of an array by DLPack, may begin anywhere.
+    """
+    if type(x) in (torch.Tensor, torch.nn.Parameter):
+        with contextlib.suppress(RuntimeError):  # a batch of vmap has no address
+            return x.data_ptr()
+    return x.storage_offset() * x.element_size()
+
+
+@functools.lru_cache(maxsize=1024)
+def _layout_of_cudnn(shape: torch.Size, like: torch.Size, strides: Strides) -> Strides:
+    """Return the strides with which cuDNN's forward allocates its result, for the query's shape and strides."""
+    query = torch.empty_strided(like, strides, device="meta")
+    if shape == like:
+        return torch.empty_like(query).stride()
+    inner_to_outer = sorted(range(len(shape)), key=lambda d: strides[d])
+    return ordered_strides(shape, [inner_to_outer.index(d) for d in range(len(shape))])
+
+
+def _in_layout(x: torch.Tensor, strides: Strides) -> torch.Tensor:
+    if x.stride() == strides or dense_strides(x.shape, x.stride()) == dense_strides(x.shape, strides):
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _readable_mask(mask: Optional) -> Optional:
@@ -182,7 +212,10 @@ def _backward(
         return _efficient_gradients(
             grad, query, key, value, mask, out, lse, seed, offset, p, causal, scale, of_mask=False
         )[:3]
-    sums = lse.unsqueeze(-1)
+    # torch keeps cuDNN's graphs by the layout of query, key, value and mask only, in some versions.
+    layout = _layout_of_cudnn(out.shape, query.shape, query.stride())
+    grad, out = _in_layout(grad, layout), _in_layout(out, layout)
+    sums = lse.contiguous().unsqueeze(-1)
     rest = (sums, seed, offset, _readable_mask(mask), None, None, *lengths, p, causal)
     return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)
 

@@ -186,6 +186,7 @@ def batch_norm_backward(
     if (
         train
         and reserve is not None
+        and reserve.numel()  # cuDNN's, or the forward kernel was torch's
         and input.device.type == "cuda"
         and running_mean is not None
         and weight is not None

@@ -100,10 +100,7 @@ class DifferentiableProgram(AutogradProgram):
         """Compile the backward program of a key."""
         with self._constraints_closed(), collection_paused(), self._log.active(), progress(self._log.program):
             start = perf_counter()
-            trace = self.split.backward(*key)
-            stages = self.layout.stages
-            if stages is not None and len(stages) > 1:
-                trace.info["stages"] = stages
+            trace = self._backward_trace(key)
             traces = [trace, *self.compile(trace)]
             program = traces[-1].python_callable(decorators=False)
             again = "another combination of " if self._backward_traces else ""
@@ -112,6 +109,18 @@ class DifferentiableProgram(AutogradProgram):
             record_program(self._log, reason, perf_counter() - start, traces, part="backward")
             self.on_backward(key, traces)
         return program
+
+    def _backward_trace(self, key: Key) -> Trace:
+        trace = self.split.backward(*key)
+        stages = self.layout.stages
+        if stages is not None and len(stages) > 1:
+            trace.info["stages"] = stages
+        return trace
+
+    def make_native_backward(self, key: Key) -> Callable[..., Any]:
+        """Compile the backward program of a key for torch's own operations."""
+        with self._constraints_closed():
+            return _natively(self._backward_trace(key))
 
     def make_recorded(self, key: Key) -> DifferentiableProgram | ThunderError:
         """Differentiate the backward program of a key, and compile it."""
@@ -123,8 +132,7 @@ class DifferentiableProgram(AutogradProgram):
 
     def make_native(self) -> Callable[..., Any]:
         """Compile the forward program for torch's own operations."""
-        claimed = transform_for_execution(dce(self.split.source), get_always_executors())[-1]
-        return delete_last_used(claimed).python_callable(decorators=False)
+        return _natively(self.split.source)
 
     def output_groups(self) -> dict[int, set[int]]:
         """Return groups of outputs that are differentiated together, and the saved values that each group reads."""
@@ -143,6 +151,11 @@ class DifferentiableProgram(AutogradProgram):
         wrt = [p for p in trace.args if isinstance(p, TensorProxy) and p.name not in constant]
         split = Split(trace, self.split.executors, wrt, remat=self.remat)
         return DifferentiableProgram(split, self.compile, remat=self.remat, guarded=False)
+
+
+def _natively(trace: Trace) -> Callable[..., Any]:
+    claimed = transform_for_execution(dce(trace), get_always_executors())[-1]
+    return delete_last_used(claimed).python_callable(decorators=False)
 
 
 # -- positions of values among the node's inputs and outputs ----------------------------------------------------------

@@ -334,6 +334,10 @@ class SavedAutograd(AutogradProgram):
                 return saved.function(self._decode.of_file(saved.signed))
         return self.rebuilt.make_backward(key)  # type: ignore[no-any-return]
 
+    def make_native_backward(self, key: Key) -> Any:
+        """Return the backward program of a key by torch's own operations."""
+        return self.rebuilt.make_native_backward(key)
+
     def make_recorded(self, key: Key) -> AutogradProgram | Exception:
         """Differentiate the backward program of a key, and compile it."""
         return self.rebuilt.make_recorded(key)  # type: ignore[no-any-return]

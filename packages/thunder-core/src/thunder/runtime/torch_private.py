@@ -43,6 +43,7 @@ __all__ = [
     "hidden_from_dynamo",
     "in_data_parallel",
     "increment_versions",
+    "is_batch_of_gradients",
     "jit_tracing_state",
     "kernels_enabled",
     "launch_cubin",
@@ -113,6 +114,12 @@ function_modes: Callable[[], int] = getattr(torch._C, "_len_torch_function_stack
 
 # Returns whether a transform of torch.func is active.
 functorch_active: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", _never)
+
+
+# Checks whether a tensor is a batch of gradients, as `autograd.grad(..., is_grads_batched=True)` passes them to nodes.
+is_batch_of_gradients: Callable[[torch.Tensor], bool] = getattr(
+    getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False
+)
 
 
 def function_transform_active() -> bool:

@@ -18,7 +18,13 @@ from thunder.runtime.autograd.layout import NodeLayout
 from thunder.runtime.autograd.saved_tensor_retention import SavedTensorRetention
 from thunder.runtime.autograd.saved_tensors import load, save
 from thunder.runtime.autograd.staged_backward import StagedBackward, StartBackward, as_node, view_returned_inputs
-from thunder.runtime.torch_private import clear_saved_tensors, executes, function_transform_active, in_data_parallel
+from thunder.runtime.torch_private import (
+    clear_saved_tensors,
+    executes,
+    function_transform_active,
+    in_data_parallel,
+    is_batch_of_gradients,
+)
 
 __all__ = ["Key", "Programs", "autograd_function"]
 
@@ -38,6 +44,9 @@ class Programs(Protocol):
 
     def backward_program(self, key: Key) -> Callable[..., Any]:
         """Return the function `(saved, *gradients) -> gradients` of a key. With stages, the function is a generator."""
+
+    def native_backward(self, key: Key) -> Callable[..., Any]:
+        """Return the backward program of a key by torch's own operations."""
 
     def recorded_backward(self, key: Key) -> Any:
         """Return the backward program as a differentiable function of `(*saved, *gradients)`, or an exception."""
@@ -200,6 +209,11 @@ def _recorded(d: Programs, node: Any, key: Key, given: Any) -> Any:
     return _raise_if_differentiated(found, program, sources)
 
 
+def _batched(d: Programs, node: Any, key: Key, given: Any) -> Any:
+    """Compute a batch of gradients. Kernels of executors cannot read it, but torch's own operations do."""
+    return d.native_backward(key)(_saved_values(d.layout, node), *given)
+
+
 def _all_stages(d: Programs, found: Any) -> Any:
     """Return all gradients of a backward program, which may be staged."""
     return found if d.stages is None else d.stages.together(found)
@@ -231,6 +245,8 @@ def _start_backward(d: Programs, *, prune: bool = True) -> StartBackward:
         nonlocal known
         asked = tuple([grads[i] is not None for i in arriving]), wants_of(ctx) if prune else everything
         given = [grads[i] for i in arriving if grads[i] is not None]
+        if any(map(is_batch_of_gradients, given)):
+            return _batched(d, ctx, d.key(*asked), given)
         if torch.is_grad_enabled():  # create_graph=True
             return _recorded(d, ctx, d.key(*asked), given)
         last = known
@@ -293,6 +309,8 @@ def _backward_runner(d: Programs) -> Any:
     def run(node: Any, gradients: Sequence[Any], wanted: Sequence[bool], last: bool) -> Any:
         key = d.key((*[g is not None for g in gradients], *hidden), tuple(wanted))
         given = [g for g in gradients if g is not None]
+        if any(map(is_batch_of_gradients, given)):
+            return _all_stages(d, _batched(d, node, key, given))
         if torch.is_grad_enabled():
             return _recorded(d, node, key, given)
         program, d.ran = d.backward_program(key), key

@@ -40,6 +40,7 @@ class AutogradProgram:
         )
         self._lock = program_lock()
         self._backward: dict[Key, Callable[..., Any]] = {}
+        self._native_backward: dict[Key, Callable[..., Any]] = {}
         self._recorded: dict[Key, AutogradProgram | Exception] = {}
         self._native: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self.ran: Key | AutogradProgram | None = None  # the backward program that ran last
@@ -52,6 +53,10 @@ class AutogradProgram:
     # -- what subclasses provide --------------------------------------------------------------------------------------
     def make_backward(self, key: Key) -> Callable[..., Any]:
         """Return the backward program of a key, `(saved, *gradients) -> gradients`. With stages, it is a generator."""
+        raise NotImplementedError
+
+    def make_native_backward(self, key: Key) -> Callable[..., Any]:
+        """Return the backward program of a key by torch's own operations."""
         raise NotImplementedError
 
     def make_recorded(self, key: Key) -> AutogradProgram | Exception:
@@ -111,6 +116,14 @@ class AutogradProgram:
             found = self._backward.get(key)
             if found is None:
                 found = self._backward[key] = no_autocast(self.make_backward(key))
+        return found
+
+    def native_backward(self, key: Key) -> Callable[..., Any]:
+        """Return the backward program of a key by torch's own operations."""
+        with self._lock:
+            found = self._native_backward.get(key)
+            if found is None:
+                found = self._native_backward[key] = no_autocast(self.make_native_backward(key))
         return found
 
     def recorded_backward(self, key: Key) -> AutogradProgram | Exception:

@@ -60,26 +60,6 @@ def test_layouts_of_results_for_the_efficient_kernel() -> None:
         assert torch.equal(found, other)
 
 
-@pytest.mark.parametrize("value_size", [8, 4])
-@pytest.mark.parametrize("layout", ["contiguous", "by tokens", "of one projection"])
-def test_layouts_for_cudnn(layout: str, value_size: int) -> None:
-    """Result and gradient have one layout for each of the query, because torch's key for graphs leaves theirs out."""
-    query = {
-        "contiguous": torch.empty(2, 3, 5, 8),
-        "by tokens": torch.empty(2, 5, 3, 8).transpose(1, 2),
-        "of one projection": torch.empty(2, 5, 3, 3, 8)[:, :, 0].transpose(1, 2),
-    }[layout]
-    shape = torch.Size((2, 3, 5, value_size))
-    strides = attention._layout_of_cudnn(shape, query.shape, query.stride())
-    of_head, of_token = (5, 1) if layout == "contiguous" else (1, 3)
-    assert strides == tuple(n * value_size for n in (15, of_head, of_token)) + (1,)
-    for x in (torch.randn(shape), torch.randn(2, 5, 3, value_size).transpose(1, 2)):
-        found = attention._in_layout(x, strides)
-        assert found.stride() == strides
-        assert torch.equal(found, x)
-        assert (found is x) == (x.stride() == strides)
-
-
 def test_alignment_of_foreign_memory() -> None:
     """What begins in the middle of an array has no storage offset."""
     whole = torch.zeros(2, 3, 16, 64, dtype=torch.float16)

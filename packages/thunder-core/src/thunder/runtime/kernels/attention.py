@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from thunder.core.strides import Strides, dense_strides, ordered_strides
 from thunder.runtime.kernels.table import kernel
 
 __all__ = ["is_supported"]
@@ -93,22 +92,6 @@ def _address(x: torch.Tensor) -> int:
         with contextlib.suppress(RuntimeError):  # a batch of vmap has no address
             return x.data_ptr()
     return x.storage_offset() * x.element_size()
-
-
-@functools.lru_cache(maxsize=1024)
-def _layout_of_cudnn(shape: torch.Size, like: torch.Size, strides: Strides) -> Strides:
-    """Return the strides with which cuDNN's forward allocates its result, for the query's shape and strides."""
-    query = torch.empty_strided(like, strides, device="meta")
-    if shape == like:
-        return torch.empty_like(query).stride()
-    inner_to_outer = sorted(range(len(shape)), key=lambda d: strides[d])
-    return ordered_strides(shape, [inner_to_outer.index(d) for d in range(len(shape))])
-
-
-def _in_layout(x: torch.Tensor, strides: Strides) -> torch.Tensor:
-    if x.stride() == strides or dense_strides(x.shape, x.stride()) == dense_strides(x.shape, strides):
-        return x
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _readable_mask(mask: Optional) -> Optional:
@@ -212,9 +195,6 @@ def _backward(
         return _efficient_gradients(
             grad, query, key, value, mask, out, lse, seed, offset, p, causal, scale, of_mask=False
         )[:3]
-    # torch keeps cuDNN's graphs by the layout of query, key, value and mask only, in some versions.
-    layout = _layout_of_cudnn(out.shape, query.shape, query.stride())
-    grad, out = _in_layout(grad, layout), _in_layout(out, layout)
     sums = lse.contiguous().unsqueeze(-1)
     rest = (sums, seed, offset, _readable_mask(mask), None, None, *lengths, p, causal)
     return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)

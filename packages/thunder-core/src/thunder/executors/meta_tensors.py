@@ -6,13 +6,15 @@ If the layout of an operation's results depends on the kernel, the operation run
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from thunder.core import prims
 from thunder.core.devices import Device, to_torch_device
 from thunder.core.dtypes import dtype, to_torch_dtype
-from thunder.core.proxies import TensorProxy
+from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.core.pytree import flat_items
 from thunder.core.symbol import BoundSymbol, OpTags, Symbol, map_proxies, proxies_in
 from thunder.core.symint.numbers import SymbolicNumber, specialized
@@ -40,21 +42,46 @@ def contiguous(p: TensorProxy) -> torch.Tensor:
     return torch.empty(specialized(p.shape), dtype=to_torch_dtype(p.dtype), device="meta")
 
 
+def _of_elements(bsym: BoundSymbol, known: dict[str, torch.Tensor], outs: Sequence[TensorProxy]) -> bool:
+    """Add the results of an elementwise operation to `known`. Return False if torch has to compute their strides.
+
+    torch's kernels first try common layouts, if all operands are tensors of one shape. Its functions for the meta
+    device do not, and give other strides to dimensions of one element. By those, torch tells whether an image of one
+    pixel, or with one channel, is channels-last.
+    """
+    operands = [known[p.name] for p in bsym.tensors()]
+    alike = not any(isinstance(x, (int, float, complex, NumberProxy)) for x in bsym.args) and not _converts(bsym)
+    alike = alike and all(x.shape == operands[0].shape and p.shape == x.shape for x in operands for p in outs)
+    if all(map(_is_as_new, operands)) or (alike and all(x.is_contiguous() for x in operands)):
+        known.update((p.name, contiguous(p)) for p in outs)
+    elif alike and operands[0].ndim == 4 and all(x.is_contiguous(memory_format=torch.channels_last) for x in operands):
+        known.update((p.name, contiguous(p).contiguous(memory_format=torch.channels_last)) for p in outs)
+    else:
+        return False
+    return True
+
+
+def _converts(bsym: BoundSymbol) -> bool:
+    """Check for a conversion to another dtype, whose result has the strides of a dense operand."""
+    return bsym.sym is prims.convert_element_type or any(map(_converts, bsym.subsymbols))
+
+
+def _is_as_new(x: torch.Tensor) -> bool:
+    """Check whether a tensor has the strides of a new one, also in dimensions of one element."""
+    step = 1
+    for n, stride in zip(reversed(x.shape), reversed(x.stride())):
+        if stride != step:
+            return False
+        step *= max(n, 1)
+    return True
+
+
 def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str], *, claimed: bool = False) -> None:
     """Add the results of an operation to `known`, and to `unknown` the names of those whose strides are a guess.
 
     In a `claimed` program, operators of executors are replaced by their parts: their kernels may need real memory.
     """
     outs = [p for p in proxies_in(bsym.output) if isinstance(p, TensorProxy)]
-    elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not asks_for_layout(bsym)
-    # A view such as `conj` may only set a flag of its result.
-    if (
-        elementwise
-        and OpTags.VIEW_OP not in bsym.sym.tags
-        and all(known[p.name].is_contiguous() for p in bsym.tensors())
-    ):
-        known.update((p.name, contiguous(p)) for p in outs)
-        return
     fn = torch_function(bsym)
     by_plugin = claimed and bsym.sym.executor not in (None, TORCH)
     if (fn is None or by_plugin) and bsym.subsymbols:  # torch has no function for the property x.T, for example
@@ -67,12 +94,16 @@ def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str], *,
         with DisableTorchFunction():
             known[outs[0].name] = torch.empty_like(known[bsym.args[0].name])
         return
+    elementwise = OpTags.ELEMENTWISE_OP in bsym.sym.tags and not asks_for_layout(bsym)
+    # A view such as `conj` may only set a flag of its result.
+    if elementwise and OpTags.VIEW_OP not in bsym.sym.tags and _of_elements(bsym, known, outs):
+        return
     try:
         if fn is None or by_plugin:
             raise TypeError
         by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
-        found = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
-        for p, t in zip(outs, found):
+        results = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
+        for p, t in zip(outs, results):
             known[p.name] = t if tuple(t.shape) == p.shape else contiguous(p)
     except Exception:
         # torch cannot run it on the meta device. Assume that its results are contiguous.

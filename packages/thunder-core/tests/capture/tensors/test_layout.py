@@ -158,3 +158,30 @@ def test_as_strided_of_unknown_memory() -> None:
     x = torch.arange(24.0).reshape(8, 3)[::2]
     for _ in range(3):
         torch.testing.assert_close(thunder.jit(lambda x: x.as_strided((2, 2), (4, 1)))(x), x.as_strided((2, 2), (4, 1)))
+
+
+ONE_PIXEL: list[Any] = [
+    lambda w, g: w * 2,
+    lambda w, g: w.exp(),
+    lambda w, g: w + w,
+    lambda w, g: w * g,
+    lambda w, g: g * w.square().sum((1, 2, 3), keepdim=True).rsqrt() * w,
+    lambda w, g: w.double().float(),
+    lambda w, g: torch.where(w > 0, w, -w),
+    lambda w, g: (w.exp() + w.sin()) * g,
+    lambda w, g: F.conv2d(torch.ones(2, 6, 4, 4), w * 2),
+    lambda w, g: F.conv2d(torch.ones(2, 6, 4, 4), w * g),
+    lambda w, g: F.conv2d(torch.ones(2, 6, 4, 4), w.exp()),
+]
+
+
+@pytest.mark.parametrize("program", ONE_PIXEL)
+@pytest.mark.parametrize("layouts", ["channels-last", "contiguous", "mixed", "contiguous gains"])
+def test_strides_of_images_of_one_pixel(program: Any, layouts: str) -> None:
+    """They are contiguous in any case. The strides of dimensions of one element say whether they are channels-last."""
+    w, g = torch.randn(4, 6, 1, 1), torch.randn(4, 1, 1, 1)
+    if layouts in ("channels-last", "contiguous gains"):
+        w = w.clone(memory_format=torch.channels_last)
+    if layouts in ("channels-last", "mixed"):
+        g = g.clone(memory_format=torch.channels_last)
+    assert thunder.jit(lambda w, g: program(w, g).stride())(w, g) == program(w, g).stride()

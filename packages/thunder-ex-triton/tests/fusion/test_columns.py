@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 import thunder
 from thunder import prims
-from thunder.extend import TensorProxy, dtypes
-from thunder_ex_triton.fusion import iteration_space, region
+from thunder.extend import TensorProxy, Trace, dtypes, tracectx
+from thunder_ex_triton.fusion import iteration_space, region, tiles
+from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, reduces
 from thunder_ex_triton.fusion.region import FusedRegion
 from thunder_ex_triton.fusion.tiles import Gpu
+from thunder_ex_triton.launch import MOST_BLOCKS, blocks
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -151,3 +153,19 @@ def test_small_entries_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(fn.template == "elements" for fn in regions(jitted))
     jitted(make(50, 16, 4))
     assert [fn.template for fn in regions(jitted)] == ["columns, finish"]
+
+
+def test_more_columns_than_a_grid_has_blocks_for() -> None:
+    """Tiles are wider if there are many columns, and sums of even more are torch's."""
+    for columns in (8_400_000, 27_000_000, 27_027_027, MOST_BLOCKS * 1024):
+        assert blocks(columns, tiles._exact(columns)) <= MOST_BLOCKS
+    for columns, fits in ((MOST_BLOCKS * 1024, True), (MOST_BLOCKS * 1024 + 1, False)):
+        x = TensorProxy("x", shape=(2, columns), device=DEVICE, dtype=dtypes.float32)
+        trace = Trace("sums")
+        with tracectx(trace):
+            prims.sum(x, (0,))
+        if fits:
+            assert iteration_space.space_of(trace.bound_symbols).columns == columns
+            continue
+        with pytest.raises(Unfit, match="more than a grid has blocks for"):
+            iteration_space.space_of(trace.bound_symbols)

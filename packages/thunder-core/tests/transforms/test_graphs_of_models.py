@@ -183,9 +183,10 @@ def test_graphs_of_usual_iterations(device: str, make: Callable[[], nn.Module], 
 def test_gradients_that_are_in_use(device: str, make: Callable[[], nn.Module], actions: list[str]) -> None:
     """If a launch would overwrite old gradients a second time, the backward graph copies them from then on."""
     comparison = Comparison(make)
-    held = comparison.run(actions * 6)
-    assert held in ([0, 0], [0, 2])
-    assert comparison.run(actions * 5) == held
+    for _ in range(2):  # it is less than two if the graph was dropped meanwhile, e.g. because memory was elsewhere
+        forward, backward = comparison.run(actions * 6)
+        assert forward == 0
+        assert backward <= 2
     assert all(r.captures for r in regions(comparison.jitted))
 
 

@@ -15,15 +15,12 @@ import thunder
 
 pytestmark = pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="a torch without gloo")
 
-# Earlier versions of torch form a first bucket of 1 MiB also with a smaller `bucket_cap_mb`.
-LIMITS_FIRST_BUCKET = hasattr(torch.nn.parallel.distributed, "_BucketCapacityConfig")
-
 BUFFERS = ("broadcast", "broadcast")  # float statistics, and counts of batches
 COMPILED: dict[str, tuple[str, ...]] = {
     "plain": (*BUFFERS, "all_reduce"),
     "adamw": (*BUFFERS, "all_reduce"),
     "jitted_inside": (*BUFFERS, "all_reduce"),
-    "small_buckets": (*BUFFERS, *["all_reduce"] * (4 if LIMITS_FIRST_BUCKET else 1)),
+    "small_buckets": (*BUFFERS, *["all_reduce"] * 4),
     "without_buffers": ("all_reduce",),
     "bucket_views": (*BUFFERS, "all_reduce"),
     "finds_unused": (*BUFFERS, "all_reduce", "all_reduce"),  # with the parameters that each rank uses
@@ -102,7 +99,6 @@ def test_torch_reduces_gradients_if_the_caller_calls_backward(found: list[dict[s
         assert (report[name]["reason"], report[name]["misses"]) == (None, PROGRAMS[name])
 
 
-@pytest.mark.skipif(not LIMITS_FIRST_BUCKET, reason="a torch whose first bucket has 1 MiB")
 def test_gradients_are_reduced_while_backward_goes_on() -> None:
     """The first bucket is on its way before the last matrix multiplication."""
     import torch.testing._internal.distributed.fake_pg  # registers the backend "fake"

@@ -21,7 +21,7 @@ from thunder.core.symint.numbers import SymbolicNumber, specialized
 from thunder.executors import TORCH
 from thunder.executors.torchex.foreach import is_elementwise_foreach, is_foreach
 from thunder.executors.torchex.part_updates import keeps_strides
-from thunder.torch.private import DisableTorchFunction, FakeTensorMode
+from thunder.torch.private import DisableTorchFunction, FakeTensorMode, WithoutMemory
 
 __all__ = ["asks_for_layout", "contiguous", "is_dense", "on_meta", "run", "torch_function"]
 
@@ -101,8 +101,11 @@ def run(bsym: BoundSymbol, known: dict[str, torch.Tensor], unknown: set[str], *,
     try:
         if fn is None or by_plugin:
             raise TypeError
-        by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
-        results = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
+        if bsym.sym.executor not in (None, TORCH):
+            results = _without_memory(fn, bsym, known)
+        else:
+            by_kernel = OpTags.LAYOUT_OF_KERNEL in bsym.sym.tags
+            results = (_as_fakes if by_kernel else _on_meta_device)(fn, bsym, known)
         for p, t in zip(outs, results):
             known[p.name] = t if tuple(t.shape) == p.shape else contiguous(p)
     except Exception:
@@ -117,6 +120,14 @@ def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) 
         kwargs["device"] = torch.device("meta")  # a factory without an explicit device
     with torch.no_grad(), DisableTorchFunction():
         return [t for t in flat_items(fn(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+
+
+def _without_memory(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Run an executor's operator on the meta device. If it is a kernel and no function of torch, raise an error."""
+    with WithoutMemory():
+        given = {p.name: known[p.name] for p in bsym.tensors()}
+        alike = {n: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for n, x in given.items()}
+        return _on_meta_device(fn, bsym, alike)
 
 
 def _as_fakes(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:

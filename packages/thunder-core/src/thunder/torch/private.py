@@ -45,6 +45,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",
+    "WithoutMemory",
     "compile_stance",
     "distribution_that_checks",
     "fully_shard",
@@ -123,6 +124,17 @@ class FakeTensorMode(fake_tensor.FakeTensorMode):
         if isinstance(found, torch.Tensor):
             return torch.empty_like(found, memory_format=layout)
         return torch.empty_like(found[0], memory_format=layout), *found[1:]
+
+
+class WithoutMemory(TorchDispatchMode):
+    """Make reads of addresses on the meta device raise an error: they are 0, and kernels would use them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for x in found if isinstance(found, (tuple, list)) else (found,):
+            if isinstance(x, torch.Tensor) and x.is_meta:
+                torch._C._set_throw_on_mutable_data_ptr(x)
+        return found
 
 
 # torch documents these private names for authors of tensor classes and modes. There is no public alternative.
@@ -515,9 +527,13 @@ def buckets_of_gradients(ddp: Any, parameters: Sequence[torch.Tensor]) -> list[l
 
     `parameters` are in the order in which gradients become ready, or with `find_unused_parameters` in the module's.
     """
-    config, unused = getattr(ddp, "_bucket_config", None), ddp.find_unused_parameters
-    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if config is None else config.first_bucket_bytes_cap
-    limits = list(getattr(config, "per_bucket_bytes_caps", None) or (first, ddp.bucket_bytes_cap))
+    config = getattr(ddp, "_bucket_config", None)
+    if config is None:
+        first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
+        given = getattr(ddp, "bucket_bytes_cap_list", None)
+    else:
+        first, given = config.first_bucket_bytes_cap, config.per_bucket_bytes_caps
+    limits = list(given or (first, ddp.bucket_bytes_cap))
     buckets, _ = torch.distributed._compute_bucket_assignment_by_size(list(parameters), limits)
     found = [[parameters[i] for i in bucket] for bucket in buckets]
-    return found[::-1] if unused else found
+    return found[::-1] if ddp.find_unused_parameters else found

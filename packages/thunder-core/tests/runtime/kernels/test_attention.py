@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import thunder
 from thunder.runtime.kernels import attention
 
 
@@ -100,3 +105,76 @@ def test_masks_for_the_cudnn_kernel() -> None:
     assert torch.equal(readable, mask)
     for unchanged in (torch.ones(16, 16), torch.ones(16, 1), None):
         assert attention._readable_mask(unchanged) is unchanged
+
+
+LAYOUTS = {
+    "heads": lambda b, h, s, d: torch.randn(b, h, s, d),
+    "tokens": lambda b, h, s, d: torch.randn(b, s, h, d).transpose(1, 2),
+    "batch last": lambda b, h, s, d: torch.randn(h, s, b, d).permute(2, 0, 1, 3),
+    "part of a projection": lambda b, h, s, d: torch.randn(b, s, 3, h, d)[:, :, 1].transpose(1, 2),
+    "shared by heads": lambda b, h, s, d: torch.randn(b, 1, s, d).expand(b, h, s, d),
+}
+
+
+def _in(layout: str, x: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor to memory of a layout."""
+    return torch.empty_strided(x.shape, LAYOUTS[layout](*x.shape).stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_graphs_of_the_cudnn_kernel(monkeypatch: pytest.MonkeyPatch, layout: str, p: float) -> None:
+    """Strides of gradients and results follow from query's. The key of the graph is not one that eager mode has."""
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(attention, "_cudnn_backward", lambda *args, **_: seen.append(args))
+    query = LAYOUTS[layout](2, 3, 5, 8)
+    lse, drawn = torch.randn(2, 3, 5), (None, None)
+    whole = torch.randn(2, 3, 5, 8)
+    for other in ("heads", "tokens", "batch last", "part of a projection"):
+        x = _in(other, whole)
+        attention._cudnn_gradients(x, query, query, query, None, x, lse, *drawn, p, False, 0.3)
+        assert torch.equal(seen[-1][0], x)
+        assert torch.equal(seen[-1][1], query)
+        assert torch.equal(seen[-1][4], x)
+    assert len({tuple(x.stride() for x in (*args[:2], args[4])) for args in seen}) == 1
+    grad, mine, *_, found, _ = seen[0]
+    assert grad.stride(-1) == 1
+    assert sorted(range(4), key=grad.stride) == sorted(range(4), key=mine.stride) or layout == "shared by heads"
+    if p:
+        assert found == p
+        assert not any(step % 16 for step in mine.stride()[:-1])
+    else:
+        assert math.copysign(1.0, found) == -1.0
+        assert mine is query
+
+
+def test_dense_gradients_for_the_cudnn_kernel_are_not_copied() -> None:
+    for layout in ("heads", "tokens", "batch last"):
+        x = LAYOUTS[layout](2, 3, 5, 8)
+        assert attention._laid_out(x, sorted(range(3), key=x.stride, reverse=True)) is x
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("p", [0.0, 0.1])
+@pytest.mark.parametrize("layout", ["heads", "tokens"])
+def test_gradients_after_eager_modes(layout: str, p: float) -> None:
+    """torch has a graph for each layout of query, key and value, even if gradients of other layouts come later."""
+    query, key, value, grad = (torch.randn(2, 4, 120, 64, device="cuda", dtype=torch.float16) for _ in range(4))
+    args = [_in(layout, x).requires_grad_() for x in (query, key, value)]
+    others = {other: _in(other, grad) for other in ("heads", "tokens", "batch last")}
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=p)
+
+    def gradients(fn: Callable[..., torch.Tensor], other: str) -> tuple[torch.Tensor, ...]:
+        torch.manual_seed(0)
+        return torch.autograd.grad(fn(*args), args, others[other])
+
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        expected = gradients(attend, "batch last")  # this graph is eager mode's from now on
+        jitted = thunder.jit(attend, executors=["torch"], cuda_graphs="never")
+        found = [gradients(jitted, other) for other in others]
+    assert any("attention" in op.sym.name for op in thunder.last_backward_traces(jitted)[-1].bound_symbols)
+    for grads in found:
+        for a, b in zip(grads, expected):
+            torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-2)

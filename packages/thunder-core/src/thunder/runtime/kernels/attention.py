@@ -195,9 +195,38 @@ def _backward(
         return _efficient_gradients(
             grad, query, key, value, mask, out, lse, seed, offset, p, causal, scale, of_mask=False
         )[:3]
+    return _cudnn_gradients(grad, query, key, value, mask, out, lse, seed, offset, p, causal, scale)
+
+
+def _cudnn_gradients(
+    grad: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional, out: torch.Tensor,
+    lse: torch.Tensor, seed: Any, offset: Any, p: float, causal: bool, scale: float,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Run cuDNN's backward on a graph that only thunder uses.
+
+    torch caches these graphs by the dropout probability and by the strides of query, key, value and mask, but not by
+    those of `out` and `grad`. If a graph was built for other strides, its gradients are wrong, or it reads beyond the
+    end of memory. Here these strides follow from query's. The keys differ from eager mode's, whose gradients may have
+    any strides: torch compares the bits of the probability, and -0.0 is no dropout. With dropout, query has gaps.
+    """
+    order = sorted(range(query.ndim - 1), key=query.stride, reverse=True)
+    grad, out = _laid_out(grad, order), _laid_out(out, order)
+    query = _laid_out(query, order, gap=8) if p else query
     sums = lse.contiguous().unsqueeze(-1)
-    rest = (sums, seed, offset, _readable_mask(mask), None, None, *lengths, p, causal)
-    return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)
+    rest = (sums, seed, offset, _readable_mask(mask), None, None, query.shape[-2], key.shape[-2], p or -0.0, causal)
+    return _cudnn_backward(grad, query, key, value, out, *rest, scale=scale)  # type: ignore[no-any-return]
+
+
+def _laid_out(x: torch.Tensor, order: list[int], gap: int = 0) -> torch.Tensor:
+    """Lay out the dimensions before the last in an order, with a gap after each row. Return `x` if it is like this."""
+    rows = x.permute(*order, -1)
+    if gap:
+        rows = F.pad(rows, (0, gap))[..., :-gap]
+    elif rows.is_contiguous():
+        return x
+    else:
+        rows = rows.contiguous()
+    return rows.permute(*[order.index(d) for d in range(len(order))], -1)
 
 
 def _efficient_gradients(

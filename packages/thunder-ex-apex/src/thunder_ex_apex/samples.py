@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples for the conformance tests of this plugin's operators.
 
-The reference of an operator is its decomposition, run by torch. Those of layer norms are written out: torch's own
-operators treat the statistics as constants, or as functions of the input, where gradients are differentiated again.
+The reference of a loss is its decomposition, run by torch. Those of norms are written out, because torch's operators
+are not meant to be differentiated again: some take statistics for constants, some raise an error on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-import thunder.torch as ltorch
 from thunder.toolkit.conformance import OperatorSamples, SampleInput, TensorMaker, operator_opinfos
 from thunder_ex_apex import cross_entropy, norms
 
@@ -78,8 +77,13 @@ def _layer_norm_backward(make: TensorMaker) -> Samples:
         yield _made(make, shape), _made(make, shape), last, *statistics, None, None, 0.1
 
 
+def _rows(x: Any, shape: Any) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Return the rows in the dtype of statistics, and their dimensions."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)), tuple(range(x.ndim - len(shape), x.ndim))
+
+
 def _layer_norm_reference(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    wide, dims = x.float(), tuple(range(x.ndim - len(shape), x.ndim))
+    wide, dims = _rows(x, shape)
     variance, mean = torch.var_mean(wide, dims, correction=0, keepdim=True)
     rstd = (variance + eps).rsqrt()
     out = (wide - mean) * rstd
@@ -89,10 +93,9 @@ def _layer_norm_reference(x: Any, shape: Any, weight: Any, bias: Any, eps: float
 def _layer_norm_backward_reference(
     grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, eps: float
 ) -> Any:
-    columns = tuple(range(x.ndim - len(shape), x.ndim))
-    g, normal = grad.float(), (x.float() - mean) * rstd
-    gx = g if weight is None else g * weight
-    of_x = rstd * (gx - gx.mean(columns, keepdim=True) - normal * (gx * normal).mean(columns, keepdim=True))
+    (wide, dims), (g, _) = _rows(x, shape), _rows(grad, shape)
+    normal, gx = (wide - mean) * rstd, g if weight is None else g * weight
+    of_x = rstd * (gx - gx.mean(dims, keepdim=True) - normal * (gx * normal).mean(dims, keepdim=True))
     of_parameters = [None if weight is None else of.reshape(-1, *shape).sum(0).to(x.dtype) for of in (g * normal, g)]
     return of_x.to(x.dtype), *of_parameters
 
@@ -101,6 +104,20 @@ def _rms_norm(make: TensorMaker) -> Samples:
     for shape, last in NORMALIZED:
         yield _made(make, shape), last, _made(make, last), None
         yield _made(make, shape), last, None, 0.1
+
+
+def _rms_norm_reference(x: Any, shape: Any, weight: Any, eps: float | None) -> Any:
+    wide, dims = _rows(x, shape)
+    eps = torch.finfo(wide.dtype).eps if eps is None else eps
+    rstd = (wide.square().mean(dims, keepdim=True) + eps).rsqrt()
+    return (wide * rstd if weight is None else wide * rstd * weight).to(x.dtype), rstd
+
+
+def _rms_norm_backward_reference(grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, eps: float | None) -> Any:
+    (wide, dims), (g, _) = _rows(x, shape), _rows(grad, shape)
+    gx = g if weight is None else g * weight
+    of_x = rstd * (gx - wide * rstd.square() * (gx * wide).mean(dims, keepdim=True))
+    return of_x.to(x.dtype), None if weight is None else (g * wide * rstd).reshape(-1, *shape).sum(0).to(x.dtype)
 
 
 def _rms_norm_backward(make: TensorMaker) -> Samples:
@@ -126,7 +143,7 @@ def norm_opinfos() -> list[Any]:
     table = {
         "apex_layer_norm": OperatorSamples(_layer_norm, _layer_norm_reference, layers),
         "apex_layer_norm_backward": OperatorSamples(_layer_norm_backward, _layer_norm_backward_reference, layers),
-        "apex_rms_norm": OperatorSamples(_rms_norm, ltorch.rms_norm_forward, roots),
-        "apex_rms_norm_backward": OperatorSamples(_rms_norm_backward, norms.rms_norm_backward_like, roots),
+        "apex_rms_norm": OperatorSamples(_rms_norm, _rms_norm_reference, roots),
+        "apex_rms_norm_backward": OperatorSamples(_rms_norm_backward, _rms_norm_backward_reference, roots),
     }
     return operator_opinfos("apex_norm", table, family="normalization")

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import thunder
 from thunder_ex_triton.fusion import region, symbolic
+from thunder_ex_triton.fusion.errors import Unfit
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -45,6 +46,16 @@ def test_one_kernel_for_many_lengths() -> None:
     assert len(texts) == 1
     assert all(f.executor == "triton" for f in thunder.examine.fusions(jitted))
     assert "for any sizes" in thunder.examine.fusions(jitted)[0].source
+
+
+def test_more_columns_than_a_grid_has_blocks_for() -> None:
+    """The region does not launch kernels for such sizes: torch adds up the columns."""
+    jitted = thunder.jit(lambda x: (x * 2).sum(0), executors=["triton"], cache="symbolic values")
+    for n in (40, 50):
+        torch.testing.assert_close(jitted(make(3, n)), make(3, n).mul(2).sum(0))
+    (found,) = (op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion)
+    with pytest.raises(Unfit, match="more than a grid has blocks for"):
+        found._launched((((3, 1 << 27), (1 << 27, 1)),))
 
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {

@@ -176,15 +176,15 @@ def test_without_the_option(always: None) -> None:
 def test_gradients(always: None) -> None:
     """The kernel computes the gradients of products, too, and reads permuted operands where they are."""
 
-    def attention(q: Any, k: Any, v: Any) -> Any:
+    def scored(q: Any, k: Any, v: Any) -> Any:  # by no softmax, because that would be attention
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return (q @ k.mT).softmax(-1) @ v
+        return (q @ k.mT * 0.1).sigmoid() @ v
 
     args = [random(2, 9, 3, 8).add(i).requires_grad_() for i in range(3)]
-    jitted = thunder.jit(attention, cuda_graphs="never")
+    jitted = thunder.jit(scored, cuda_graphs="never")
     found = torch.autograd.grad(jitted(*args).cos().sum(), args)
     exact = [x.detach().double().requires_grad_() for x in args]
-    for mine, right in zip(found, torch.autograd.grad(attention(*exact).cos().sum(), exact)):
+    for mine, right in zip(found, torch.autograd.grad(scored(*exact).cos().sum(), exact)):
         assert_close(mine, right, HALF, 10)
     backward = calls(thunder.last_backward_traces(jitted)[-1])
     assert len(calls(thunder.last_traces(jitted)[-1])) == 2 and len(backward) == 4
@@ -205,7 +205,7 @@ def test_gradients_of_broadcast_operands(always: None) -> None:
 @pytest.fixture
 def times() -> Iterator[dict[str, float]]:
     """A clock in which a tiling is the fastest."""
-    found = dict.fromkeys([*TILES, "torch"], 2.0)
+    found = dict.fromkeys([*TILES, "torch", "padded"], 2.0)
     found["64x32x64"] = 1.0
     with measured_times(found):
         yield found

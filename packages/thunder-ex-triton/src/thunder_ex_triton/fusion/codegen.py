@@ -30,6 +30,7 @@ from thunder_ex_triton.fusion.op_table import (
     literal,
     operands_of,
     storage_type,
+    to_bfloat16,
 )
 from thunder_ex_triton.fusion.rolls import rolls_of
 from thunder_ex_triton.fusion.scans import is_scan, scan_index, scan_of
@@ -479,8 +480,8 @@ class Writer:
                 names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
         shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.has_columns else "(XB,)"
-        if p.dtype is dtypes.bfloat16:  # the store rounds
-            value = self.rounded.get(value, value)
+        if p.dtype is dtypes.bfloat16:  # the store rounds, except for the interpreter's
+            value = to_bfloat16(value) if interpreting() else self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
         return Line("@", Access(pointer(p.name), offset, mask, full))
 

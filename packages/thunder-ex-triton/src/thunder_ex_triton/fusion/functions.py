@@ -14,7 +14,7 @@ import triton.language as tl
 
 from thunder_ex_triton.environment import interpreting
 
-__all__ = ["float_of_byte", "logistic", "rounded_to_bfloat16", "row_number", "tanh"]
+__all__ = ["float_of_byte", "logistic", "rounded_by_bits", "rounded_to_bfloat16", "row_number", "tanh"]
 
 
 @triton.jit
@@ -28,6 +28,14 @@ def rounded_to_bfloat16(x):
     else:
         rounded = x.to(tl.bfloat16).to(tl.float32)
     return rounded
+
+
+@triton.jit
+def rounded_by_bits(x):
+    """Round float32 to the values of bfloat16 in the interpreter, whose conversion cuts off the last bits."""
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+    return tl.where(x == x, rounded.to(tl.float32, bitcast=True), x)
 
 
 @triton.jit

@@ -29,6 +29,7 @@ __all__ = [
     "MAX_COLUMNS",
     "Space",
     "after_columns",
+    "check_grid",
     "has_work",
     "is_long",
     "is_reduction",
@@ -179,9 +180,15 @@ def space_of(operations: Sequence[BoundSymbol]) -> Space:
         raise Unfit(f"rows of {found.columns} elements do not fit into registers")
     if largest > found.size:
         raise Unfit("has values larger than the reduced tensor")
-    if found.by_column and not found.by_row and type(found.columns) is int and found.columns > MOST_BLOCKS * 1024:
-        raise Unfit(f"sums {found.columns} columns, more than a grid has blocks for")
+    if type(found.columns) is int:
+        check_grid(found)
     return found
+
+
+def check_grid(space: Space) -> None:
+    """Raise `Unfit` if a grid has too few blocks for the columns."""
+    if space.by_column and not space.by_row and space.columns > MOST_BLOCKS * 1024:
+        raise Unfit(f"sums {space.columns} columns, more than a grid has blocks for")
 
 
 def _space_of_reductions(spaces: Sequence[Space]) -> Space | None:

@@ -29,6 +29,7 @@ from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import rendered
 from thunder_ex_triton.fusion.op_table import storage_type
 from thunder_ex_triton.fusion.region import load
+from thunder_ex_triton.fusion.rounding import rounding_stored
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.updates import Update
 from thunder_ex_triton.launch import Kernel, current_stream, increment_versions
@@ -244,7 +245,7 @@ def multi_tensor(
 
 def _kernel_of(update: Update) -> tuple[Kernel, str]:
     """Return the kernel for updates like this one, and its source."""
-    flat = _flattened(update)
+    flat = rounding_stored(_flattened(update), update.outputs)
     tensors = (*update.inputs, *update.outputs)
     strides = {p.name: (1,) if update.is_whole(p) else () for p in tensors}
     writer = Writer(flat, strides, Space(_LENGTH, 1))

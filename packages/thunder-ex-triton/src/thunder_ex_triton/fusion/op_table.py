@@ -19,7 +19,10 @@ from thunder.extend import Proxy, TensorProxy, dtypes
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
-__all__ = ["MATVEC", "POINTWISE", "REDUCTIONS", "compute_type", "float_of", "literal", "operands_of", "storage_type"]
+__all__ = [
+    "MATVEC", "POINTWISE", "REDUCTIONS", "compute_type", "float_of", "literal", "operands_of", "storage_type",
+    "to_bfloat16",
+]  # fmt: skip
 
 MATVEC = "triton.triton_matvec"  # the id of the operator that multiplies a weight by a single row
 
@@ -121,12 +124,17 @@ def _convert(bsym: Any, a: str) -> str | None:
         return float_of(a, source)
     if not _is_float(source) and _is_float(target) and target is not dtypes.float64:
         a = f"{a}.to(tl.float32)"  # there is no direct conversion of integers to half precision
-    if source is dtypes.float32 and target is dtypes.bfloat16 and not interpreting():
-        return f"rounded_to_bfloat16({a})"
     if source is dtypes.float64 and compute_type(target) != _TYPES[target]:
         a = f"{a}.to(tl.float32)"  # torch rounds twice, too
+    if target is dtypes.bfloat16:
+        return to_bfloat16(a)
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
+
+
+def to_bfloat16(a: str) -> str:
+    """Return the code that rounds single precision to values of bfloat16."""
+    return f"rounded_by_bits({a})" if interpreting() else f"rounded_to_bfloat16({a})"
 
 
 def float_of(a: str, source: Any) -> str:
@@ -219,9 +227,7 @@ def _as_stored(x: Any, a: str, dtype: Any) -> str:
         return f"tl.full((), {a}, {_TYPES[dtype]}).to(tl.float32)"
     if not isinstance(x, TensorProxy):
         return a
-    if dtype is dtypes.bfloat16 and not interpreting():
-        return f"rounded_to_bfloat16({a})"
-    return f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
+    return to_bfloat16(a) if dtype is dtypes.bfloat16 else f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
 
 
 def _reciprocal(bsym: Any, a: str) -> str | None:

@@ -19,7 +19,7 @@ from thunder.extend import BoundSymbol, Executor, NumberProxy, TensorProxy, know
 from thunder.toolkit.fusion import Region, torch_program
 from thunder_ex_triton.fusion.dump import program
 from thunder_ex_triton.fusion.errors import Unfit
-from thunder_ex_triton.fusion.iteration_space import Space, is_long
+from thunder_ex_triton.fusion.iteration_space import Space, check_grid, is_long
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.layout import contiguous, declared
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, program_of
@@ -144,6 +144,7 @@ class SymbolicRegion(FusedRegion):
         everything = [x for _, x in tensors] + [(tuple(map(value, p.shape)), s) for p, s in zip(self.outputs, placed)]
         wide = any(sum((d - 1) * s for d, s in zip(shape, strides)) >= 1 << 31 for shape, strides in everything)
         space = self._concrete_space(value)
+        check_grid(space)
         text = (*layouts, wide, is_long(space))
         if text not in self._texts:
             sources = self._sources(layouts, wide, is_long(space))

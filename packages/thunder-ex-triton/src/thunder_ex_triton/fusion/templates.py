@@ -20,7 +20,14 @@ from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, to_torch_device
 from thunder_ex_triton.fusion.codegen import Writer, in_blocks, in_chunks, mentions, pointer
 from thunder_ex_triton.fusion.errors import Unfit
-from thunder_ex_triton.fusion.functions import float_of_byte, logistic, rounded_to_bfloat16, row_number, tanh
+from thunder_ex_triton.fusion.functions import (
+    float_of_byte,
+    logistic,
+    rounded_by_bits,
+    rounded_to_bfloat16,
+    row_number,
+    tanh,
+)
 from thunder_ex_triton.fusion.index import Group, Index, flipped
 from thunder_ex_triton.fusion.iteration_space import MAX_COLUMNS, Space, after_columns, is_reduction, reduces
 from thunder_ex_triton.fusion.lines import CHECK, Line, Loop, lines_in, rendered
@@ -28,6 +35,7 @@ from thunder_ex_triton.fusion.long_rows import held, in_whole_vectors
 from thunder_ex_triton.fusion.memory_order import in_order_of_memory
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
+from thunder_ex_triton.fusion.rounding import rounding_stored
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import is_chunking_profitable
@@ -43,10 +51,10 @@ from triton.language.extra import libdevice
 
 _IMPORTS_EARLY = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
+_FUNCTIONS = (philox_words, uniform, float_of_byte, rounded_by_bits, rounded_to_bfloat16, logistic, tanh)
 # Functions that kernels call. Each function comes after the functions that it calls.
 HELPERS = {
-    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (philox_words, uniform)},
-    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in (float_of_byte, rounded_to_bfloat16, logistic, tanh)},
+    **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in _FUNCTIONS},
     "row_number": f"\n{textwrap.dedent(inspect.getsource(getattr(row_number, 'fn', row_number)))}",
     "load_row": """
 @triton.jit
@@ -137,6 +145,7 @@ def kernels_of(
     With `wide`, offsets need 64 bits. With `long`, kernels loop over the chunks of a row.
     """
     integer = ".to(tl.int64)" if wide else ""
+    operations = rounding_stored(operations, outputs)
     if space.direction:
         return [_scan(operations, strides, outputs, space, integer)]
     if not space.reduces:
@@ -144,7 +153,7 @@ def kernels_of(
     if long:
         return [_long(operations, strides, outputs, space, integer)]
     late = after_columns(operations)
-    writer = Writer(operations, strides, space, integer=integer)
+    writer = Writer(operations, strides, space)
     if space.by_ends:
         return _sums_of_tiles(operations, strides, outputs, space, integer)
     if not space.by_column:

@@ -22,16 +22,19 @@ def executor() -> Iterator[OperatorExecutor]:
     deregister_executor(found)
 
 
+ADDRESSES: list[int] = []  # that kernels got
+
+
 def _of_torch(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-def _kernel(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-    """Write by address, as kernels do."""
-    memory = [t.contiguous() for t in (x, *others)]
-    out = torch.empty_like(memory[0])
-    assert all(t.data_ptr() for t in (out, *memory))
-    return torch.add(memory[0], 1, out=out)
+def _kernel(x: torch.Tensor) -> torch.Tensor:
+    """Read and write by address, as kernels do."""
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    ADDRESSES.extend(t.data_ptr() for t in (x, out))
+    return torch.add(x, 1, out=out)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -57,16 +60,32 @@ def test_strides_of_operators(executor: OperatorExecutor, fn: Callable[..., Any]
         return y.t() if y.is_contiguous() else y * y.transpose(0, -1).stride(0)
 
     x = INPUTS[kind]()
+    ADDRESSES.clear()
     found = thunder.jit(lambda x: program(operator, x), executors=[executor, "torch"])(x)
     torch.testing.assert_close(found, program(fn, x))
+    assert all(ADDRESSES)
+    assert len(ADDRESSES) == (4 if fn is _kernel else 0)
 
 
 def test_an_operator_without_inputs(executor: OperatorExecutor) -> None:
-    def make(n: int) -> torch.Tensor:
-        out = torch.empty(n, 2)
-        assert out.data_ptr()
+    def make(n: int, **how: Any) -> torch.Tensor:
+        out = torch.empty(n, 2, **how)
+        ADDRESSES.append(out.data_ptr())
         return out.fill_(1)
 
+    ADDRESSES.clear()
     operator = executor.register_operator("ones_by_kernel", like=lambda n: ltorch.ones(n, 2), fn=make)
-    jitted = thunder.jit(lambda x: operator(3).t() + x.is_contiguous(), executors=[executor, "torch"])
-    assert torch.equal(jitted(torch.ones(2)), torch.full((2, 3), 2.0))
+    jitted = thunder.jit(lambda x: x * operator(3).t().stride(0), executors=[executor, "torch"])
+    assert torch.equal(jitted(torch.ones(2)), torch.ones(2))
+    assert all(ADDRESSES)
+
+
+def test_tensors_of_the_caller_keep_their_addresses(executor: OperatorExecutor) -> None:
+    other = torch.empty(3, 4, device="meta")
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.is_cpu else torch.add(x, other.detach())
+
+    operator = executor.register_operator("add_other", like=lambda x: ltorch.add(x, 1), fn=add)
+    assert thunder.jit(lambda x: operator(x).is_contiguous(), executors=[executor, "torch"])(torch.ones(3, 4))
+    assert other.data_ptr() == 0

@@ -237,13 +237,14 @@ def _scaled_by_the_largest(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_what_is_stored_is_equal_to_what_is_computed_anew(dtype: torch.dtype) -> None:
-    """A gradient compares the largest element, which forward kept, with elements that it computes again."""
+    """A gradient compares the largest element, which forward kept, with elements that it computes again.
+
+    In half precision several elements may be the largest, which then share the gradient as in eager mode.
+    """
     x = make(40, 33, dtype=dtype)
-    out = thunder.jit(_scaled_by_the_largest, executors=["triton"])(x)
-    wide = x.detach().double().requires_grad_()
-    (found,) = torch.autograd.grad(out.float().sum(), x)
-    (right,) = torch.autograd.grad(_scaled_by_the_largest(wide).sum(), wide)
-    torch.testing.assert_close(found.double(), right, rtol=0.05, atol=0.02)
+    jitted = thunder.jit(_scaled_by_the_largest, executors=["triton"])
+    found, eager = (torch.autograd.grad(f(x).float().sum(), x)[0] for f in (jitted, _scaled_by_the_largest))
+    torch.testing.assert_close(found, eager)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int32])

@@ -186,6 +186,19 @@ def test_dtypes(dtype: torch.dtype) -> None:
     check(momentum, *lists, rtol=rtol, atol=atol)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_states_that_are_read_again(dtype: torch.dtype) -> None:
+    """In half precision, other operations read a state as it is kept."""
+
+    def track(ms: Tensors, gs: Tensors, ps: Tensors) -> None:
+        for m, g, p in zip(ms, gs, ps):
+            m.add_(g)
+            p.copy_(m.float() - g.float())
+
+    lists = [*(tensors(SHAPES, dtype, seed) for seed in range(2)), tensors(SHAPES, seed=2)]
+    check(track, *lists, rtol=0, atol=0)
+
+
 def test_integers_and_booleans() -> None:
     def count(ns: Tensors, seen: Tensors, gs: Tensors) -> None:
         for n, s, g in zip(ns, seen, gs):

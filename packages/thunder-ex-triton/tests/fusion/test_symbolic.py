@@ -11,8 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import thunder
-from thunder_ex_triton.fusion import region, symbolic
-from thunder_ex_triton.fusion.errors import Unfit
+from thunder_ex_triton.fusion import iteration_space, region, symbolic
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -48,14 +47,15 @@ def test_one_kernel_for_many_lengths() -> None:
     assert "for any sizes" in thunder.examine.fusions(jitted)[0].source
 
 
-def test_more_columns_than_a_grid_has_blocks_for() -> None:
-    """The region does not launch kernels for such sizes: torch adds up the columns."""
+def test_more_columns_than_a_grid_has_blocks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of so many columns are torch's. The program is not traced again."""
     jitted = thunder.jit(lambda x: (x * 2).sum(0), executors=["triton"], cache="symbolic values")
-    for n in (40, 50):
+    monkeypatch.setattr(iteration_space, "MOST_BLOCKS", 2)
+    for n in (40, 50, 2048, 2049, 3000):
         torch.testing.assert_close(jitted(make(3, n)), make(3, n).mul(2).sum(0))
+    assert thunder.cache_misses(jitted) == 1
     (found,) = (op.sym.fn for op in thunder.last_traces(jitted)[-1].bound_symbols if op.sym.is_fusion)
-    with pytest.raises(Unfit, match="more than a grid has blocks for"):
-        found._launched((((3, 1 << 27), (1 << 27, 1)),))
+    assert len(found._programs) == 3
 
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {

@@ -123,7 +123,7 @@ def _on_meta_device(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) 
 
 
 def _without_memory(fn: Any, bsym: BoundSymbol, known: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Run an executor's operator on the meta device. If it is a kernel and no function of torch, raise an error."""
+    """Run an executor's operator on the meta device. If it reads an address, as kernels do, it raises an error."""
     with WithoutMemory():
         given = {p.name: known[p.name] for p in bsym.tensors()}
         alike = {n: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") for n, x in given.items()}

@@ -126,13 +126,19 @@ class FakeTensorMode(fake_tensor.FakeTensorMode):
         return torch.empty_like(found[0], memory_format=layout), *found[1:]
 
 
+def _meta_tensors(x: Any) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves(x) if isinstance(t, torch.Tensor) and t.is_meta]
+
+
 class WithoutMemory(TorchDispatchMode):
     """Make reads of addresses on the meta device raise an error: they are 0, and kernels would use them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for x in found if isinstance(found, (tuple, list)) else (found,):
-            if isinstance(x, torch.Tensor) and x.is_meta:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        others = {x.untyped_storage()._cdata for x in _meta_tensors((args, kwargs))}  # the caller's are left alone
+        for x in _meta_tensors(found):
+            if x.untyped_storage()._cdata not in others:
                 torch._C._set_throw_on_mutable_data_ptr(x)
         return found
 
@@ -527,13 +533,8 @@ def buckets_of_gradients(ddp: Any, parameters: Sequence[torch.Tensor]) -> list[l
 
     `parameters` are in the order in which gradients become ready, or with `find_unused_parameters` in the module's.
     """
-    config = getattr(ddp, "_bucket_config", None)
-    if config is None:
-        first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
-        given = getattr(ddp, "bucket_bytes_cap_list", None)
-    else:
-        first, given = config.first_bucket_bytes_cap, config.per_bucket_bytes_caps
-    limits = list(given or (first, ddp.bucket_bytes_cap))
+    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
+    limits = list(ddp.bucket_bytes_cap_list or (first, ddp.bucket_bytes_cap))
     buckets, _ = torch.distributed._compute_bucket_assignment_by_size(list(parameters), limits)
     found = [[parameters[i] for i in bucket] for bucket in buckets]
     return found[::-1] if ddp.find_unused_parameters else found

@@ -25,6 +25,7 @@ from thunder_ex_triton.fusion.op_table import (
     MATVEC,
     POINTWISE,
     REDUCTIONS,
+    as_half,
     compute_type,
     float_of,
     literal,
@@ -99,11 +100,21 @@ class Writer:
         key = (x.name, index.key, guard)
         if not guard and x.name not in self.places and self._is_whole(x, index):
             self.places[x.name] = index
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self._computed(x, index, guard)
-            self.titles.setdefault(found, x.name)
-        return found
+        if key not in self.known:
+            found = self._computed(x, index, guard)
+            if key not in self.known:  # an operation with several results adds all of them
+                self.known[key] = self.rounded_as_stored(x, found)
+            self.titles.setdefault(self.known[key], x.name)
+        return self.known[key]
+
+    def rounded_as_stored(self, x: Proxy, value: str) -> str:
+        """Return the value of `x`, rounded to half precision if it is the result of one of torch's operations."""
+        if not isinstance(x, TensorProxy) or x.name not in self.space.rounded:
+            return value
+        name = self.named(as_half(value, x.dtype))
+        if x.dtype is dtypes.bfloat16:
+            self.rounded[name] = value
+        return name
 
     def _is_whole(self, x: TensorProxy, index: Index) -> bool:
         """Check whether an index visits each element of a value once."""
@@ -137,7 +148,7 @@ class Writer:
                 raise Unfit(f"has no code for {sym.name} of {x.dtype}")
             name = self.named(text)
             if text.startswith("rounded_to_bfloat16("):
-                self.rounded[name] = operands[0]
+                self.rounded[name] = text[len("rounded_to_bfloat16(") : -1]
             return name
         return self.shaped(op, x, index, guard)
 
@@ -399,7 +410,7 @@ class Writer:
             text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
         variance = self.named(text, row=True, single=single)
         for p, name in zip(op.flat_outs, (variance, mean)):
-            self.known[p.name, index.key, ""] = name
+            self.known[p.name, index.key, ""] = self.rounded_as_stored(p, name)
         return (variance, mean)[position]
 
     def scan(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
@@ -425,7 +436,7 @@ class Writer:
             last = f"tl.sum(tl.where(last, {out[i]}, 0), 1)[:, None].to({kinds[i]})"
             self.carries.append(Line(f"{before[i]} = {last}"))
         for p, i in zip(op.flat_outs, scan.results):
-            self.known[p.name, index.key, ""] = out[i]
+            self.known[p.name, index.key, ""] = self.rounded_as_stored(p, out[i])
         return out[scan.results[position]]
 
     def _new(self, count: int, letter: str) -> list[str]:

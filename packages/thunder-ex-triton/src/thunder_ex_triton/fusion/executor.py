@@ -36,6 +36,7 @@ from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
+from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.scans import is_scan, unfit_scan
 from thunder_ex_triton.fusion.sizes import Size, Sizes, hint_of, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion
@@ -104,7 +105,8 @@ class TritonFusion(FusionExecutor):
                     fn: FusedRegion = SymbolicRegion(name, operations, inner, sizes, self)
                 else:
                     given = inner.inputs, inner.outputs, declared(inner.operations)
-                    fn = FusedRegion(name, operations, *given, measurements=measurements)
+                    rounded = rounded_results(inner.operations, operations)
+                    fn = FusedRegion(name, operations, *given, rounded=rounded, measurements=measurements)
             except Unfit:
                 return in_halves(region)
             count += 1

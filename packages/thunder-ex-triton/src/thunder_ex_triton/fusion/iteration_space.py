@@ -51,7 +51,7 @@ class Space(NamedTuple):
     scanned from their beginning or from their end. `tiled` is True if a kernel without reductions has rows and columns,
     because they are the innermost dimensions of different tensors. `by_ends` is True if a reduction runs along both
     columns and batch entries. Sums over columns add up every row of `period` rows separately, e.g. for a bias of
-    attention, which all samples have in common.
+    attention, which all samples have in common. `rounded` are the values that are rounded where they are computed.
     """
 
     rows: int
@@ -63,6 +63,7 @@ class Space(NamedTuple):
     tiled: bool = False
     by_ends: bool = False
     period: int = 1
+    rounded: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:

@@ -29,7 +29,7 @@ from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import rendered
 from thunder_ex_triton.fusion.op_table import storage_type
 from thunder_ex_triton.fusion.region import load
-from thunder_ex_triton.fusion.rounding import rounding_stored
+from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.updates import Update
 from thunder_ex_triton.launch import Kernel, current_stream, increment_versions
@@ -245,10 +245,11 @@ def multi_tensor(
 
 def _kernel_of(update: Update) -> tuple[Kernel, str]:
     """Return the kernel for updates like this one, and its source."""
-    flat = rounding_stored(_flattened(update), update.outputs)
+    flat = _flattened(update)
     tensors = (*update.inputs, *update.outputs)
     strides = {p.name: (1,) if update.is_whole(p) else () for p in tensors}
-    writer = Writer(flat, strides, Space(_LENGTH, 1))
+    rounded = rounded_results(update.operations, update.primitives)
+    writer = Writer(flat, strides, Space(_LENGTH, 1, rounded=rounded))
     index = Index([Group("x", (_LENGTH,))])
     stores = []
     for p in update.outputs:

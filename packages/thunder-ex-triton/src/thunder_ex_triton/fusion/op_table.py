@@ -20,8 +20,8 @@ from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.probe import interpreting
 
 __all__ = [
-    "MATVEC", "POINTWISE", "REDUCTIONS", "compute_type", "float_of", "literal", "operands_of", "storage_type",
-    "to_bfloat16",
+    "MATVEC", "POINTWISE", "REDUCTIONS", "as_half", "compute_type", "float_of", "literal", "operands_of",
+    "storage_type", "to_bfloat16",
 ]  # fmt: skip
 
 MATVEC = "triton.triton_matvec"  # the id of the operator that multiplies a weight by a single row
@@ -137,6 +137,11 @@ def to_bfloat16(a: str) -> str:
     return f"rounded_by_bits({a})" if interpreting() else f"rounded_to_bfloat16({a})"
 
 
+def as_half(a: str, dtype: Any) -> str:
+    """Return the code that rounds single precision to values of half precision."""
+    return to_bfloat16(a) if dtype is dtypes.bfloat16 else f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
+
+
 def float_of(a: str, source: Any) -> str:
     """Return the code that converts int8 or uint8 to single precision."""
     return f"{a}.to(tl.float32)" if interpreting() else f"float_of_byte({a}, {0 if source is dtypes.uint8 else 128})"
@@ -227,7 +232,7 @@ def _as_stored(x: Any, a: str, dtype: Any) -> str:
         return f"tl.full((), {a}, {_TYPES[dtype]}).to(tl.float32)"
     if not isinstance(x, TensorProxy):
         return a
-    return to_bfloat16(a) if dtype is dtypes.bfloat16 else f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
+    return as_half(a, dtype)
 
 
 def _reciprocal(bsym: Any, a: str) -> str | None:

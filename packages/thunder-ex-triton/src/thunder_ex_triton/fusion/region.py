@@ -57,6 +57,7 @@ class FusedRegion:
         outputs: Sequence[Any],
         declared: Declared | None = None,
         *,
+        rounded: frozenset[str] = frozenset(),
         measurements: Measurements | None = None,
     ):
         self.name = self.__name__ = name
@@ -67,7 +68,7 @@ class FusedRegion:
         self.outputs: list[TensorProxy] = list(outputs)
         # For outputs in memory that exists: the positions of the output, and of the tensor in a call.
         self.into: dict[int, int] = {}
-        self.space = space_of(self.operations)
+        self.space = space_of(self.operations)._replace(rounded=rounded)
         self._usual = [contiguous(p.shape) for p in self.inputs]
         self._written = self._sources(self._usual)  # raises Unfit here, not at the first call
         self._programs: dict[Any, Program] = {}

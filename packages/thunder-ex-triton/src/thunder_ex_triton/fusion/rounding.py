@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding of stored values in half precision, for operations of the same kernel.
+"""Which results in half precision a kernel rounds where it computes them: those of torch's operations.
 
-Kernels compute half precision in single precision. Without this rounding, a kernel would use a value as it is before it
-is stored, and later kernels (e.g. those of the backward program) as it is stored. The mean of a normalization would not
-be that of the values from which it is subtracted: the rounding of the sum of a convolution's result and a bias has one
-direction in each channel.
+Kernels compute half precision in single precision. Without this rounding, a kernel would read a value as it is before
+it is stored, and other kernels (e.g. those of the backward program) as it is stored, or computed anew from stored
+values. A gradient would then not find the maximum among the elements, or subtract the mean of other values: rounding
+the sum of a convolution's result and a bias shifts all values of a channel in the same direction. The parts of an
+operation are not rounded, as in torch's kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from thunder import prims
 from thunder.extend import BoundSymbol, TensorProxy, dtypes
 
-__all__ = ["rounding_stored"]
+__all__ = ["rounded_results"]
 
 _MOVES = (
     prims.reshape, prims.view, prims.squeeze, prims.stride_order, prims.transpose, prims.broadcast_in_dim, prims.slice,
@@ -23,25 +24,16 @@ _MOVES = (
 _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
-def rounding_stored(operations: Sequence[BoundSymbol], outputs: Sequence[TensorProxy]) -> list[BoundSymbol]:
-    """Return the operations with roundings of the outputs, and of what these are views of. Others read the results."""
-    made_by = {p.name: op for op in operations for p in op.flat_outs}
-    stored = set()
-    for p in outputs:
-        name = p.name
-        while name in made_by and made_by[name].sym in _MOVES:
-            name = made_by[name].args[0].name
-        stored.add(name)
-    found: list[BoundSymbol] = []
-    rounded: dict[str, TensorProxy] = {}
+def rounded_results(operations: Sequence[BoundSymbol], primitives: Sequence[BoundSymbol]) -> frozenset[str]:
+    """Return the results of primitives that are rounded. `primitives` are the parts of `operations`."""
+    made_by = {p.name: op for op in primitives for p in op.flat_outs}
+    found = set()
     for op in operations:
-        found.append(op.substitute(rounded))
-        if op.sym is prims.convert_element_type:  # its result is rounded
-            continue
-        for out in op.flat_outs:
-            if isinstance(out, TensorProxy) and out.name in stored and out.dtype in _HALF:
-                wide = TensorProxy(out.name, like=out, dtype=dtypes.float32)
-                rounded[out.name] = result = TensorProxy(f"{out.name}_rounded", like=out)
-                convert = BoundSymbol(prims.convert_element_type, (wide, out.dtype), {}, result, source=op.source)
-                found.append(convert)
-    return found
+        for p in op.flat_outs:
+            if isinstance(p, TensorProxy) and p.dtype in _HALF:
+                name = p.name
+                while name in made_by and made_by[name].sym in _MOVES:
+                    name = made_by[name].args[0].name
+                if name in made_by and made_by[name].sym is not prims.convert_element_type:
+                    found.add(name)
+    return frozenset(found)

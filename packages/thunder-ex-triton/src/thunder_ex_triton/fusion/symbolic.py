@@ -23,6 +23,7 @@ from thunder_ex_triton.fusion.iteration_space import Space, check_grid, is_long
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.layout import contiguous, declared
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, program_of
+from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
 from thunder_ex_triton.fusion.templates import KernelSource, module_text
 from thunder_ex_triton.fusion.tiles import gpu_of
@@ -52,7 +53,8 @@ class SymbolicRegion(FusedRegion):
         tensors = [sizes.tensor(p) for p in region.inputs if isinstance(p, TensorProxy)]
         results = [sizes.tensor(p) for p in region.outputs]
         written = [sizes.operation(op) for op in operations]
-        super().__init__(name, written, tensors, results, declared(region.operations))
+        rounded = rounded_results(region.operations, operations)
+        super().__init__(name, written, tensors, results, declared(region.operations), rounded=rounded)
         self.original = list(operations)
         try:
             self._traced = self._launched(self._as_traced())

@@ -35,7 +35,6 @@ from thunder_ex_triton.fusion.long_rows import held, in_whole_vectors
 from thunder_ex_triton.fusion.memory_order import in_order_of_memory
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, compute_type
 from thunder_ex_triton.fusion.philox import philox_words, uniform
-from thunder_ex_triton.fusion.rounding import rounding_stored
 from thunder_ex_triton.fusion.scans import combining, is_scan, scan_index
 from thunder_ex_triton.fusion.sizes import Size
 from thunder_ex_triton.fusion.tiles import is_chunking_profitable
@@ -145,7 +144,6 @@ def kernels_of(
     With `wide`, offsets need 64 bits. With `long`, kernels loop over the chunks of a row.
     """
     integer = ".to(tl.int64)" if wide else ""
-    operations = rounding_stored(operations, outputs)
     if space.direction:
         return [_scan(operations, strides, outputs, space, integer)]
     if not space.reduces:
@@ -246,7 +244,7 @@ def _elements(
     outputs: Sequence[TensorProxy], space: Space, integer: str,
 ) -> KernelSource:  # fmt: skip
     whole, own = in_order_of_memory(operations, strides, outputs[-1])
-    writer = Writer(operations, strides, own if own.tiled else space)
+    writer = Writer(operations, strides, own._replace(rounded=space.rounded) if own.tiled else space)
     stores = []
     for p in reversed(outputs):
         if math.prod(p.shape) != space.rows:
@@ -491,7 +489,8 @@ def _finish(
             f"{part} = tl.sum({part}, 0)[None, :]",
         ]
         writer.depends[part] = frozenset("r")
-        writer.known[op.output.name, Index([Group("r", tuple(op.output.shape))]).key, ""] = part
+        key = op.output.name, Index([Group("r", tuple(op.output.shape))]).key, ""
+        writer.known[key] = writer.rounded_as_stored(op.output, part)
     stores = []
     for p in outputs:
         if math.prod(p.shape) != columns:

@@ -206,8 +206,9 @@ def _cudnn_gradients(
 
     torch caches these graphs by the dropout probability and by the strides of query, key, value and mask, but not by
     those of `out` and `grad`. If a graph was built for other strides, its gradients are wrong, or it reads beyond the
-    end of memory. Here these strides follow from query's. The keys differ from eager mode's, whose gradients may have
-    any strides: torch compares the bits of the probability, and -0.0 is no dropout. With dropout, query has gaps.
+    end of memory. Here these strides follow from query's, except for dimensions of one element. The keys differ from
+    eager mode's, whose gradients may have any strides: torch compares the bits of the probability, and -0.0 is no
+    dropout. With dropout, query is copied to rows with a gap, because only its strides can make a difference then.
     """
     order = sorted(range(query.ndim - 1), key=query.stride, reverse=True)
     grad, out = _laid_out(grad, order), _laid_out(out, order)
@@ -218,7 +219,7 @@ def _cudnn_gradients(
 
 
 def _laid_out(x: torch.Tensor, order: list[int], gap: int = 0) -> torch.Tensor:
-    """Lay out the dimensions before the last in an order, with a gap after each row. Return `x` if it is like this."""
+    """Lay out the dimensions before the last in an order, with a gap after each row, unless they are like this."""
     rows = x.permute(*order, -1)
     if gap:
         rows = F.pad(rows, (0, gap))[..., :-gap]

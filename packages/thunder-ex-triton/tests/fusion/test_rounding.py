@@ -80,7 +80,7 @@ def test_chains(steps: list[tuple[Callable[..., Any], int, int]]) -> None:
 SELECTED: dict[str, Callable[[torch.Tensor], Any]] = {
     "largest": lambda y: (m := y.amax(-1, keepdim=True), (m - y).sqrt()),
     "largest of columns": lambda y: (m := y.amax(0), (m - y).sqrt()),
-    "in single precision": lambda y: (m := y.amax(-1, keepdim=True), (1 - y.float() / m.float()).sqrt()),
+    "in single precision": lambda y: (m := y.amax(-1, keepdim=True), (m.float() - y.float()).sqrt()),
     "twice": lambda y: (y * 2, (y.amax(-1, keepdim=True) * 2 - y * 2).sqrt()),
     "clamped": lambda y: (c := y.clamp(min=0), (c - y).sqrt()),
     "range": lambda y: (low := y.amin(-1, keepdim=True), ((y - low) / (y.amax(-1, keepdim=True) - low)).sqrt()),

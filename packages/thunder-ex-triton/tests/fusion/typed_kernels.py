@@ -26,6 +26,7 @@ from thunder_ex_triton.fusion import executor
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, launches_of
+from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.tiles import Gpu
 
@@ -103,7 +104,8 @@ def launches(f: Callable[..., list[Any]], *inputs: torch.Tensor) -> tuple[FusedR
     operations = [op for whole in trace.bound_symbols for op in executor._primitives(whole) if op.flat_outs]
     made = {p.name for op in operations for p in op.flat_outs}
     results = list({p.name: p for p in trace.output if p.name in made}.values())
-    region = FusedRegion("kernels", operations, trace.args, results)
+    rounded = rounded_results(trace.bound_symbols, operations)
+    region = FusedRegion("kernels", operations, trace.args, results, rounded=rounded)
     module = load(module_text([source.text for source in region._written]))
     return region, launches_of(module, region._written, region.space, {p.name for p in results}, Gpu())[0]
 

@@ -31,7 +31,6 @@ from thunder_ex_triton.fusion.op_table import (
     literal,
     operands_of,
     storage_type,
-    to_bfloat16,
 )
 from thunder_ex_triton.fusion.rolls import rolls_of
 from thunder_ex_triton.fusion.scans import is_scan, scan_index, scan_of
@@ -112,8 +111,7 @@ class Writer:
         if not isinstance(x, TensorProxy) or x.name not in self.space.rounded:
             return value
         name = self.named(as_half(value, x.dtype))
-        if x.dtype is dtypes.bfloat16:
-            self.rounded[name] = value
+        self.rounded[name] = value
         return name
 
     def _is_whole(self, x: TensorProxy, index: Index) -> bool:
@@ -147,8 +145,8 @@ class Writer:
             if text is None:
                 raise Unfit(f"has no code for {sym.name} of {x.dtype}")
             name = self.named(text)
-            if text.startswith("rounded_to_bfloat16("):
-                self.rounded[name] = text[len("rounded_to_bfloat16(") : -1]
+            if text.startswith(f"rounded_to_{x.dtype}("):
+                self.rounded[name] = text[text.index("(") + 1 : -1]
             return name
         return self.shaped(op, x, index, guard)
 
@@ -491,8 +489,10 @@ class Writer:
                 names.append(v)
         mask = " & ".join(f"{v}m" for v in names)
         shape = {"x": "(XB, 1)", "r": "(1, RB)"}.get("".join(names), "(XB, RB)") if self.space.has_columns else "(XB,)"
-        if p.dtype is dtypes.bfloat16:  # the store rounds, except for the interpreter's
-            value = to_bfloat16(value) if interpreting() else self.rounded.get(value, value)
+        if interpreting() and p.dtype is dtypes.bfloat16:  # the interpreter's store does not round
+            value = as_half(value, p.dtype)
+        else:
+            value = self.rounded.get(value, value)
         full = f"tl.broadcast_to({value}, {shape}).to({_stored_type(p)})"
         return Line("@", Access(pointer(p.name), offset, mask, full))
 

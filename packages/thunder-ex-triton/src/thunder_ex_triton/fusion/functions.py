@@ -14,7 +14,9 @@ import triton.language as tl
 
 from thunder_ex_triton.environment import interpreting
 
-__all__ = ["float_of_byte", "logistic", "rounded_by_bits", "rounded_to_bfloat16", "row_number", "tanh"]
+__all__ = [
+    "float_of_byte", "logistic", "rounded_by_bits", "rounded_to_bfloat16", "rounded_to_float16", "row_number", "tanh",
+]  # fmt: skip
 
 
 @triton.jit
@@ -26,7 +28,31 @@ def rounded_to_bfloat16(x):
             "=r,=r,r,r", [x], dtype=tl.float32, is_pure=True, pack=2,
         )  # fmt: skip
     else:
-        rounded = x.to(tl.bfloat16).to(tl.float32)
+        rounded = tl.inline_asm_elementwise(
+            "{ .reg .b16 t, zero; mov.b16 zero, 0; cvt.rn.bf16.f32 t, $1; mov.b32 $0, {zero, t}; }",
+            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return rounded
+
+
+@triton.jit
+def rounded_to_float16(x):
+    """Round float32 to the values of float16.
+
+    The compiler turns conversions to float16 and back into arithmetic in float16, of which it joins products and sums
+    to operations that round once.
+    """
+    if x.numel > 1:
+        rounded = tl.inline_asm_elementwise(
+            "{ .reg .b32 t; .reg .b16 first, second; cvt.rn.f16x2.f32 t, $3, $2; mov.b32 {first, second}, t;"
+            " cvt.f32.f16 $0, first; cvt.f32.f16 $1, second; }",
+            "=r,=r,r,r", [x], dtype=tl.float32, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        rounded = tl.inline_asm_elementwise(
+            "{ .reg .b16 t; cvt.rn.f16.f32 t, $1; cvt.f32.f16 $0, t; }",
+            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
     return rounded
 
 

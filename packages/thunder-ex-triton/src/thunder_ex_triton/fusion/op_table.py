@@ -21,7 +21,7 @@ from thunder_ex_triton.probe import interpreting
 
 __all__ = [
     "MATVEC", "POINTWISE", "REDUCTIONS", "as_half", "compute_type", "float_of", "literal", "operands_of",
-    "storage_type", "to_bfloat16",
+    "storage_type",
 ]  # fmt: skip
 
 MATVEC = "triton.triton_matvec"  # the id of the operator that multiplies a weight by a single row
@@ -114,8 +114,8 @@ def _convert(bsym: Any, a: str) -> str | None:
     source, target = bsym.args[0].dtype, bsym.output.dtype
     if source is target:
         return a
-    if _is_float(source) and not _is_float(target) and compute_type(source) != _TYPES[source]:
-        a = f"{a}.to({_TYPES[source]}).to(tl.float32)"  # truncate the rounded value
+    if source in (dtypes.bfloat16, dtypes.float16) and not _is_float(target):
+        a = as_half(a, source)  # truncate the rounded value
     if target is dtypes.bool8:
         return f"({a} != 0)"
     if _is_float(source) and not _is_float(target) and target not in (dtypes.int32, dtypes.int64):
@@ -126,20 +126,17 @@ def _convert(bsym: Any, a: str) -> str | None:
         a = f"{a}.to(tl.float32)"  # there is no direct conversion of integers to half precision
     if source is dtypes.float64 and compute_type(target) != _TYPES[target]:
         a = f"{a}.to(tl.float32)"  # torch rounds twice, too
-    if target is dtypes.bfloat16:
-        return to_bfloat16(a)
+    if target in (dtypes.bfloat16, dtypes.float16):
+        return as_half(a, target)
     text = f"{a}.to({_TYPES[target]})"
     return f"{text}.to(tl.float32)" if compute_type(target) != _TYPES[target] else text
 
 
-def to_bfloat16(a: str) -> str:
-    """Return the code that rounds single precision to values of bfloat16."""
-    return f"rounded_by_bits({a})" if interpreting() else f"rounded_to_bfloat16({a})"
-
-
 def as_half(a: str, dtype: Any) -> str:
     """Return the code that rounds single precision to values of half precision."""
-    return to_bfloat16(a) if dtype is dtypes.bfloat16 else f"{a}.to({_TYPES[dtype]}).to(tl.float32)"
+    if interpreting():
+        return f"rounded_by_bits({a})" if dtype is dtypes.bfloat16 else f"{a}.to(tl.float16).to(tl.float32)"
+    return f"rounded_to_{dtype}({a})"
 
 
 def float_of(a: str, source: Any) -> str:

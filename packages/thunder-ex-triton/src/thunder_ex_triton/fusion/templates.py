@@ -25,6 +25,7 @@ from thunder_ex_triton.fusion.functions import (
     logistic,
     rounded_by_bits,
     rounded_to_bfloat16,
+    rounded_to_float16,
     row_number,
     tanh,
 )
@@ -50,7 +51,8 @@ from triton.language.extra import libdevice
 
 _IMPORTS_EARLY = "from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait\n"
 
-_FUNCTIONS = (philox_words, uniform, float_of_byte, rounded_by_bits, rounded_to_bfloat16, logistic, tanh)
+_ROUNDING = (rounded_by_bits, rounded_to_bfloat16, rounded_to_float16)
+_FUNCTIONS = (philox_words, uniform, float_of_byte, *_ROUNDING, logistic, tanh)
 # Functions that kernels call. Each function comes after the functions that it calls.
 HELPERS = {
     **{f.fn.__name__: f"\n{inspect.getsource(f.fn)}" for f in _FUNCTIONS},

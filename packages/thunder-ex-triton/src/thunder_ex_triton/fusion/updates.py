@@ -21,6 +21,7 @@ from thunder import prims
 from thunder.extend import BoundSymbol, NumberProxy, OpTags, SymbolicNumber, TensorProxy, Trace, bytes_of, construct
 from thunder_ex_triton.fusion.layout import declared, dense, layouts
 from thunder_ex_triton.fusion.op_table import POINTWISE
+from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.sizes import Size
 
 _LITTLE = 1 << 20  # bytes that may stay allocated until the copies
@@ -47,6 +48,7 @@ class Update(NamedTuple):
     inputs: list[TensorProxy]
     numbers: list[Any]
     outputs: list[TensorProxy]
+    rounded: frozenset[str]  # the results in half precision that are rounded
     key: Any  # equal for updates that differ only in shapes and in numbers of the trace
     first: int  # the positions of the first and the last operation in the trace
     last: int
@@ -256,6 +258,8 @@ def _update(
     if not outputs or not inputs:
         return None
     kinds = [places[p.name] for p in (*inputs, *outputs)]
-    whole = outputs[0].device, tuple(key), tuple(kinds)
+    rounded = rounded_results(operations, primitives)  # `p.add(g, alpha=2)` and `p + g * 2` have the same primitives
+    whole = outputs[0].device, tuple(key), tuple(kinds), tuple(sorted(places[name] for name in rounded))
     first_reader = min(j for p in outputs for j in readers[p.name] if j not in inside)
-    return Update(operations, primitives, inputs, numbers, outputs, whole, members[0], members[-1], first_reader)
+    span = members[0], members[-1]
+    return Update(operations, primitives, inputs, numbers, outputs, rounded, whole, *span, first_reader)

@@ -45,8 +45,8 @@ SURFACE = {
         assert_seeds_are_torchs compare make_tensor operator_opinfos philox philox_words seeded_opinfos
     """,
     "thunder.toolkit.fusion": """
-        Region by_device draw_from_seeds flattened partition reject_values replace_regions torch_program without_data
-        without_views
+        Region by_device draw_from_seeds flattened partition reject_values replace_regions rounded_results
+        torch_program without_data without_views
     """,
     "thunder.toolkit.launch": """
         current_cuda_device current_stream increment_versions launch_cubin load_cubin new_tensor no_device

@@ -8,11 +8,11 @@ The inputs are the tensors, then the symbolic numbers, then the seeds of random 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from thunder.extend import BoundSymbol, NumberProxy, SymbolicNumber, TensorProxy, to_torch_dtype
-from thunder_ex_nvfuser.op_table import OPERATIONS, UNIFORM, cast, held, rounded, stored
+from thunder_ex_nvfuser.op_table import OPERATIONS, UNIFORM, as_half, cast, held, stored
 
 __all__ = ["TOLD_SEED", "Definition", "Tensor", "by_place", "definition", "order_of", "program", "seeds_of"]
 
@@ -87,12 +87,13 @@ def definition(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     *,
+    rounded: Container[str],
     named: Callable[[str], str] | None = None,
     fixed: bool = False,
 ) -> Definition:
     """Return the function that describes a region. With `named`, values are renamed and comments are omitted.
 
-    If sizes are `fixed`, they are declared static.
+    The values of `rounded` are rounded to half precision. If sizes are `fixed`, they are declared static.
     """
     numbers = _Numbers(named or (lambda name: name))
     write = numbers.write
@@ -105,15 +106,12 @@ def definition(
     lines = [
         f"    {write(p)} = {cast(write(p), held(p.dtype))}" for p, _, _ in inputs if held(p.dtype) != stored(p.dtype)
     ]
-    # Also round outputs that the region reads itself: recomputation in backward starts from the rounded values.
-    read = {name for op in operations for name in op.arg_names}
-    kept = [p for p, _, _ in outputs if p.name in read and held(p.dtype) != stored(p.dtype)]
     for op in operations:
         if named is None:
             lines.append(f"    # {str(op).splitlines()[0].strip()}")
         targets = ", ".join(write(p) for p in op.flat_outs)
         lines.append(f"    {targets} = {OPERATIONS[op.sym.id](op, write)}")
-        lines += [f"    {write(p)} = {rounded(write(p), p.dtype)}" for p in kept if p.name in op.out_names]
+        lines += [f"    {write(p)} = {as_half(write(p), p.dtype)}" for p in op.flat_outs if p.name in rounded]
     for p, _, strides in outputs:
         text = write(p) if held(p.dtype) == stored(p.dtype) else cast(write(p), str(stored(p.dtype)))
         order = order_of(strides)
@@ -150,10 +148,16 @@ if __name__ == "__main__":
 
 
 def program(
-    name: str, operations: Sequence[BoundSymbol], inputs: Sequence[Tensor], outputs: Sequence[Tensor], *, fixed: bool
+    name: str,
+    operations: Sequence[BoundSymbol],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    *,
+    rounded: Container[str],
+    fixed: bool,
 ) -> str:
     """Return the definition as a readable, runnable program."""
-    text, numbers = definition(operations, inputs, outputs, fixed=fixed)
+    text, numbers = definition(operations, inputs, outputs, rounded=rounded, fixed=fixed)
     given = [
         f"torch.empty_strided({shape}, {strides}, dtype={to_torch_dtype(p.dtype)}, device='cuda').fill_(1),  # {p.name}"
         for p, shape, strides in inputs

@@ -24,7 +24,7 @@ from thunder.extend import (
     to_torch_device,
     to_torch_dtype,
 )
-from thunder.toolkit.fusion import Region, torch_program, without_data
+from thunder.toolkit.fusion import Region, rounded_results, torch_program, without_data
 from thunder_ex_nvfuser.definition import Tensor, by_place, definition, order_of, program, seeds_of
 from thunder_ex_nvfuser.probe import library
 
@@ -65,6 +65,7 @@ class FusedRegion:
         self.name = self.__name__ = name
         self.region = region
         self.operations = list(operations)
+        self.rounded = rounded_results(region.operations, self.operations)
         self.executor = executor
         seeds = {p.name for p in seeds_of(self.operations)}
         self.seeds = [i for i, p in enumerate(region.inputs) if p.name in seeds]
@@ -98,9 +99,8 @@ class FusedRegion:
 
         inputs = [Tensor(p, shape := tuple(map(hint, p.shape)), contiguous(shape)) for p in self.tensors]
         numbers = [self.region.inputs[i].symbol.hint for i in self.numbers]  # type: ignore[attr-defined]
-        return program(
-            self.name, self.operations, inputs, self._laid_out(inputs, numbers, hint), fixed=not self.symbolic
-        )
+        outputs, fixed = self._laid_out(inputs, numbers, hint), not self.symbolic
+        return program(self.name, self.operations, inputs, outputs, rounded=self.rounded, fixed=fixed)
 
     def _first_call(self, key: Any, inputs: Sequence[Any]) -> Any:
         """Compile and cache the function for these inputs, and run it.
@@ -176,7 +176,7 @@ class FusedRegion:
     def _laid_out(self, inputs: Sequence[Tensor], numbers: Sequence[Any], value: Callable[[Any], Any]) -> list[Tensor]:
         """Return the outputs with the strides that torch gives them. Running torch on fake tensors determines these."""
         usual = [Tensor(p, shape := tuple(map(value, p.shape)), contiguous(shape)) for p in self.outputs]
-        alike = definition(self.operations, inputs, usual, named=by_place()).text, *numbers
+        alike = definition(self.operations, inputs, usual, rounded=self.rounded, named=by_place()).text, *numbers
         if alike not in _layouts:
             if len(_layouts) >= MOST_DEFINITIONS:
                 _layouts.clear()
@@ -244,7 +244,8 @@ class _Program:
         packed = [t._replace(strides=_packed(t.shape, t.strides)) for t in inputs]
         self.copied = [i for i, (t, p) in enumerate(zip(inputs, packed)) if not _alike(t.shape, t.strides, p.strides)]
         inputs = [packed[i] if i in self.copied else t for i, t in enumerate(inputs)]
-        text, self.numbers = definition(region.operations, inputs, outputs, named=by_place(), fixed=not region.symbolic)
+        how: Any = {"rounded": region.rounded, "named": by_place(), "fixed": not region.symbolic}
+        text, self.numbers = definition(region.operations, inputs, outputs, **how)
         self.compiled = compiled(text).execute
         self.device = to_torch_device(region.outputs[0].device)
         self.wanted = outputs

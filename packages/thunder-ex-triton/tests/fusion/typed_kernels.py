@@ -22,11 +22,11 @@ from triton.compiler.compiler import ASTSource, make_backend
 
 import thunder
 from thunder.extend import to_torch_dtype
+from thunder.toolkit.fusion import rounded_results
 from thunder_ex_triton.fusion import executor
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.op_table import compute_type
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, launches_of
-from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.templates import module_text
 from thunder_ex_triton.fusion.tiles import Gpu
 

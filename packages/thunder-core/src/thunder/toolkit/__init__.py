@@ -2,7 +2,7 @@
 """Tools to build, test and time executors: the API above `thunder.extend`, for authors of plugins.
 
 - `thunder.toolkit.claiming`: which executor claims an operation;
-- `thunder.toolkit.fusion`: regions of a trace for fusion executors, and random numbers inside of regions;
+- `thunder.toolkit.fusion`: regions of a trace for fusion executors, roundings and random numbers inside of regions;
 - `thunder.toolkit.layouts`: strides of values, for passes that change the layout of values inside of a program;
 - `thunder.toolkit.launch`: torch's allocator, streams and devices with minimal overhead on the host;
 - `thunder.toolkit.measuring`: choices between kernels by measurement;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of fusion executors: regions of a trace, checks of values, and random numbers inside of a fusion.
+"""Shared parts of fusion executors: regions of a trace, checks of values, roundings, and random numbers in a fusion.
 
 A fusion pass is
 
@@ -9,7 +9,7 @@ A fusion pass is
 `run(region)` returns the operations that replace a region, or None. Usually this is one operation, created by
 `executor.register_temporary_operation`. The results of a region must not be views, so `without_views` first moves the
 views at its border out of it. `torch_program` runs a region with torch, for calls that the compiler of a fusion
-executor cannot run.
+executor cannot run. `rounded_results` returns the values that a fusion rounds to half precision.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from thunder.core.proxies import NumberProxy, TensorProxy
 from thunder.execution.regions import Region, by_device, flattened, partition, without_views
 from thunder.execution.regions import fused as replace_regions
+from thunder.execution.rounding import rounded_results
 from thunder.executors.torch_compile import program_of as torch_program
 from thunder.passes.rng_fusion import draw_of_seeds as draw_from_seeds
 from thunder.torch.private import FakeTensorMode
@@ -35,6 +36,7 @@ __all__ = [
     "partition",
     "reject_values",
     "replace_regions",
+    "rounded_results",
     "torch_program",
     "without_data",
     "without_views",

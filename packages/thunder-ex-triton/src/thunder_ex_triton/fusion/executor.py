@@ -24,7 +24,15 @@ from thunder.extend import (
     dtypes,
     to_torch_device,
 )
-from thunder.toolkit.fusion import Region, by_device, partition, reject_values, replace_regions, without_views
+from thunder.toolkit.fusion import (
+    Region,
+    by_device,
+    partition,
+    reject_values,
+    replace_regions,
+    rounded_results,
+    without_views,
+)
 from thunder.toolkit.layouts import eager_strides
 from thunder_ex_triton.fusion import autotune
 from thunder_ex_triton.fusion.codegen import GATHERS, UNIFORM
@@ -36,7 +44,6 @@ from thunder_ex_triton.fusion.memory import FusionMemory
 from thunder_ex_triton.fusion.multi_tensor import MultiTensorUpdate, numbers_on
 from thunder_ex_triton.fusion.op_table import MATVEC, POINTWISE, operands_of, storage_type
 from thunder_ex_triton.fusion.region import FusedRegion
-from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.scans import is_scan, unfit_scan
 from thunder_ex_triton.fusion.sizes import Size, Sizes, hint_of, is_symbolic
 from thunder_ex_triton.fusion.symbolic import SymbolicRegion

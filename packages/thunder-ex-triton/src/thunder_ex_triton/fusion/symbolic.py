@@ -16,14 +16,13 @@ from typing import Any
 import torch
 
 from thunder.extend import BoundSymbol, Executor, NumberProxy, TensorProxy, known_shape, to_torch_device
-from thunder.toolkit.fusion import Region, torch_program
+from thunder.toolkit.fusion import Region, rounded_results, torch_program
 from thunder_ex_triton.fusion.dump import program
 from thunder_ex_triton.fusion.errors import Unfit
 from thunder_ex_triton.fusion.iteration_space import Space, check_grid, is_long
 from thunder_ex_triton.fusion.kernel_modules import load
 from thunder_ex_triton.fusion.layout import contiguous, declared
 from thunder_ex_triton.fusion.region import FusedRegion, Launch, Program, launches_of, program_of
-from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.sizes import Sizes, UnknownSize
 from thunder_ex_triton.fusion.templates import KernelSource, module_text
 from thunder_ex_triton.fusion.tiles import gpu_of

@@ -19,9 +19,9 @@ import torch
 
 from thunder import prims
 from thunder.extend import BoundSymbol, NumberProxy, OpTags, SymbolicNumber, TensorProxy, Trace, bytes_of, construct
+from thunder.toolkit.fusion import rounded_results
 from thunder_ex_triton.fusion.layout import declared, dense, layouts
 from thunder_ex_triton.fusion.op_table import POINTWISE
-from thunder_ex_triton.fusion.rounding import rounded_results
 from thunder_ex_triton.fusion.sizes import Size
 
 _LITTLE = 1 << 20  # bytes that may stay allocated until the copies

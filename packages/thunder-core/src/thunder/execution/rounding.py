@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which results in half precision a kernel rounds where it computes them: those of torch's operations.
+"""Which results in half precision a fusion rounds where it computes them: those of torch's operations.
 
-Kernels compute half precision in single precision. If they rounded only what they store, a kernel would read a value
+Fusions compute half precision in single precision. If they rounded only what they store, a kernel would read a value
 before it is rounded, and other kernels (e.g. those of the backward program) would read the stored value, or compute
 it again from other stored values. The values would differ: a gradient would not find the maximum among the elements,
 or would subtract a mean that is not theirs. (Rounding the sum of a convolution's result and a bias shifts all values
-of a channel in the same direction.) Kernels therefore round the result of each of torch's operations, as eager mode
+of a channel in the same direction.) Fusions therefore round the result of each of torch's operations, as eager mode
 does. As in torch's kernels, the parts of an operation are not rounded.
 """
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thunder import prims
-from thunder.extend import BoundSymbol, TensorProxy, dtypes
+from thunder.core import dtypes
+from thunder.core.proxies import TensorProxy
+from thunder.core.symbol import BoundSymbol
 
 __all__ = ["rounded_results"]
 
@@ -26,7 +28,10 @@ _HALF = (dtypes.float16, dtypes.bfloat16)
 
 
 def rounded_results(operations: Sequence[BoundSymbol], primitives: Sequence[BoundSymbol]) -> frozenset[str]:
-    """Return the results of primitives that are rounded. `primitives` are the parts of `operations`."""
+    """Return the results of primitives that a fusion rounds to half precision where it computes them.
+
+    `primitives` are the parts of `operations`. Results of conversions are not among them: a fusion rounds these anyway.
+    """
     made_by = {p.name: op for op in primitives for p in op.flat_outs}
     found = set()
     for op in operations:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,57 @@ def test_parts_of_operations_are_not_rounded() -> None:
     a, b = halves(8, 64), halves(8, 64, seed=1)
     jitted = thunder.jit(lambda a, b: torch.addcmul(a, a, b, value=-0.9), executors=["triton"])
     assert torch.equal(jitted(a, b), torch.addcmul(a.double(), a.double(), b.double(), value=-0.9).to(HALF))
+
+
+QUOTIENTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "quotients": lambda a, b: a / b,
+    "reciprocals": lambda a, b: a.reciprocal(),
+    "of itself": lambda a, b: a / a,
+    "of a row's maximum": lambda a, b: a / a.amax(-1, keepdim=True),
+    "roots": lambda a, b: a.sqrt(),
+    "powers": lambda a, b: a**0.5,
+}
+SPECIAL = [0.0, -0.0, 1e-40, -3e-39, math.inf, -math.inf, math.nan, 3e38, 1.2e-38, 5.0]
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_quotients_and_roots_are_rounded_once(name: str) -> None:
+    """Rounding a result of double precision is the same. Numbers are random, and all pairs of special numbers."""
+    draw = torch.Generator().manual_seed(0)
+    a, b = (torch.rand((40, 1000), generator=draw).to(DEVICE) * 100 + 1e-3 for _ in range(2))
+    pairs = torch.cartesian_prod(torch.tensor(SPECIAL), torch.tensor(SPECIAL)).to(DEVICE).unbind(-1)
+    jitted = thunder.jit(QUOTIENTS[name], executors=["triton"])
+    for x, y in ((a, b), pairs):
+        expected = QUOTIENTS[name](x.double(), y.double()).float()
+        torch.testing.assert_close(jitted(x, y), expected, rtol=0, atol=0, equal_nan=True)
+    assert any(op.sym.is_fusion for op in thunder.last_traces(jitted)[-1].bound_symbols)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cache", ["constant values", "symbolic values"])
+def test_a_quotient_with_a_number_is_torchs(cache: str, dtype: torch.dtype) -> None:
+    """On GPUs torch multiplies by the reciprocal of a number, e.g. of a size."""
+    x = halves(3, 777, dtype=torch.float32).to(dtype)
+
+    def divide(x: Any) -> Any:
+        return x / 3, x / x.shape[-1], x / 1e-42, x / 0
+
+    for found, expected in zip(thunder.jit(divide, executors=["triton"], cache=cache)(x), divide(x)):
+        assert torch.equal(found, expected)
+
+
+def test_no_probability_is_greater_than_one() -> None:
+    """A kernel multiplies by the reciprocal of a row's sum."""
+    x = halves(64, 5, dtype=torch.float32) * 30
+    for f in (lambda x: x.softmax(-1), lambda x: (e := (x - x.amax(-1, keepdim=True)).exp()) / e.sum(-1, keepdim=True)):
+        assert thunder.jit(f, executors=["triton"])(x).amax() <= 1
+
+
+def test_a_single_exponential_is_its_sum() -> None:
+    """It may be of any size: only softmax itself multiplies by a reciprocal."""
+    x = halves(64, 1, dtype=torch.float32) * 20
+    jitted = thunder.jit(lambda x: (e := x.exp()) / e.sum(-1, keepdim=True), executors=["triton"])
+    assert torch.equal(jitted(x), torch.ones_like(x))
 
 
 def test_numbers_of_double_precision_are_rounded_twice() -> None:

@@ -30,6 +30,7 @@ from thunder_ex_triton.fusion.op_table import (
     float_of,
     literal,
     operands_of,
+    quotient,
     storage_type,
 )
 from thunder_ex_triton.fusion.rolls import rolls_of
@@ -140,8 +141,8 @@ class Writer:
                 return self.named(f"logistic({self.value(exponent, index, guard)})")
             operands = [self.value(a, index, guard) for a in operands_of(op)]
             text = write(op, *operands)
-            if sym is prims.div and self._is_sum_of_exponentials(op.args[1]):  # divide once per row
-                text = f"({operands[0]} * {self.named(f'1.0 / {operands[1]}')})"
+            if sym is prims.div and self._is_softmax(op):  # divide once per row
+                text = f"({operands[0]} * {self.named(quotient(x.dtype, '1.0', operands[1]))})"
             if text is None:
                 raise Unfit(f"has no code for {sym.name} of {x.dtype}")
             name = self.named(text)
@@ -168,19 +169,29 @@ class Writer:
         """Return the operation of the region that computes a value; None if the value is an input."""
         return self.made_by[x.name][0] if getattr(x, "name", None) in self.made_by else None
 
-    def _is_sum_of_exponentials(self, x: Any) -> bool:
-        """Check whether a value is a sum of exponentials.
+    def _is_softmax(self, division: BoundSymbol) -> bool:
+        """Check whether a quotient is `e / e.sum()` for `e = exp(x - x.amax())`.
 
-        It is then positive and has one element per row, so the kernel can multiply by its reciprocal.
+        The kernel can then multiply by the reciprocal of the sum: no product is greater than one, because no
+        exponential is, and the sum is not less than one.
         """
-        for sym in (prims.sum, prims.exp):
-            made = self._made(x)
-            while made is not None and made.sym is prims.broadcast_in_dim:
-                made = self._made(made.args[0])
+        exponentials, x = division.args
+        for sym in (prims.sum, prims.exp, prims.sub):
+            made = self._made_broadcast(x)
             if made is None or made.sym is not sym:
                 return False
+            if sym is prims.exp and made.output is not exponentials:
+                return False
             x = made.args[0]
-        return not interpreting()
+        largest = self._made_broadcast(made.args[1])
+        return largest is not None and largest.sym is prims.amax and largest.args[0] is x
+
+    def _made_broadcast(self, x: Any) -> BoundSymbol | None:
+        """Return the operation whose result is `x`, or of which `x` is a broadcast."""
+        made = self._made(x)
+        while made is not None and made.sym is prims.broadcast_in_dim:
+            made = self._made(made.args[0])
+        return made
 
     def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
         """Return the value of an operation that only moves elements or creates constants."""
@@ -393,7 +404,11 @@ class Writer:
 
     def _variance(self, op: BoundSymbol, position: int, index: Index, tile: Callable[[], str], single: bool) -> str:
         columns, dtype = self.space.columns, op.args[0].dtype
-        mean = self.named(f"{self._reduced(prims.sum.id, tile, dtype, single)} / {columns}", row=True, single=single)
+
+        def divided(total: str, count: Any) -> str:
+            return quotient(dtype, total, f"tl.full((), {count}, {compute_type(dtype)})")
+
+        mean = self.named(divided(self._reduced(prims.sum.id, tile, dtype, single), columns), row=True, single=single)
 
         def square() -> str:
             element = tile()
@@ -402,10 +417,10 @@ class Writer:
         total = self._reduced(prims.sum.id, square, dtype, single)
         correction = op.kwargs["correction"]
         if isinstance(columns, Size):
-            text = f"{total} / tl.maximum({columns} - {correction}, 0)" if correction else f"{total} / {columns}"
+            text = divided(total, f"tl.maximum({columns} - {correction}, 0)" if correction else columns)
         else:
             divisor = max(columns - correction, 0)
-            text = f"{total} / {float(divisor)}" if divisor else f'{total} * float("nan")'
+            text = divided(total, divisor) if divisor else f'{total} * float("nan")'
         variance = self.named(text, row=True, single=single)
         for p, name in zip(op.flat_outs, (variance, mean)):
             self.known[p.name, index.key, ""] = self.rounded_result(p, name)

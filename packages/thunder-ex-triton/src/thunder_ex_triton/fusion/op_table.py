@@ -21,7 +21,7 @@ from thunder_ex_triton.probe import interpreting
 
 __all__ = [
     "MATVEC", "POINTWISE", "REDUCTIONS", "as_half", "compute_type", "float_of", "literal", "operands_of",
-    "storage_type",
+    "quotient", "storage_type",
 ]  # fmt: skip
 
 MATVEC = "triton.triton_matvec"  # the id of the operator that multiplies a weight by a single row
@@ -93,9 +93,22 @@ def _libdevice(name: str) -> Callable[..., str | None]:
 
 
 def _division(bsym: Any, a: str, b: str) -> str | None:
+    """Write a quotient. Multiply by the reciprocal of a number, as torch's kernels for GPUs do."""
     if not _is_float(bsym.output.dtype):
         return None  # Triton's integer division rounds towards zero, so integers are not supported
-    return f"({a} / {b})"
+    divisor, kind = operands_of(bsym)[1], bsym.output.dtype
+    a, b = _typed(kind, bsym, a, b)
+    if isinstance(divisor, Proxy) or interpreting():
+        return quotient(kind, a, b)
+    if isinstance(divisor, Size):
+        return f"({a} * {quotient(kind, '1.0', b)})"
+    wide = torch.float64 if kind is dtypes.float64 else torch.float32
+    return f"({a} * {literal(torch.tensor(divisor, dtype=wide).reciprocal().item())})"
+
+
+def quotient(dtype: Any, a: str, b: str) -> str:
+    """Return the code of a quotient that is rounded once: x / x is 1. Triton's `/` is an approximation in float32."""
+    return f"tl.div_rn({a}, {b})" if compute_type(dtype) == "tl.float32" else f"({a} / {b})"
 
 
 def _minimum(sign: str) -> Callable[..., str]:
@@ -197,7 +210,7 @@ def _power(bsym: Any, a: str, b: str) -> str | None:
             return a
         if abs(exponent) == 0.5 and not (interpreting() and bsym.output.dtype is dtypes.float16):
             # torch uses (r)sqrt except in its CPU kernel for float16: the power of -inf is inf, but its root is NaN.
-            return f"tl.{'sqrt' if exponent > 0 else 'rsqrt'}({a})"
+            return _root(bsym, a) if exponent > 0 else f"tl.rsqrt({a})"
     if not isinstance(bsym.args[0], Proxy) and bsym.output.dtype is dtypes.float32 and not interpreting():
         # An optimizer's bias correction is the difference of 1 and a power of a number near 1: each rounding matters.
         return f"libdevice.pow(tl.full((), {a}, tl.float32).to(tl.float64), {b}.to(tl.float64)).to(tl.float32)"
@@ -233,7 +246,11 @@ def _as_stored(x: Any, a: str, dtype: Any) -> str:
 
 
 def _reciprocal(bsym: Any, a: str) -> str | None:
-    return f"(1.0 / {a})" if _is_float(bsym.output.dtype) else None
+    return quotient(bsym.output.dtype, "1.0", a) if _is_float(bsym.output.dtype) else None
+
+
+def _root(bsym: Any, a: str) -> str:
+    return f"tl.sqrt_rn({a})" if compute_type(bsym.output.dtype) == "tl.float32" else f"tl.sqrt({a})"
 
 
 def _sign(bsym: Any, a: str) -> str | None:
@@ -262,7 +279,7 @@ POINTWISE: dict[Any, Callable[..., str | None]] = {
     prims.add.id: _addition, prims.sub.id: _binary("({} - {})"), prims.mul.id: _multiplication, prims.div.id: _division,
     prims.neg.id: _negative, prims.abs.id: _absolute, prims.reciprocal.id: _reciprocal, prims.pow.id: _power,
     prims.exp.id: _unary("tl.exp({})"), prims.exp2.id: _unary("tl.exp2({})"), prims.log.id: _unary("tl.log({})"),
-    prims.log2.id: _unary("tl.log2({})"), prims.sqrt.id: _unary("tl.sqrt({})"), prims.rsqrt.id: _unary("tl.rsqrt({})"),
+    prims.log2.id: _unary("tl.log2({})"), prims.sqrt.id: _root, prims.rsqrt.id: _unary("tl.rsqrt({})"),
     prims.sin.id: _unary("tl.sin({})"), prims.cos.id: _unary("tl.cos({})"), prims.erf.id: _unary("tl.erf({})"),
     prims.tanh.id: _tanh, prims.expm1.id: _libdevice("expm1"), prims.log1p.id: _libdevice("log1p"),
     prims.tan.id: _libdevice("tan"), prims.asin.id: _libdevice("asin"), prims.acos.id: _libdevice("acos"),

@@ -111,7 +111,8 @@ def definition(
             lines.append(f"    # {str(op).splitlines()[0].strip()}")
         targets = ", ".join(write(p) for p in op.flat_outs)
         lines.append(f"    {targets} = {OPERATIONS[op.sym.id](op, write)}")
-        lines += [f"    {write(p)} = {as_half(write(p), p.dtype)}" for p in op.flat_outs if p.name in rounded]
+        results = [p for p in op.flat_outs if isinstance(p, TensorProxy) and p.name in rounded]
+        lines += [f"    {write(p)} = {as_half(write(p), p.dtype)}" for p in results]
     for p, _, strides in outputs:
         text = write(p) if held(p.dtype) == stored(p.dtype) else cast(write(p), str(stored(p.dtype)))
         order = order_of(strides)

@@ -175,23 +175,20 @@ class Writer:
         The kernel can then multiply by the reciprocal of the sum: no product is greater than one, because no
         exponential is, and the sum is not less than one.
         """
-        exponentials, x = division.args
-        for sym in (prims.sum, prims.exp, prims.sub):
-            made = self._made_broadcast(x)
-            if made is None or made.sym is not sym:
-                return False
-            if sym is prims.exp and made.output is not exponentials:
-                return False
-            x = made.args[0]
-        largest = self._made_broadcast(made.args[1])
-        return largest is not None and largest.sym is prims.amax and largest.args[0] is x
+        exponentials = self._operand_of(division, 0, prims.exp)
+        total = self._operand_of(division, 1, prims.sum)
+        shifted = self._operand_of(exponentials, 0, prims.sub)
+        largest = self._operand_of(shifted, 1, prims.amax)
+        if exponentials is None or total is None or shifted is None or largest is None:
+            return False
+        return bool(_is_same(exponentials.output, total.args[0]) and _is_same(shifted.args[0], largest.args[0]))
 
-    def _made_broadcast(self, x: Any) -> BoundSymbol | None:
-        """Return the operation whose result is `x`, or of which `x` is a broadcast."""
-        made = self._made(x)
+    def _operand_of(self, op: BoundSymbol | None, place: int, sym: Any) -> BoundSymbol | None:
+        """Return the operation that computes an operand (which may be a broadcast of its result) if it is a `sym`."""
+        made = None if op is None else self._made(op.args[place])
         while made is not None and made.sym is prims.broadcast_in_dim:
             made = self._made(made.args[0])
-        return made
+        return made if made is not None and made.sym is sym else None
 
     def shaped(self, op: BoundSymbol, x: TensorProxy, index: Index, guard: str) -> str:
         """Return the value of an operation that only moves elements or creates constants."""
@@ -529,6 +526,10 @@ def pointer(name: str) -> str:
 
 def mentions(text: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", text) is not None
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return isinstance(a, Proxy) and isinstance(b, Proxy) and a.name == b.name
 
 
 def _moved(expression: str, start: int, step: int) -> str:

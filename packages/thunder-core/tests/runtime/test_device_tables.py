@@ -16,6 +16,11 @@ def test_a_table_has_its_values_at_once() -> None:
     assert not is_capturing_graph()
 
 
+def test_a_table_under_a_default_device() -> None:
+    with torch.device("meta"):
+        assert device_table(CPU, [3, -1]).tolist() == [3, -1]
+
+
 def test_tables_of_a_graph_are_written_after_the_capture() -> None:
     tables = GraphTables(CPU, [3, 33, 0])
     tables.memory.fill_(7)

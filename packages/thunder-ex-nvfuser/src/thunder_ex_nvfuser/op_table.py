@@ -126,7 +126,7 @@ def _comparison(name: str) -> Entry:
         texts = []
         for a in bsym.args:
             if half and not isinstance(a, TensorProxy):
-                a = torch.tensor(a, dtype=dtypes.to_torch_dtype(dtype)).item()
+                a = torch.tensor(a, dtype=dtypes.to_torch_dtype(dtype), device="cpu").item()
             text = _operand(bsym, a, write)
             texts.append(as_half(text, dtype) if isinstance(a, TensorProxy) else text)
         return f"fd.ops.{name}({', '.join(texts)})"

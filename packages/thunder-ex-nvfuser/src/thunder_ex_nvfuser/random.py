@@ -48,7 +48,8 @@ def drawn_seeds(n: int, device: Any) -> tuple[torch.Tensor, ...]:
     seed, offset = generator.initial_seed(), generator.get_offset()
     generator.set_offset(offset + WORDS * n)
     places = range(offset // WORDS, offset // WORDS + n)
-    return torch.tensor([[_signed(seed + (place >> 31)), place & 0x7FFFFFFF] for place in places]).unbind()
+    found = [[_signed(seed + (place >> 31)), place & 0x7FFFFFFF] for place in places]
+    return torch.tensor(found, device="cpu").unbind()
 
 
 def _signed(seed: int) -> int:

@@ -181,7 +181,9 @@ class FusedRegion:
             if len(_layouts) >= MOST_DEFINITIONS:
                 _layouts.clear()
             with without_data():
-                args: list[Any] = [torch.empty(2, dtype=torch.int64)] * len(self.region.inputs)  # the seeds' dtype
+                args: list[Any] = [torch.empty(2, dtype=torch.int64, device="cpu")] * len(
+                    self.region.inputs
+                )  # the seeds' dtype
                 for i, x in zip((*self.places, *self.numbers), (*map(_empty, inputs), *numbers)):
                     args[i] = x
                 _layouts[alike] = [tuple(x.stride()) for x in self._by_torch(*args)]

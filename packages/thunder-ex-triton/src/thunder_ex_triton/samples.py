@@ -211,7 +211,7 @@ def _pooled(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
 
 def _pooled_backward(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for shape, *how in POOLED:
-        size = torch.nn.functional.avg_pool2d(torch.ones(shape), *how).shape
+        size = torch.nn.functional.avg_pool2d(torch.ones(shape, device="cpu"), *how).shape
         yield make(size), make(shape), *how
 
 
@@ -225,7 +225,9 @@ LARGEST: tuple[tuple[Any, ...], ...] = (
 def _largest(make: TensorMaker) -> Iterator[tuple[Any, ...]]:
     for shape, *how in LARGEST:
         # All elements differ: of equal ones, only one has a gradient.
-        values = torch.randperm(math.prod(shape), generator=torch.Generator().manual_seed(0)).view(shape) / 16
+        values = (
+            torch.randperm(math.prod(shape), device="cpu", generator=torch.Generator().manual_seed(0)).view(shape) / 16
+        )
         yield make(shape).detach().copy_(values).requires_grad_(make(()).requires_grad), *how
 
 

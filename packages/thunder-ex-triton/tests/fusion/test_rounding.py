@@ -82,6 +82,7 @@ SELECTED: dict[str, Callable[[torch.Tensor], Any]] = {
     "largest": lambda y: (m := y.amax(-1, keepdim=True), (m - y).sqrt()),
     "largest of columns": lambda y: (m := y.amax(0), (m - y).sqrt()),
     "in single precision": lambda y: (m := y.amax(-1, keepdim=True), (m.float() - y.float()).sqrt()),
+    "quotient": lambda y: (m := y.amax(-1, keepdim=True), (1 - y.float() / m.float()).sqrt()),
     "twice": lambda y: (y * 2, (y.amax(-1, keepdim=True) * 2 - y * 2).sqrt()),
     "clamped": lambda y: (c := y.clamp(min=0), (c - y).sqrt()),
     "range": lambda y: (low := y.amin(-1, keepdim=True), ((y - low) / (y.amax(-1, keepdim=True) - low)).sqrt()),
@@ -144,6 +145,28 @@ def test_a_quotient_with_a_number_is_torchs(cache: str, dtype: torch.dtype) -> N
 
     for found, expected in zip(thunder.jit(divide, executors=["triton"], cache=cache)(x), divide(x)):
         assert torch.equal(found, expected)
+
+
+def test_numbers_under_a_default_device() -> None:
+    """Numbers are computed on the CPU, and copied from there, whatever torch's default device is."""
+
+    def program(x: Any) -> Any:
+        return torch.where(x > 0.1, x, x * 2) / 3
+
+    def step(ps: Any, gs: Any, lr: float) -> None:
+        for p, g in zip(ps, gs):
+            p.mul_(1 - lr).add_(g, alpha=-lr)
+
+    x = halves(8, 33)
+    ps, gs, expected = ([halves(40, seed=i, dtype=torch.float32) for i in range(4)] for _ in range(3))
+    jitted = thunder.jit(step)
+    with torch.device("meta"):
+        assert torch.equal(thunder.jit(program, executors=["triton"])(x), program(x))
+        for lr in (0.1, 0.2, 0.3):
+            jitted(ps, gs, lr)
+            step(expected, gs, lr)
+    for p, e in zip(ps, expected):
+        torch.testing.assert_close(p, e)
 
 
 def test_no_probability_is_greater_than_one() -> None:

@@ -245,8 +245,8 @@ def _random(text: str, dtype_name: str, shape_text: str, words: list[str]) -> An
             raise BadTarget(f"{text!r}: after the type come a device, `grad` and `below N`, not {word!r}")
     try:
         if dtype.is_floating_point or dtype.is_complex:
-            wide = torch.randn(shape, dtype=dtype if dtype.is_complex else torch.float32)
+            wide = torch.randn(shape, dtype=dtype if dtype.is_complex else torch.float32, device="cpu")
             return wide.to(device, dtype).requires_grad_(grad)
-        return torch.randint(0, below, shape).to(device, dtype)
+        return torch.randint(0, below, shape, device="cpu").to(device, dtype)
     except (RuntimeError, AssertionError) as error:
         raise BadTarget(f"{text!r}: {error}") from error

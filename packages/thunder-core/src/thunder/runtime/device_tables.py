@@ -61,7 +61,7 @@ class GraphTables:
         import torch
 
         if self._values:
-            self.memory[: len(self._values)] = torch.tensor(self._values)
+            self.memory[: len(self._values)] = torch.tensor(self._values, device="cpu")
 
 
 def _room(size: int) -> int:
@@ -81,4 +81,6 @@ def device_table(device: torch.device, values: Iterable[int]) -> torch.Tensor:
 
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError("a table is copied from the host, which a CUDA graph would not repeat")
-    return torch.tensor([*values], dtype=torch.int64, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+    pinned = device.type == "cuda"
+    found = torch.tensor([*values], dtype=torch.int64, device="cpu", pin_memory=pinned)
+    return found.to(device, non_blocking=True)

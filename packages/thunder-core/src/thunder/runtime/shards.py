@@ -97,7 +97,7 @@ def gradient_receivers(unit: Any) -> list[torch.Tensor]:
     The gradients that a caller's `backward()` gives them wait in the unit until others are reduced.
     """
     with torch.enable_grad():
-        return list(_Receivers.apply(torch.zeros((), requires_grad=True), unit))
+        return list(_Receivers.apply(torch.zeros((), device="cpu", requires_grad=True), unit))
 
 
 class _Receivers(torch.autograd.Function):

@@ -107,4 +107,4 @@ def philox_words(
     number, offset = seed.tolist()
     count = torch.Size(shape).numel()
     words = [word for block in range(-(-count // 4)) for word in philox(number, counter(block, offset))]
-    return torch.tensor(words[:count], dtype=torch.int64).reshape(tuple(shape))
+    return torch.tensor(words[:count], dtype=torch.int64, device="cpu").reshape(tuple(shape))

@@ -96,7 +96,7 @@ def diagonal_scatter(
 @diagonal_scatter.samples
 def _(make: MakeTensor) -> Any:
     for shape, options in _DIAGONALS:
-        src = torch.empty(shape).diagonal(**options).shape
+        src = torch.empty(shape, device="cpu").diagonal(**options).shape
         yield SampleInput(make(shape), make(tuple(src)), **options)
 
 

@@ -185,7 +185,7 @@ def _(make: MakeTensor) -> Any:
 @col2im.samples
 def _(make: MakeTensor) -> Any:
     for shape, options in _GEOMETRIES:
-        columns = torch.nn.functional.unfold(torch.empty(shape), **options).shape
+        columns = torch.nn.functional.unfold(torch.empty(shape, device="cpu"), **options).shape
         yield SampleInput(make(tuple(columns)), shape[-2:], **options)
 
 

@@ -107,8 +107,8 @@ def _storage(x: torch.Tensor) -> int:
 @functools.cache
 def _references_of_slot() -> tuple[int, int] | None:
     """Return the numbers of references to a gradient that only its leaf refers to. None: torch cannot count them."""
-    leaf = torch.zeros(1, requires_grad=True)
-    leaf.grad = torch.zeros(1)
+    leaf = torch.zeros(1, device="cpu", requires_grad=True)
+    leaf.grad = torch.zeros(1, device="cpu")
     try:
         storage_references(_storage(leaf))
         return references_to_gradient(leaf)

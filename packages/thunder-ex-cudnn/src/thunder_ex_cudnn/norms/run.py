@@ -20,7 +20,7 @@ Tensor: TypeAlias = torch.Tensor
 @functools.lru_cache(maxsize=64)
 def _epsilon(eps: float) -> Tensor:
     """Return a number in the form that cuDNN accepts: a tensor on the CPU."""
-    return torch.tensor(eps, dtype=torch.float32)
+    return torch.tensor(eps, dtype=torch.float32, device="cpu")
 
 
 def _numbers(input: Tensor, normalized_shape: Any, weight: Tensor, *, centred: bool, backward: bool) -> Call:

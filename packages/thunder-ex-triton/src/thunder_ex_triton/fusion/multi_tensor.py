@@ -169,7 +169,9 @@ def numbers_on(device: torch.device) -> Callable[..., torch.Tensor]:
     def numbers(*values: float) -> torch.Tensor:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("numbers are copied from the host, which a CUDA graph would not repeat")
-        return torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+        pinned = device.type == "cuda"
+        found = torch.tensor(values, dtype=torch.float32, device="cpu", pin_memory=pinned)
+        return found.to(device, non_blocking=True)
 
     return numbers
 

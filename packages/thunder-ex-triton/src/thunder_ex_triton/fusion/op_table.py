@@ -2,8 +2,8 @@
 """The code of each primitive in Triton's language.
 
 Half precision is computed in single precision. Values are rounded where the program converts or stores them, and where
-one of torch's operations returns them (`rounding`). For functions that Triton's language lacks, kernels call libdevice
-on a GPU. The interpreter does not support these functions.
+one of torch's operations returns them (`rounded_results`). For functions that Triton's language lacks, kernels call
+libdevice on a GPU. The interpreter does not support these functions.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _division(bsym: Any, a: str, b: str) -> str | None:
     if isinstance(divisor, Size):
         return f"({a} * {quotient(kind, '1.0', b)})"
     wide = torch.float64 if kind is dtypes.float64 else torch.float32
-    return f"({a} * {literal(torch.tensor(divisor, dtype=wide).reciprocal().item())})"
+    return f"({a} * {literal(torch.tensor(divisor, dtype=wide, device='cpu').reciprocal().item())})"
 
 
 def quotient(dtype: Any, a: str, b: str) -> str:
@@ -237,7 +237,7 @@ def _comparison(text: str, *, equality: bool = False) -> Callable[..., str]:
 
 def _as_stored(x: Any, a: str, dtype: Any) -> str:
     if type(x) in (int, float):
-        return literal(torch.tensor(x, dtype=dtypes.to_torch_dtype(dtype)).item())
+        return literal(torch.tensor(x, dtype=dtypes.to_torch_dtype(dtype), device="cpu").item())
     if isinstance(x, Size):
         return f"tl.full((), {a}, {_TYPES[dtype]}).to(tl.float32)"
     if not isinstance(x, TensorProxy):

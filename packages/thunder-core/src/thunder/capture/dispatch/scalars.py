@@ -213,7 +213,7 @@ def _conversion(what: str) -> Callable[..., Any]:
     def handler(tracer: Tracer, x: Any, *args: Any) -> Any:
         count = math.prod(aliasing.read(tracer.handle_of(x)).shape)
         if type(count) is int and (count != 1 or (what.startswith("its use") and x.is_floating_point())):
-            zeros = torch.zeros(x.shape, dtype=x.dtype)  # whatever the values are, torch raises an error
+            zeros = torch.zeros(x.shape, dtype=x.dtype, device="cpu")  # whatever the values are, torch raises an error
             return (operator.index if what.startswith("its use") else _NATIVE.get(what, complex))(zeros)
         return convert_natively(what, tracer, x)
 

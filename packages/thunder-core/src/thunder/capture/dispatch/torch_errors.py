@@ -177,10 +177,10 @@ def _real(x: Any, fill: int, made: dict[int, torch.Tensor]) -> Any:
         if id(x) not in made:
             with contextlib.suppress(Exception):  # of a handle whose layout is unknown
                 like = meta_of(x) if isinstance(x, Handle) else x
-                made[id(x)] = torch.empty_strided(like.shape, like.stride(), dtype=x.dtype).fill_(fill)
+                made[id(x)] = torch.empty_strided(like.shape, like.stride(), dtype=x.dtype, device="cpu").fill_(fill)
         if id(x) not in made:
             shape = specialized(x._value.shape) if isinstance(x, Handle) else x.shape
-            made[id(x)] = torch.full(shape, fill, dtype=x.dtype)
+            made[id(x)] = torch.full(shape, fill, dtype=x.dtype, device="cpu")
         return made[id(x)]
     if type(x) in (tuple, list):
         return type(x)(_real(i, fill, made) for i in x)

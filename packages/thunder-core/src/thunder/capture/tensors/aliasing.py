@@ -236,7 +236,7 @@ def _overlaps(view: View) -> bool:
 def _put_at_positions(base: TensorProxy, views: Sequence[View], new: TensorProxy) -> TensorProxy:
     """Compute `base` with the elements of its last view replaced by `new`."""
     shape = specialized(base.shape)
-    found = torch.arange(math.prod(shape)).reshape(shape)
+    found = torch.arange(math.prod(shape), device="cpu").reshape(shape)
     with torch.no_grad(), DisableTorchFunction():
         for view in views:
             if any(isinstance(p, TensorProxy) for p in proxies_in((view.args, view.kwargs))):

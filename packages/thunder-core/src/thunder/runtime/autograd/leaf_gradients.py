@@ -66,4 +66,4 @@ class _FreedGraph(torch.autograd.Function):
 def with_freed_graph(x: torch.Tensor) -> Any:
     """Return a tensor that requires grad, and whose graph an earlier `backward()` has freed."""
     with torch.enable_grad():
-        return _FreedGraph.apply(torch.empty((0,), requires_grad=True), x)  # type: ignore[no-untyped-call]
+        return _FreedGraph.apply(torch.empty((0,), device="cpu", requires_grad=True), x)  # type: ignore[no-untyped-call]

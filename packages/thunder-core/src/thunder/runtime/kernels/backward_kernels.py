@@ -79,7 +79,7 @@ def celu_backward(g: Any, input: Any, alpha: float = 1.0, inplace: bool = False)
 
 
 def _in_float32(x: float) -> float:
-    return torch.tensor(x, dtype=torch.float32).item()
+    return torch.tensor(x, dtype=torch.float32, device="cpu").item()
 
 
 @kernel

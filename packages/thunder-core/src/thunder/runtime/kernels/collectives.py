@@ -222,7 +222,7 @@ def scatter_from(parts: torch.Tensor | None, like: torch.Tensor, root: int, grou
 
 
 def _token() -> torch.Tensor:
-    return torch.zeros(1, dtype=torch.uint8)
+    return torch.zeros(1, dtype=torch.uint8, device="cpu")
 
 
 @kernel

@@ -149,6 +149,16 @@ def test_norm_shift_and_windows_are_one_kernel() -> None:
     assert fn.template == "rows" and fn.source.count("tl.load(x_ptr") == 1
 
 
+@pytest.mark.parametrize("shifts, dims", [(0, 0), (-6, 1), ((3, 1), (0, 1)), ((0, 1), (1, 2))])
+def test_a_shift_by_a_multiple_of_the_size_is_contiguous(shifts: Any, dims: Any) -> None:
+    """A shift by nothing has no slices to concatenate, but torch's result is contiguous nevertheless."""
+    x = torch.randn(5, 3, 6).permute(1, 2, 0).to(DEVICE)
+    jitted = thunder.jit(lambda x: (x * 2).roll(shifts, dims), executors=["triton"])
+    found, expected = jitted(x), (x * 2).roll(shifts, dims)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert found.stride() == expected.stride() and len(regions(jitted)) == 1
+
+
 @pytest.mark.parametrize("padding", [(0, 0), (0, 0, 0, 0, 1, 0)])
 def test_copies_are_parts_of_fusions(padding: tuple[int, ...]) -> None:
     """The kernel that computes a tensor stores it in the other order; the kernel that reads a copy reads the tensor.

@@ -10,7 +10,7 @@ import torch
 
 from thunder import clang
 from thunder.clang.shape import numel
-from thunder.core import dtypes
+from thunder.core import dtypes, prims
 from thunder.core.errors import check
 from thunder.core.prims.metas import canonicalize_dim, canonicalize_dims
 from thunder.core.proxies import TensorProxy
@@ -18,7 +18,7 @@ from thunder.core.samples import MakeTensor, SampleInput
 from thunder.core.symbol import OpTags
 from thunder.torch.arguments import flexible
 from thunder.torch.base import torchsymbol
-from thunder.torch.shape import VIEW, own_memory
+from thunder.torch.shape import VIEW, own_memory, strides_order
 
 _SHAPE = (OpTags.SHAPE_OP,)
 
@@ -339,8 +339,8 @@ def roll(input: TensorProxy, shifts: int | Sequence[int], dims: int | Sequence[i
 def _rolled(a: TensorProxy, shift: int, dim: int) -> TensorProxy:
     length = a.shape[dim] if a.ndim else 1
     shift = shift % length if length else 0
-    if shift == 0:
-        return a
+    if shift == 0:  # torch concatenates with no elements, which makes the result contiguous
+        return prims.stride_order(prims.clone(a), strides_order(a.ndim, torch.contiguous_format))
     last = clang.slice_in_dim(a, length - shift, length, dim=dim)
     return clang.cat([last, clang.slice_in_dim(a, 0, length - shift, dim=dim)], dim)
 
@@ -358,6 +358,7 @@ def _(make: MakeTensor) -> Any:
     yield SampleInput(make((4, 3)), (1, -5), (0, 1))
     yield SampleInput(make((0, 3)), 2, 0)
     yield SampleInput(make((4, 3)).mT, -1, -1)
+    yield SampleInput(make((4, 3)).mT, -4, 1)
     yield SampleInput(make(()), 3)
 
 
